@@ -5,6 +5,7 @@ from typing import Any
 
 from sim.training.spec.job import DenseTraining
 from sim.training.spec.models.window import SlidingWindow
+from tests.backends.expert_runs import MIXTURE
 from tests.backends.jobs import GPT, LLAMA, training
 
 SHORT: Mapping[str, Any] = {**GPT, "num_layers": 2}
@@ -69,6 +70,13 @@ MANY_SEQUENCE_JOBS: Mapping[str, DenseTraining] = {
     ),
     "two levels, 2 x 2, x dp2 zero3": training(
         model=SHORT_LLAMA, context_degree=4, context_method="two_level", data_degree=2, zero_stage=3, batch=(2, 1)
+    ),
+    "experts, two levels, 2 x 2, ep2": training(
+        model={**MIXTURE, "num_layers": 1}, context_degree=4, context_method="two_level", data_degree=2,
+        expert_degree=2, batch=(2, 1),
+    ),
+    "experts, contiguous ring": training(
+        model={**MIXTURE, "num_layers": 1}, context_degree=2, context_layout="contiguous", batch=(2, 1)
     ),
     "full mask, ring, zigzag": training(
         model={**SHORT_LLAMA, "causal": False}, context_degree=2, batch=(1, 1), recompute="selective"

@@ -17,10 +17,12 @@ from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import dense_job
 from tests.sim.strategies import context_keys
 
+METHODS = ("p2p", "all_gather", "ulysses", "two_level")
 
-def context_jobs(methods: tuple[str, ...] = ("p2p", "all_gather", "ulysses")) -> st.SearchStrategy[DenseTraining]:
+
+def context_jobs(methods: tuple[str, ...] = METHODS) -> st.SearchStrategy[DenseTraining]:
     """Draw small jobs, of one stage, whose sequences ranks share."""
-    return context_keys(methods, most_stages=1).map(lambda keys: dense_job(**keys))
+    return context_keys(methods, most_stages=1, layouts=("zigzag",)).map(lambda keys: dense_job(**keys))
 
 
 def checked_plan(job: DenseTraining) -> Plan:
@@ -99,6 +101,7 @@ def test_gradients_are_summed_over_all_ranks_with_the_same_parameters(job: Dense
             for _, _, task, op in program.instances()
             if isinstance(op, Collective) and op.stream == "dp" and op.reads != ("loss",)
         ]
-        assert {op.axes for op in synced} == {("dp", "cp") if job.parallel.data_degree > 1 else ("cp",)}
+        shared = tuple(axis for axis, _ in job.parallel.sequence.axes)
+        assert {op.axes for op in synced} == {("dp", *shared) if job.parallel.data_degree > 1 else shared}
         summed = [name for op in synced if op.kind is not CollectiveKind.ALL_GATHER for name in op.reads]
         assert sorted(summed) == sorted(name for name in program.buffers if name.endswith(".gradient"))

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from sim.plan.words.program import Plan
 from sim.training.local.builder import build_local_training
+from sim.training.sequence.registry import SEQUENCE_METHODS
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.parallelism.sharding import GRADIENT_SCHEDULES, Choice, OsdpSpec, ShardingSpec
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
@@ -13,6 +14,8 @@ from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
 NODES = ("dgx-a100-80g", "cloud-a100-100g")
 """One adapter per device, and one adapter per node."""
 
+HAVE_LAYOUTS = frozenset({"p2p", "all_gather", "two_level"})
+"""Methods that share sequences in zigzag or in contiguous blocks."""
 AXIS_ORDERS = (("pp", "dp", "tp"), ("dp", "pp", "tp"), ("pp", "tp", "dp"), ("tp", "dp", "pp"))
 WIDE = {"hidden_size": 1024, "sequence_length": 512, "vocab_size": 4096, "ffn_hidden_size": 4096}
 
@@ -116,12 +119,21 @@ def aiao_keys(draw: Any) -> dict[str, Any]:
 
 @st.composite
 def context_keys(
-    draw: Any, methods: tuple[str, ...] = ("p2p", "all_gather"), most_stages: int = 2, *, may_have_experts: bool = False
+    draw: Any,
+    methods: tuple[str, ...] = tuple(SEQUENCE_METHODS),
+    most_stages: int = 2,
+    *,
+    layouts: tuple[str, ...] = ("zigzag", "contiguous"),
+    may_have_experts: bool = False,
 ) -> dict[str, Any]:
     """Draw the keys of a small job whose sequences ranks share, with other ways to share work beside it."""
     method, tp, pp = draw(st.sampled_from(methods)), draw(st.sampled_from([1, 2])), draw(st.integers(1, most_stages))
     base = draw(st.sampled_from([GPT | {"attention": "flash", "dropout": 0.0}, LLAMA]))
-    degree = draw(st.sampled_from([2, 3, 4] if method != "ulysses" else [2] if base is LLAMA else [2, 4]))
+    if method == "ring_self_attention":
+        base = base | {"attention": "core"}
+    of_heads = {"ulysses": [2] if base is LLAMA else [2, 4], "two_level": [4]}
+    degree = draw(st.sampled_from(of_heads.get(method, [2, 3, 4])))
+    layout = {"context_layout": draw(st.sampled_from(layouts))} if method in HAVE_LAYOUTS else {}
     length = 2 * degree * tp * draw(st.integers(1, 3))
     schedules = ["gpipe", "1f1b", *(["zb_h1"] if pp > 1 else [])]
     order, dp = draw(st.permutations(["pp", "dp", "cp", "tp"])), draw(st.sampled_from([1, 2]))
@@ -130,7 +142,7 @@ def context_keys(
         base = base | {"experts": ExpertsSpec(num_experts=4, top_k=2, ffn_hidden_size=16)}
     return {
         "model": base | {"num_layers": draw(st.integers(pp, 3)), "sequence_length": length},
-        "context_degree": degree, "context_method": method, "axis_order": tuple(order),
+        "context_degree": degree, "context_method": method, **layout, "axis_order": tuple(order),
         "tp": tp, "sequence_parallel": tp > 1, "pp": pp, "schedule": draw(st.sampled_from(schedules)),
         "dp": dp, "expert_degree": draw(st.sampled_from([1, dp])) if has_experts else 1,
         "m": pp * draw(st.integers(1, 2)), "b": draw(st.integers(1, 2)),
