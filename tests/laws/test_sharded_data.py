@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from sim.plan.checking.check import check
 from sim.plan.facts.description import collective_bytes
-from sim.plan.words.buffer import Scope
+from sim.plan.words.buffer import Kind, Scope
 from sim.plan.words.op import Collective, CollectiveKind
 from sim.plan.words.program import Plan, Program
 from sim.training.data.operator_costs import parameters_of
@@ -109,9 +109,16 @@ def test_bytes_sent_are_those_of_the_papers(job: DenseTraining) -> None:
         expected["all_gather"] = m * parameter * (total + again) * hops
     if g < n:
         expected["all_reduce"] = 2 * gradient * total / g * (n // g - 1) / (n // g)
-    gathers = sum(op.kind is CollectiveKind.ALL_GATHER for op, _ in collectives(plan))
-    padding = {"all_gather": parameter * g * gathers if sharding.local_degree else 0}
+    gathers = _count(plan, CollectiveKind.ALL_GATHER)
+    padding = {"all_gather": parameter * g * gathers if sharding.local_degree or total % g else 0}
+    if total % g:  # the last rank's piece is filled up
+        padding |= {"reduce_scatter": gradient * g * _count(plan, CollectiveKind.REDUCE_SCATTER)}
+        padding |= {"all_reduce": 2 * gradient * _count(plan, CollectiveKind.ALL_REDUCE)}
     assert sent == {kind: pytest.approx(value, rel=1e-12, abs=padding.get(kind, 0)) for kind, value in expected.items()}
+
+
+def _count(plan: Plan, kind: CollectiveKind) -> int:
+    return sum(op.kind is kind for op, _ in collectives(plan))
 
 
 def _of_two_hops(g: int, k: int | None) -> float:
@@ -132,6 +139,7 @@ def test_bytes_held_are_those_of_the_papers(job: DenseTraining) -> None:
         size / (g if stage >= since else 1) for size, since in ((optimizer, 1), (gradient, 2), (parameter, 3))
     )
     num_flat = sum(name.startswith(("shard.", "gradient_shard.")) for name in program.buffers)
+    num_flat += sum(buffer.kind is Kind.OPTIMIZER for buffer in program.buffers.values()) if total % g else 0
     assert 0 <= held_bytes(program) - expected <= 8 * num_flat
 
 
