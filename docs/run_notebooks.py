@@ -12,6 +12,7 @@ ROOT: Final = Path(__file__).parents[1]
 PICTURES: Final = {
     "01-first-steps": ("timeline", "network", "batch"),
     "02-simulated-against-executed": ("simulated", "executed"),
+    "03-tensor-dimensions": ("bytes", "map"),
 }
 """The cells, by their ids, whose figures are kept, by the notebook."""
 

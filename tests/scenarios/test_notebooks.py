@@ -72,6 +72,16 @@ def test_simulated_against_executed_runs(capsys: pytest.CaptureFixture[str]) -> 
     assert "nan" not in printed
 
 
+def test_tensor_dimensions_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """The third notebook runs: counted bytes are the formula's, and the fastest method is not everywhere the same."""
+    found = run_notebook(ROOT / "notebooks" / "03-tensor-dimensions.ipynb")
+    fastest = found["grid"].idxmin(axis=1)
+    assert set(fastest[fastest.index.get_level_values("tokens") == 4096]) == {"3d"}
+    assert set(fastest[:, 4096, 65536]) == {"2.5d"}
+    assert all(isinstance(found[cell], Figure) for cell in PICTURES["03-tensor-dimensions"])
+    assert "A layer sends 259.5 MB in blocks; the formula says 259.5 MB." in capsys.readouterr().out
+
+
 def test_kept_pictures_are_those_of_cells() -> None:
     """Each picture is small, is of a cell that a notebook has, and stands on the page; there are no others."""
     cells = {(path.stem, cell["id"]) for path in NOTEBOOKS for cell in json.loads(path.read_text("utf-8"))["cells"]}

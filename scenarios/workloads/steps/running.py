@@ -82,7 +82,7 @@ def simulate(
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
     found = scenario.with_findings(summarise(scenario, run, links, errors), plan)
-    found = replace(found, tensor_axes=tensor_axes_of(run, pricing))
+    found = replace(found, tensor_axes=tensor_axes_of(run, pricing, found.roles))
     return SimulatedStep(scenario, run, pricing, found, detail, links)
 
 
