@@ -59,15 +59,15 @@ def ranks_of(mesh: tuple[int, ...]) -> int:
     return total
 
 
-def layer_plan(size: str, method: str, mesh: tuple[int, ...], **keys: Any) -> Plan:
-    """Return the plan of a model of one layer, in float64."""
+def layer_plan(size: str, method: str, mesh: tuple[int, ...], count: int = 1, **keys: Any) -> Plan:
+    """Return the plan of a model of one layer, or of ``count`` layers, in float64."""
     b, s, h, heads = SIZES[size]
     model = GPT | {
-        "num_layers": 1, "hidden_size": h, "num_heads": heads, "num_kv_heads": heads, "ffn_hidden_size": 4 * h,
+        "num_layers": count, "hidden_size": h, "num_heads": heads, "num_kv_heads": heads, "ffn_hidden_size": 4 * h,
         "sequence_length": s, "vocab_size": 128, "dropout": 0.0,
     }  # fmt: skip
-    keys = {"precision": "fp64", "b": b, "model": model} | keys
-    return dense_plan(tensor_method=method, tp=ranks_of(mesh), mesh=mesh, **keys)
+    keys = {"precision": "fp64", "b": b, "model": model, "tp": ranks_of(mesh)} | keys
+    return dense_plan(tensor_method=method, **({"mesh": mesh} if mesh else {}), **keys)
 
 
 def sent_bytes(plan: Plan, op: Collective, num_bytes: float) -> float:
@@ -130,6 +130,32 @@ def test_a_layer_sends_the_bytes_of_the_closed_form(
     others = sum(sent for op, sent in backward if not is_depth_sum(op))
     beside = [sent_beside(plan, phase) for phase in (Phase.FORWARD, Phase.BACKWARD)]
     assert (forward, others, depth, *beside) == ROWS[size, method, mesh]
+
+
+ONE_AXIS = {
+    ("small", 4, False): (98304, 98304), ("small", 4, True): (98304, 147456),
+    ("large", 8, False): (1835008, 1835008), ("large", 8, True): (1835008, 2752512),
+}  # fmt: skip
+"""Bytes of products forward and backward, by size, ranks and sequence parallelism."""
+
+
+@pytest.mark.parametrize(("size", "ranks", "sequence_parallel"), ONE_AXIS)
+def test_one_more_layer_of_one_dimension_sends_the_bytes_of_the_closed_form(
+    size: str, ranks: int, *, sequence_parallel: bool
+) -> None:
+    """1D sends 4(t-1)/t of an activation either way; with sequence parallelism half as much more in backward."""
+    sent = []
+    for count in (1, 2):
+        plan = layer_plan(size, "1d", (), tp=ranks, sequence_parallel=sequence_parallel, count=count)
+        (program,) = plan.programs
+        of_phase = {Phase.FORWARD: 0.0, Phase.BACKWARD: 0.0}
+        for task in program.tasks.values():
+            if task.phase in of_phase:
+                ops = [op for op in task.ops if isinstance(op, Collective)]
+                of_phase[task.phase] += sum(sent_bytes(plan, op, collective_bytes(program, op)) for op in ops)
+        sent.append(of_phase)
+    added = tuple(sent[1][phase] - sent[0][phase] for phase in (Phase.FORWARD, Phase.BACKWARD))
+    assert added == ONE_AXIS[size, ranks, sequence_parallel]
 
 
 def test_gathering_again_sends_inputs_and_weights_once_more() -> None:
