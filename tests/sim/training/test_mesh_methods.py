@@ -122,7 +122,7 @@ def test_a_layer_sends_the_bytes_of_the_closed_form(
     size: str, method: str, mesh: tuple[int, ...], overlap: str
 ) -> None:
     """Products, sums over depth, norms and small gradients send, forward and backward, what real messages took."""
-    options = {} if method == "3d" else {"overlap": overlap}
+    options: dict[str, Any] = {} if method == "3d" else {"overlap": overlap}
     plan = layer_plan(size, method, mesh, **options)
     forward = sum(sent for _, sent in sent_for_products(plan, Phase.FORWARD))
     backward = list(sent_for_products(plan, Phase.BACKWARD))
