@@ -18,7 +18,10 @@ _MOST_PARTS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpec:
-    """One accelerator (or CPU core). ``peak_flop_per_s`` is dense, by dtype; ``profile`` names its efficiencies."""
+    """One accelerator (or CPU core). ``peak_flop_per_s`` is dense, by dtype; ``profile`` names its efficiencies.
+
+    ``price_usd_per_s``: for rent, as one provider lists it; None: none is known.
+    """
 
     name: str
     kind: Literal["gpu", "cpu"]
@@ -30,6 +33,7 @@ class DeviceSpec:
     num_multiprocessors: int
     clock_hz: float
     peak_flop_per_s: Mapping[str, float]
+    price_usd_per_s: float | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bytes, self.memory_bandwidth_bytes_per_s, self.num_multiprocessors))
@@ -122,6 +126,7 @@ def parse_device(name: str, entry: Mapping[str, Any]) -> DeviceSpec:
         num_multiprocessors=_count(entry, "num_multiprocessors", where),
         clock_hz=_quantity(entry, "clock", Dimension.FREQUENCY, where),
         peak_flop_per_s={dtype: _quantity(peak, dtype, Dimension.FLOP_RATE, f"{where} peak") for dtype in peak},
+        price_usd_per_s=_quantity(entry, "price", Dimension.PRICE, where) if "price" in entry else None,
     )
 
 

@@ -1,7 +1,7 @@
 """Physical quantities: from text with a unit to SI numbers, and from SI numbers to readable text.
 
-Inside the program all quantities are seconds, bytes, bytes/s, FLOP/s and Hz. Bits exist only in the unit ``bit/s`` of
-line rates, and are never mixed with bytes. GB is 10^9 bytes, GiB is 2^30 bytes.
+Inside the program all quantities are seconds, bytes, bytes/s, FLOP/s, Hz and USD/s. Bits exist only in the unit
+``bit/s`` of line rates, and are never mixed with bytes. GB is 10^9 bytes, GiB is 2^30 bytes.
 """
 
 import math
@@ -15,9 +15,10 @@ from costmodels.errors import UnitError, shown
 _DECIMAL: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _BYTES: Final = {f"{prefix}B": factor for prefix, factor in (_DECIMAL | _BINARY).items()}
+_HOUR_S: Final = 3600.0
 _SECONDS: Final = {
     **{"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3},
-    **{"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "days": 86400.0},
+    **{"s": 1.0, "min": 60.0, "h": _HOUR_S, "d": 86400.0, "days": 86400.0},
 }
 _BITS_PER_S: Final = {f"{prefix}bit/s": factor / 8 for prefix, factor in _DECIMAL.items()}
 
@@ -30,6 +31,7 @@ class Dimension(StrEnum):
     BANDWIDTH = "bandwidth"
     FLOP_RATE = "arithmetic rate"
     FREQUENCY = "frequency"
+    PRICE = "price of time"
 
 
 _UNITS: Final[dict[Dimension, dict[str, float]]] = {
@@ -38,6 +40,7 @@ _UNITS: Final[dict[Dimension, dict[str, float]]] = {
     Dimension.BANDWIDTH: {f"{unit}/s": factor for unit, factor in _BYTES.items()} | _BITS_PER_S,
     Dimension.FLOP_RATE: {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
     Dimension.FREQUENCY: {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()},
+    Dimension.PRICE: {"USD/h": 1.0 / _HOUR_S, "USD/s": 1.0},
 }
 _EXAMPLES: Final = {
     Dimension.TIME: "2.5 us",
@@ -45,6 +48,7 @@ _EXAMPLES: Final = {
     Dimension.BANDWIDTH: "400 Gbit/s",
     Dimension.FLOP_RATE: "312 TFLOP/s",
     Dimension.FREQUENCY: "1.41 GHz",
+    Dimension.PRICE: "2.50 USD/h",
 }
 MULTIPLE: Final = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*x")
 """A multiple of another value: ``2x``, ``0.5x``."""
@@ -58,7 +62,7 @@ _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s
 
 
 def parse_quantity(text: object, dimension: Dimension) -> float:
-    """Return a quantity in SI units (s, B, B/s, FLOP/s, Hz), read from text such as ``2.5 us``.
+    """Return a quantity in SI units (s, B, B/s, FLOP/s, Hz), prices in USD/s, read from text such as ``2.5 us``.
 
     Raises UnitError for a bare number, an unknown unit, a unit of another dimension (bits where bytes
     belong, say), a negative or an infinite number.
@@ -106,6 +110,11 @@ def format_rate(rate: float, unit: str) -> str:
         if abs(rate) >= factor and prefix:
             return f"{rate / factor:.4g} {prefix}{unit}"
     return f"{rate:.4g} {unit}"
+
+
+def format_price(usd_per_s: float) -> str:
+    """Return the price of time for people: ``2.50 USD/h``."""
+    return f"{usd_per_s * _HOUR_S:,.2f} USD/h"
 
 
 def format_percent(fraction: float, decimals: int = 1) -> str:

@@ -64,8 +64,9 @@ def _nodes() -> list[dict[str, Any]]:
             "devices": f"{node.devices_per_node} x {node.device.name}",
             "memory": format_bytes(node.device.memory_bytes),
             "dense peak": _peak(node.device),
-            "inside, each way": format_rate(node.intra.bandwidth_bytes_per_s, "B/s"),
+            "link inside": format_rate(node.intra.bandwidth_bytes_per_s, "B/s"),
             "network": f"{node.nics_per_node} x {format_rate(8 * node.nic.bandwidth_bytes_per_s, 'bit/s')}",
+            "USD/h": "-" if (price := node.device.price_usd_per_s) is None else f"{3600.0 * price:.2f}",
             "profile": node.device.profile,
         }
         for node in nodes

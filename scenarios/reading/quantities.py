@@ -8,7 +8,15 @@ from pydantic import PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from costmodels.errors import UnitError
-from costmodels.units import LARGEST_MULTIPLE, MULTIPLE, Dimension, format_bytes, format_time, parse_quantity
+from costmodels.units import (
+    LARGEST_MULTIPLE,
+    MULTIPLE,
+    Dimension,
+    format_bytes,
+    format_price,
+    format_time,
+    parse_quantity,
+)
 
 MAX_DEGREE: Final = 1_000_000
 MAX_TEXT: Final = 100
@@ -17,8 +25,8 @@ MAX_LONG_S: Final = 1e13
 """About 300,000 years: the longest time between failures of one part that may be stated."""
 
 _PATTERN: Final = r"^\s*\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*[A-Za-zµ][A-Za-zµ/]*\s*$"
-_FORMATS: Final = {Dimension.TIME: format_time, Dimension.BYTES: format_bytes}
-_EXAMPLES: Final = {Dimension.TIME: "250 ms", Dimension.BYTES: "25 MiB"}
+_FORMATS: Final = {Dimension.TIME: format_time, Dimension.BYTES: format_bytes, Dimension.PRICE: format_price}
+_EXAMPLES: Final = {Dimension.TIME: "250 ms", Dimension.BYTES: "25 MiB", Dimension.PRICE: "2.50 USD/h"}
 
 MAX_COUNT: Final = 10**18
 _COUNTS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -188,6 +196,9 @@ WholeBytesOrZero = Annotated[
     int,
     PlainValidator(lambda value: round(_BYTES_OR_ZERO(value))),
     quantity_schema(Dimension.BYTES),
+]
+Price = Annotated[
+    float, PlainValidator(Quantity(Dimension.PRICE, most=1e3, allow_zero=True)), quantity_schema(Dimension.PRICE)
 ]
 Degree = Annotated[
     int | Literal["auto"],

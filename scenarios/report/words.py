@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
-from costmodels.units import format_bytes, format_percent, format_time
+from costmodels.units import format_bytes, format_percent, format_price, format_time
 from scenarios.report.causes import COMPUTATION, cause_of
 from scenarios.summaries.steps.goal import Goal
 from scenarios.summaries.steps.mean_rank import mean_computing_s, mean_exposed_s
@@ -99,12 +99,16 @@ def resolved_rows(resolved: Resolved, seed: int) -> list[tuple[str, str]]:
 
 
 def goal_words(goal: Goal) -> str:
-    """Return the time for a number of tokens."""
+    """Return the time for a number of tokens, and its cost."""
     words = f"{counted(goal.tokens)} tokens in {format_time(goal.time_s)}"
     if goal.time_interval_s is not None:
         words += f" (90 %: {' to '.join(map(format_time, goal.time_interval_s))})"
     words += f": {counted(goal.num_steps)} steps"
-    return words if goal.elapsed_s is None else f"{words}; {format_time(goal.elapsed_s)} with interruptions"
+    if goal.elapsed_s is not None:
+        words += f"; {format_time(goal.elapsed_s)} with interruptions"
+    if goal.cost_usd is not None and goal.device_price_usd_per_s is not None:
+        words += f"; {counted(goal.cost_usd)} USD at {format_price(goal.device_price_usd_per_s)} per device"
+    return words
 
 
 def counted(number: float) -> str:

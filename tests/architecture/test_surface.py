@@ -87,7 +87,13 @@ OPTIONS = {
 KEYS = {
     *("name", "seed", "workload"),
     *("cluster.node", "cluster.num_nodes", "cluster.devices_per_node", "cluster.topology", "cluster.stragglers"),
-    *("cluster.profile", "cluster.network.bandwidth", "cluster.network.latency", "cluster.oversubscription"),
+    *(
+        "cluster.profile",
+        "cluster.device_price",
+        "cluster.network.bandwidth",
+        "cluster.network.latency",
+        "cluster.oversubscription",
+    ),
     *(f"cluster.jitter.{family}" for family in ("gemm", "attention", "elementwise", "optimizer")),
     *(f"network.algorithm.{kind}" for kind in ("all_reduce", "all_gather", "reduce_scatter", "broadcast")),
     *(f"network.algorithm.{kind}" for kind in ("reduce", "all_to_all", "barrier")),

@@ -35,7 +35,8 @@ class ClusterSpec:
     one switch below all nodes. ``node_types``: where there are several, each with its number of nodes, in node order;
     ``node`` is the first then. ``jitter``: by family of kernels, how much devices of one type differ. ``calibrated``:
     the profile of a file, None for the packaged one of each device. ``network``: how fast the links of a node are,
-    as multiples of the catalogue's or the profile's; a wiring has its own.
+    as multiples of the catalogue's or the profile's; a wiring has its own. ``device_price_usd_per_s``: None for that of
+    the catalogue.
     """
 
     node: str
@@ -46,6 +47,17 @@ class ClusterSpec:
     wiring: Topology | None = field(default=None, compare=False, repr=False)
     calibrated: CalibratedProfile | None = field(default=None, repr=False)
     network: NetworkFactors = AS_CATALOGUED
+    device_price_usd_per_s: float | None = None
+
+    @property
+    def price_usd_per_s(self) -> float | None:
+        """Return the price of all devices together; None where that of some is not known."""
+        if self.device_price_usd_per_s is not None:
+            return self.world_size * self.device_price_usd_per_s
+        counts = dict(self.node_types) or {self.node: self.num_nodes}
+        prices = {name: load_node(name).device.price_usd_per_s for name in counts}
+        known = [price * counts[name] for name, price in prices.items() if price is not None]
+        return self.devices_per_node * sum(known) if len(known) == len(counts) else None
 
     @property
     def node_spec(self) -> NodeSpec:
@@ -104,6 +116,7 @@ def cluster_spec(document: Document, section: ClusterSection) -> ClusterSpec:
         wiring=topology,
         calibrated=calibrated,
         network=network,
+        device_price_usd_per_s=section.device_price,
     )
 
 

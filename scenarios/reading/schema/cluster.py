@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from scenarios.reading.quantities import DurationOrZero, Multiple, WholeBytesOrZero, refusal
+from scenarios.reading.quantities import DurationOrZero, Multiple, Price, WholeBytesOrZero, refusal
 from scenarios.reading.schema.values import Section, Spread
 from sim.cluster.topology.reading import MOST_TIMES
 
@@ -136,3 +136,5 @@ class ClusterSection(Section):
     stragglers: tuple[StragglerSection, ...] = Field(default=(), strict=False, max_length=10_000)
     """Devices and links that are slower than they should be."""
     jitter: JitterSection = JitterSection()
+    device_price: Price | None = None
+    """Price of a device for an hour: `2.50 USD/h`; default that of the hardware catalogue, a list price."""

@@ -11,6 +11,7 @@ class Goal:
 
     ``time_interval_s``: by the 90 % interval of a step; None if it is unknown.
     ``elapsed_s``: with interruptions and checkpoints, by the mean goodput of the long run; absent without a long run.
+    ``cost_usd``: of all devices for that time, at ``device_price_usd_per_s`` on average; absent without a price.
     """
 
     tokens: int
@@ -18,3 +19,5 @@ class Goal:
     time_s: float
     time_interval_s: tuple[float, float] | None
     elapsed_s: float | None = field(default=None, metadata=ABSENT)
+    cost_usd: float | None = field(default=None, metadata=ABSENT)
+    device_price_usd_per_s: float | None = field(default=None, metadata=ABSENT)

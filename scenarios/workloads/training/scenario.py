@@ -129,7 +129,9 @@ class TrainingScenario(StepScenario):
             summary = replace(summary, reliability=summarise_study(self.reliability, study))
         if self.tokens is not None:
             tokens_per_step = self.num_samples * self.job.model.sequence_length
-            summary = replace(summary, goal=goal_of(self.tokens, tokens_per_step, summary))
+            summary = replace(
+                summary, goal=goal_of(self.tokens, tokens_per_step, summary, self.cluster.price_usd_per_s)
+            )
         return summary
 
     def blocks(self, found: FoundStep) -> Sequence[Block]:

@@ -7,7 +7,8 @@ import pytest
 
 from costmodels.software import GPU_RESERVE_BYTES
 from scenarios.api import load, simulate
-from scenarios.report.words import detail_rows, room_words
+from scenarios.report.words import detail_rows, goal_words, room_words
+from scenarios.summaries.as_json import as_json
 from scenarios.summaries.steps.step import StepSummary
 
 SCENARIO = """\
@@ -115,6 +116,22 @@ def test_goal_is_whole_steps_of_the_step_s_time(summary_of) -> None:
     assert dict(detail_rows(summary))["goal"].startswith("1.311 million tokens in ")
 
 
+@pytest.mark.parametrize(
+    ("changes", "usd_per_hour"),
+    [([], 6.88), (["cluster.device_price=2.50 USD/h"], 2.5), (["cluster.node=hgx-h20"], None)],
+    ids=["list price", "stated price", "no price"],
+)
+def test_goal_costs_all_devices_for_its_time(summary_of, changes: Sequence[str], usd_per_hour: float | None) -> None:
+    """At the list price of the catalogue, or at the scenario's; where neither says one, nothing is said."""
+    goal = summary_of(["training.tokens=1 B", *changes]).goal
+    if usd_per_hour is None:
+        assert "cost_usd" not in as_json(goal)
+        assert "USD" not in goal_words(goal)
+    else:
+        assert goal.cost_usd == pytest.approx(goal.time_s / 3600.0 * usd_per_hour * 16)
+        assert f"{usd_per_hour:.2f} USD/h per device" in goal_words(goal)
+
+
 def test_goal_of_a_long_run_takes_its_interruptions(summary_of) -> None:
     """The elapsed time is the training time over the mean goodput."""
     keys = ["mtbf_per_device=50000 h", "checkpoint.save=30 s", "restart=5 min", "duration=1 d", "replications=3"]
@@ -123,4 +140,4 @@ def test_goal_of_a_long_run_takes_its_interruptions(summary_of) -> None:
     assert summary.reliability is not None
     assert summary.goal.elapsed_s == pytest.approx(summary.goal.time_s / summary.reliability.goodput.mean)
     assert summary.goal.elapsed_s > summary.goal.time_s
-    assert dict(detail_rows(summary))["goal"].endswith(" with interruptions")
+    assert " with interruptions; " in dict(detail_rows(summary))["goal"]
