@@ -1,13 +1,13 @@
 """The simulated backend: cost models say how long each operation takes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Literal, Self
 
 from backends.protocol import Backend
 from sim.engine.findings.timeline import timeline
-from sim.engine.folding.folding import fold, no_fold
+from sim.engine.folding.folding import Folding, fold, no_fold
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
@@ -21,22 +21,27 @@ from sim.plan.session.residents import Residents
 from sim.plan.words.program import Plan
 from traces.timeline import Timeline
 
+Notice = Callable[[Plan, Folding], None]
+"""Called with a plan and its classes of ranks."""
+
 
 @dataclass(frozen=True, slots=True)
 class SimulatedBackend(Backend):
     """Simulates plans with given prices. ``detail``: rows per op or per task; None: by the plan's size.
 
-    ``observations``: the source of observed values in its sessions.
+    ``observations``: the source of observed values in its sessions. ``notice``: called before a plan is run, once it
+    is known which ranks are alike.
     """
 
     pricing: Pricing
     fold: bool = True
     detail: Literal["op", "task"] | None = None
     observations: Observations = field(default_factory=NoObservations)
+    notice: Notice | None = None
 
     def session(self, num_ranks: int) -> "SimulatedSession":
         """Return a session of so many ranks."""
-        return SimulatedSession(num_ranks, self.pricing, self.observations, fold=self.fold)
+        return SimulatedSession(num_ranks, self.pricing, self.observations, fold=self.fold, notice=self.notice)
 
     def simulate(self, plan: Plan) -> SimulatedRun:
         """Return the whole run: times, graph and counts. Raises CheckError for a plan that cannot run."""
@@ -59,9 +64,15 @@ class SimulatedSession:
     """
 
     def __init__(
-        self, num_ranks: int, pricing: Pricing, observations: Observations | None = None, *, fold: bool = True
+        self,
+        num_ranks: int,
+        pricing: Pricing,
+        observations: Observations | None = None,
+        *,
+        fold: bool = True,
+        notice: Notice | None = None,
     ) -> None:
-        self._num_ranks, self._pricing, self._fold = num_ranks, pricing, fold
+        self._num_ranks, self._pricing, self._fold, self._notice = num_ranks, pricing, fold, notice
         self._observations = observations or NoObservations()
         self._residents = Residents()
         self._is_open = False
@@ -98,7 +109,14 @@ class SimulatedSession:
 
     def _simulated(self, plan: Plan) -> SimulatedRun:
         pricing = self._pricing if not plan.ranks else _placed(self._pricing, plan.ranks)
-        return simulate(plan, pricing, fold=fold if self._fold else no_fold, repeat=self._fold)
+        return simulate(plan, pricing, fold=self._folded, repeat=self._fold)
+
+    def _folded(self, plan: Plan, pricing: Pricing) -> Folding:
+        """Return which ranks are alike, and tell who wants to know."""
+        found = fold(plan, pricing) if self._fold else no_fold(plan, pricing)
+        if self._notice is not None:
+            self._notice(plan, found)
+        return found
 
     def close(self) -> None:
         """End the session."""

@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from traces.signals import ENDING_SIGNALS
 from traces.temporary_folders import TemporaryFolders, collecting_temporary_folders
 
-GRACE_S: Final = 1.2
+GRACE_S: Final = 0.8
 """How long the main thread has to tidy up before another thread ends the process."""
 
 

@@ -9,6 +9,7 @@ import click
 from rich.text import Text
 
 from scenarios.commands.shared.options import json_option, out_option, scenario_argument, set_option
+from scenarios.commands.shared.progress import simulating
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
@@ -51,8 +52,8 @@ def command(  # click passes by name
         loaded = load_scenario(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)
-        with _saying(f"Simulating {loaded.name}"):
-            result = loaded.workload.simulate(loaded, detail=detail, fold=fold)
+        with simulating(loaded.name) as announce:
+            result = loaded.workload.simulate(loaded, detail=detail, fold=fold, announce=announce)
         console = open_console()
         if not as_json:  # the answer at once: what would help takes further simulations
             print_blocks(result.blocks(drawn=False), console)

@@ -22,6 +22,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.point_names import label
 from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.sweep import SweepSummary
+from scenarios.workloads.effort import Announce
 from traces.timeline import Timeline
 
 Detail = Literal["op", "task"]
@@ -157,11 +158,13 @@ class Workload(ABC, Generic[S]):
         """Return the scenario of a document. Raises ScenarioError for the first thing wrong with it."""
 
     @abstractmethod
-    def simulate(self, scenario: S, *, detail: Detail | None = None, fold: bool = True) -> Outcome:
+    def simulate(
+        self, scenario: S, *, detail: Detail | None = None, fold: bool = True, announce: Announce | None = None
+    ) -> Outcome:
         """Return the result of the simulation. Raises ScenarioError for a scenario that cannot be simulated.
 
         ``detail``: rows of the timeline; None: by its size, and what repeats once. ``fold``: simulate ranks that cannot
-        differ once.
+        differ once. ``announce``: called with what the simulation will take, by a kind of work that can tell.
         """
 
     def is_possible(self, row: object) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from scenarios.errors import ScenarioError
 from scenarios.summaries.steps.advice import AdviceSummary, TriedChange
 from scenarios.workloads.steps.advising.advise import advise
-from scenarios.workloads.steps.advising.cost import CostModel
+from scenarios.workloads.steps.cost import CostModel
 from scenarios.workloads.steps.running import SimulatedStep, plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import with_changes

@@ -6,7 +6,7 @@ within a factor of two.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -58,13 +58,13 @@ class CostModel:
     def building_s(self, plan: Plan) -> float:
         """Return the seconds to lay out and check a plan, and to follow its memory."""
         calls = sum(len(program.calls) for program in plan.programs)
-        return _BUILDING_S * _num_ops(plan.programs) + _CALL_S * calls
+        return _BUILDING_S * num_task_ops(plan.programs) + _CALL_S * calls
 
     def simulating_s(self, plan: Plan, schedule: str) -> float:
         """Return the seconds to simulate a plan that is built."""
-        compiling_s = _COMPILING_S * self.ranks_per_program * _num_ops(plan.programs)
-        simulated = _simulated(plan, schedule) if self.repeats else plan.programs
-        nodes = sum(_num_nodes(program) for program in simulated)
+        compiling_s = _COMPILING_S * self.ranks_per_program * num_task_ops(plan.programs)
+        simulated = shortest_programs(plan, schedule) if self.repeats else plan.programs
+        nodes = sum(num_nodes(program) for program in simulated)
         if any(_in_single_ops(task) for program in plan.programs for task in program.tasks.values()) and self.uneven:
             nodes *= _SPLITTING
         forms = _FORMS if schedule in _REPEATING and Shorter(plan).times else 1
@@ -73,18 +73,20 @@ class CostModel:
         return compiling_s + _RANK_S * plan.mesh.size + _NODE_S * self.ranks_per_program * nodes * forms
 
 
-def _num_ops(programs: Iterable[Program]) -> int:
+def num_task_ops(programs: Iterable[Program]) -> int:
+    """Return the number of ops of all tasks, however often they are called."""
     return sum(len(task.ops) for program in programs for task in program.tasks.values())
 
 
-def _simulated(plan: Plan, schedule: str) -> Iterable[Program]:
-    """Return the programs that a run passes through: those of the shortest form of a step that repeats itself."""
+def shortest_programs(plan: Plan, schedule: str) -> Sequence[Program]:
+    """Return the programs that a run passes through, in the plan's order: those of the shortest form of a step."""
     shorter = Shorter(plan)
     short = shorter.without(shorter.times[0]) if schedule in _REPEATING and shorter.times else None
-    return plan.programs if short is None else short.programs.values()
+    return plan.programs if short is None else [short.programs[id(program)] for program in plan.programs]
 
 
-def _num_nodes(program: Program) -> int:
+def num_nodes(program: Program) -> int:
+    """Return about how many nodes of the engine's graph a program becomes."""
     counts = Counter(call.task for call in program.calls)
     return sum(count * _nodes_of(program.tasks[name]) for name, count in counts.items())
 

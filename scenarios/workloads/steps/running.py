@@ -13,6 +13,8 @@ from scenarios.report.pages.run_page import FoundStep, closing_block
 from scenarios.summaries.steps.advice import AdviceSummary
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.summaries.steps.step_row import StepRow
+from scenarios.workloads.effort import Announce
+from scenarios.workloads.steps.effort import effort_of
 from scenarios.workloads.steps.findings.tensor_axes import tensor_axes_of
 from scenarios.workloads.steps.intervals import errors_of
 from scenarios.workloads.steps.pricing import locating_algorithms
@@ -22,6 +24,7 @@ from scenarios.workloads.steps.summarise import summarise
 from scenarios.workloads.workload import Detail, Outcome
 from sim.engine.findings.link_use import LinkUse, link_use
 from sim.engine.findings.timeline import folded_timeline, timeline
+from sim.engine.folding.folding import Folding
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.collector import collector_paused
@@ -67,9 +70,16 @@ class SimulatedStep(Outcome):
 
 @collector_paused()
 def simulate(
-    scenario: StepScenario, *, detail: Detail | None = None, fold: bool = True, plan: Plan | None = None
+    scenario: StepScenario,
+    *,
+    detail: Detail | None = None,
+    fold: bool = True,
+    plan: Plan | None = None,
+    announce: Announce | None = None,
 ) -> SimulatedStep:
     """Return the simulation of a step. ``plan``: in the place of the scenario's own.
+
+    ``announce``: called with what the simulation will take.
 
     Raises ScenarioError for ranks without folding that cannot be simulated in bounded time.
     """
@@ -78,7 +88,7 @@ def simulate(
     if not fold:
         refuse_many_ops(plan)
     pricing = scenario.pricing()
-    run = run_plan(scenario, plan, pricing, fold=fold)
+    run = run_plan(scenario, plan, pricing, fold=fold, announce=announce)
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
     found = scenario.with_findings(summarise(scenario, run, links, errors), plan)
@@ -105,14 +115,26 @@ def run_step(scenario: StepScenario) -> SimulatedRun:
 
 
 @collector_paused()
-def run_plan(scenario: StepScenario, plan: Plan, pricing: Pricing | None = None, *, fold: bool = True) -> SimulatedRun:
+def run_plan(
+    scenario: StepScenario,
+    plan: Plan,
+    pricing: Pricing | None = None,
+    *,
+    fold: bool = True,
+    announce: Announce | None = None,
+) -> SimulatedRun:
     """Return the run of a decided scenario's plan. ``pricing``: None for the scenario's own.
 
     Raises ScenarioError if an algorithm cannot serve a group.
     """
+
+    def notice(plan: Plan, folding: Folding) -> None:
+        if announce is not None:
+            announce(effort_of(plan, folding, scenario.pipeline.schedule))
+
     pricing = pricing or scenario.pricing()
     with locating_algorithms(scenario.document, scenario.algorithms):
-        return SimulatedBackend(pricing, fold).simulate(plan)
+        return SimulatedBackend(pricing, fold, notice=None if announce is None else notice).simulate(plan)
 
 
 def refuse_many_ops(plan: Plan) -> None:

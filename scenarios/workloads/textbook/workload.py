@@ -10,6 +10,7 @@ from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.steps.step_row import StepRow
 from scenarios.summaries.sweep import SweepSummary
+from scenarios.workloads.effort import Announce
 from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
@@ -57,9 +58,16 @@ class TextbookSchedule(Workload[TextbookScenario]):
             as_read=document,
         )
 
-    def simulate(self, scenario: TextbookScenario, *, detail: Detail | None = None, fold: bool = True) -> SimulatedStep:
+    def simulate(
+        self,
+        scenario: TextbookScenario,
+        *,
+        detail: Detail | None = None,
+        fold: bool = True,
+        announce: Announce | None = None,
+    ) -> SimulatedStep:
         """Return the simulated schedule."""
-        return simulate(scenario, detail=detail, fold=fold)
+        return simulate(scenario, detail=detail, fold=fold, announce=announce)
 
     def has_lanes(self, scenario: TextbookScenario) -> bool:
         """Return whether there is a pipeline."""

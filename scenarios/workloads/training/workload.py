@@ -8,6 +8,7 @@ from scenarios.report.slots.shown_schedule import ShownSchedule
 from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.steps.step_row import StepRow
 from scenarios.summaries.sweep import SweepSummary
+from scenarios.workloads.effort import Announce
 from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
@@ -36,9 +37,16 @@ class TrainingStep(Workload[TrainingScenario]):
         """Return the scenario of a document."""
         return read_training(document, overrides, self)
 
-    def simulate(self, scenario: TrainingScenario, *, detail: Detail | None = None, fold: bool = True) -> SimulatedStep:
+    def simulate(
+        self,
+        scenario: TrainingScenario,
+        *,
+        detail: Detail | None = None,
+        fold: bool = True,
+        announce: Announce | None = None,
+    ) -> SimulatedStep:
         """Return one simulated step, and the long run if it is asked for."""
-        return simulate(scenario, detail=detail, fold=fold)
+        return simulate(scenario, detail=detail, fold=fold, announce=announce)
 
     def is_possible(self, row: object) -> bool:
         """Return whether the step fits into memory."""

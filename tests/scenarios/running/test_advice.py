@@ -12,7 +12,7 @@ from scenarios.summaries.steps.mean_rank import mean_busy_s, mean_exposed_s
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.advising import trials
 from scenarios.workloads.steps.advising.advise import WORTH_DOING, advise
-from scenarios.workloads.steps.advising.cost import CostModel
+from scenarios.workloads.steps.cost import CostModel
 from scenarios.workloads.steps.findings.changes import merged
 from scenarios.workloads.steps.running import SimulatedStep, plan_of, simulate
 from scenarios.workloads.steps.scenario import step_of
@@ -255,12 +255,12 @@ def test_stragglers_are_the_cause_that_a_step_without_them_shows() -> None:
     fractions = {cause.cause: cause.fraction for cause in advice.causes}
     device, link = "slow device node 5 gpu 3 (1.15 times as long)", "slow link node 2 nic 0 out (4 times as long)"
     without = {
-        "2 slow parts together": "cluster.stragglers=[]",
+        "having 2 slow parts": "cluster.stragglers=[]",
         device: "cluster.stragglers=[{link: node 2 nic 0 out, slowdown: 4}]",
         link: "cluster.stragglers=[{device: node 5 gpu 3, slowdown: 1.15}]",
         "oversubscription above the leaves (2:1)": "cluster.topology.fabric.oversubscription=1",
     }
-    assert {"2 slow parts together", link} <= fractions.keys() <= without.keys()
+    assert {"having 2 slow parts", link} <= fractions.keys() <= without.keys()
     for cause, override in without.items():
         fraction = 1.0 - with_change(found, [override]).summary.iteration_time_s / found.summary.iteration_time_s
         assert fractions.get(cause, 0.0) == pytest.approx(fraction, abs=0.0 if cause in fractions else WORTH_DOING)

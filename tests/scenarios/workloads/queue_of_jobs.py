@@ -13,6 +13,7 @@ from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.quantities import Duration
 from scenarios.reading.schema.values import ScenarioSection
 from scenarios.report.blocks import Block, Card, Headline, Section, Table
+from scenarios.workloads.effort import Announce
 from scenarios.workloads.workload import Column, Detail, Outcome, Scenario, Workload
 
 
@@ -87,7 +88,14 @@ class Queue(Workload[QueueScenario]):
             document=document, as_read=document, num_jobs=file.num_jobs, every_s=file.every, takes_s=file.takes,
         )  # fmt: skip
 
-    def simulate(self, scenario: QueueScenario, *, detail: Detail | None = None, fold: bool = True) -> ServedQueue:
+    def simulate(
+        self,
+        scenario: QueueScenario,
+        *,
+        detail: Detail | None = None,
+        fold: bool = True,
+        announce: Announce | None = None,
+    ) -> ServedQueue:
         """Return what came of the jobs, served one after the other."""
         world, waits_s = simpy.Environment(), list[float]()
         server = simpy.Resource(world)

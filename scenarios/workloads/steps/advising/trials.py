@@ -6,7 +6,7 @@ from typing import Final
 
 from scenarios.errors import ScenarioError
 from scenarios.summaries.steps.advice import AdviceLevel, TriedChange, UntriedChange
-from scenarios.workloads.steps.advising.cost import CostModel
+from scenarios.workloads.steps.cost import CostModel
 from scenarios.workloads.steps.findings.changes import Overrides, merged
 from scenarios.workloads.steps.running import SimulatedStep, plan_of, run_plan
 from scenarios.workloads.steps.scenario import StepScenario

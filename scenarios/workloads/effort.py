@@ -1,0 +1,58 @@
+"""The cost of a simulation, said before it is paid."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from costmodels.units import format_bytes, format_time
+
+LONG_S: Final = 10.0
+"""Simulations of a shorter prediction are not announced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """What a simulation takes: ranks of the job, ranks and ops that are simulated, and the time and memory of that.
+
+    Time and memory are predictions from counts, for one core of 2024; most are right within a factor of two.
+    """
+
+    num_ranks: int
+    num_simulated: int
+    num_ops: int
+    time_s: float
+    memory_bytes: float
+
+    @property
+    def is_long(self) -> bool:
+        """Return whether it is worth a word before it begins."""
+        return self.time_s >= LONG_S
+
+    @property
+    def words(self) -> str:
+        """Return all of it in a line, and whether this computer has the memory."""
+        ranks = f"{self.num_simulated:,} of {self.num_ranks:,} ranks, {self.num_ops:,} ops"
+        words = f"{ranks}: about {_round_time(self.time_s)} and {format_bytes(self.memory_bytes)} of memory"
+        have = _physical_memory_bytes()
+        return words if self.memory_bytes <= have else f"{words}, more than the {format_bytes(have)} of this computer"
+
+
+Announce = Callable[[Effort], None]
+"""Called with what a simulation will take, before it is run."""
+
+
+def _round_time(time_s: float) -> str:
+    """Return a predicted time without digits that it does not have."""
+    minutes = time_s / 60.0
+    if minutes < 2.0:
+        return format_time(float(round(time_s)))
+    return f"{minutes:.0f} minutes" if minutes < 120.0 else f"{minutes / 60.0:.0f} hours"
+
+
+def _physical_memory_bytes() -> float:
+    """Return the memory of this computer, endless where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return float("inf")

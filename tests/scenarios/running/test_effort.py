@@ -1,0 +1,69 @@
+"""What a simulation takes is said before it begins."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scenarios.cli import group
+from scenarios.workloads import effort
+from scenarios.workloads.effort import Effort
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.running import simulate
+from scenarios.workloads.steps.scenario import step_of
+from sim.engine.findings.timeline import timeline
+
+TINY = Path(__file__).parents[3] / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
+
+
+def announced(*overrides: str, fold: bool = True) -> tuple[Effort, int]:
+    """Return what was announced of a step, and how many ops its simulated ranks ran."""
+    efforts = list[Effort]()
+    found = simulate(step_of(load_scenario(TINY, overrides)), fold=fold, announce=efforts.append)
+    [said] = efforts
+    return said, len(timeline(found.run, "op"))
+
+
+@pytest.mark.parametrize(("overrides", "fold", "simulated"), [
+    ((), True, 2), ((), False, 4), (("cluster.jitter.gemm=0.1",), True, 4),
+])  # fmt: skip
+def test_ranks_and_ops_are_counted(overrides: tuple[str, ...], fold: bool, simulated: int) -> None:
+    """The ranks that differ, and every op that these run."""
+    said, num_ops = announced(*overrides, fold=fold)
+    assert (said.num_ranks, said.num_simulated) == (4, simulated)
+    assert said.num_ops == num_ops
+
+
+def test_more_work_takes_longer() -> None:
+    """Ranks that differ, and micro-batches that do not repeat, add to time and memory; those that repeat do not."""
+    few, _ = announced()
+    ranks, _ = announced("cluster.jitter.gemm=0.1")
+    batches, _ = announced("training.global_batch_size=256", "parallel.pipeline.schedule=gpipe")
+    assert min(ranks.time_s, batches.time_s) > 1.5 * few.time_s
+    assert min(ranks.memory_bytes, batches.memory_bytes) > few.memory_bytes
+    repeating = [announced(f"training.global_batch_size={number}")[0] for number in (512, 1024)]
+    assert repeating[0].time_s == repeating[1].time_s
+
+
+def test_only_long_simulations_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On standard error, before the answer; the answer itself is as it was."""
+    command = [str(TINY), "--json"]
+    short = CliRunner().invoke(group, ["simulate", *command])
+    assert short.stderr == ""
+    monkeypatch.setattr(effort, "LONG_S", 0.0)
+    long = CliRunner().invoke(group, ["simulate", *command])
+    assert long.exit_code == 0
+    assert long.stderr.startswith("simulating 2 of 4 ranks, ")
+    assert long.stderr.count("\n") == 1
+    assert long.stdout.splitlines()[:5] == short.stdout.splitlines()[:5]
+
+
+@pytest.mark.parametrize(("time_s", "memory_bytes", "words"), [
+    (41.3, 2e9, "about 41 s and 1.86 GiB of memory"),
+    (700.0, 2e9, "about 12 minutes and"),
+    (90_000.0, 2e9, "about 25 hours and"),
+    (20.0, 1e15, "of this computer"),
+])  # fmt: skip
+def test_words_have_no_digits_that_a_prediction_lacks(time_s: float, memory_bytes: float, words: str) -> None:
+    """Seconds, minutes or hours; and whether the memory is there."""
+    assert words in Effort(1536, 1536, 44_584_320, time_s, memory_bytes).words
