@@ -61,24 +61,27 @@ _LARGER_UNIT: Final = 1024
 _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(\S.*?)?\s*")
 
 
-def parse_quantity(text: object, dimension: Dimension) -> float:
+def parse_quantity(text: object, dimension: Dimension, example: str = "") -> float:
     """Return a quantity in SI units (s, B, B/s, FLOP/s, Hz), prices in USD/s, read from text such as ``2.5 us``.
+
+    ``example``: what a message shows as right; empty for one of the dimension.
 
     Raises UnitError for a bare number, an unknown unit, a unit of another dimension (bits where bytes
     belong, say), a negative or an infinite number.
     """
+    rule = _rule(dimension, example)
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     bare = isinstance(text, int | float) and not isinstance(text, bool)
     if bare or (match and match[2] is None):
-        raise UnitError(f"{shown(text)} has no unit; {_rule(dimension)}")
+        raise UnitError(f"{shown(text)} has no unit; {rule}")
     if match is None:
-        raise UnitError(f"{shown(text)} is not a number with a unit; {_rule(dimension)}")
+        raise UnitError(f"{shown(text)} is not a number with a unit; {rule}")
     units = _UNITS[dimension]
     if match[2] not in units:
-        raise UnitError(f"{shown(text)}: {_unit_problem(match[2], dimension)}; {_rule(dimension)}")
+        raise UnitError(f"{shown(text)}: {_unit_problem(match[2], dimension)}; {rule}")
     value = float(match[1]) * units[match[2]]
     if value < 0 or not math.isfinite(value):
-        raise UnitError(f"{shown(text)} must be finite and not negative; {_rule(dimension)}")
+        raise UnitError(f"{shown(text)} must be finite and not negative; {rule}")
     return value
 
 
@@ -132,9 +135,9 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _rule(dimension: Dimension) -> str:
+def _rule(dimension: Dimension, example: str) -> str:
     allowed = ", ".join(unit for unit in _UNITS[dimension] if unit not in {"µs", "days"})
-    return f"a {dimension} needs one of the units {allowed}, e.g. '{_EXAMPLES[dimension]}'"
+    return f"a {dimension} needs one of the units {allowed}, e.g. '{example or _EXAMPLES[dimension]}'"
 
 
 def _unit_problem(unit: str, dimension: Dimension) -> str:

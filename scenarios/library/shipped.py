@@ -31,6 +31,11 @@ def found_recording(path: Path) -> Path:
     return path if name not in recording_names() or path.exists() else RECORDINGS / f"{name}{RECORDED}"
 
 
+def near_recording(path: Path) -> str:
+    """Return the name of the recording that a mistyped name is most like, empty if none is alike."""
+    return nearest(path.as_posix(), recording_names(), _ALIKE)
+
+
 def named_recording(path: Path) -> Path:
     """Return what to call a recording: its name where it comes with the program, else its path."""
     return Path(path.name.removesuffix(RECORDED)) if path.parent == RECORDINGS else path

@@ -15,7 +15,7 @@ def option_seconds(option: str, text: str, limits_s: tuple[float, float], words:
     """
     origin, (least_s, most_s) = Origin(option=f"{option} {text[:40]}"), limits_s
     try:
-        seconds = parse_quantity(text, Dimension.TIME)
+        seconds = parse_quantity(text, Dimension.TIME, "30 s")
     except UnitError as error:
         rule, _, remedy = str(error).rpartition("; ")
         raise ScenarioError(origin, "", rule, remedy) from error

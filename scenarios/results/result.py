@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from scenarios.library.shipped import near_recording
 from scenarios.results.summary_file import REMEDY, executed_cores, read_json, simulated_step
 from scenarios.summaries.comparing.compared_step import ComparedStep
 from scenarios.summaries.comparing.notes import executed_note, simulated_note
@@ -91,12 +92,14 @@ def _is_result(folder: Path) -> bool:
     return (folder / TIMELINE).exists() or is_profile(folder)
 
 
-def refuse_result(path: Path) -> None:
-    """Raise TraceError for files of ``--out`` in the place of a profile."""
+def refuse_other_than_recording(path: Path) -> None:
+    """Raise TraceError for the mistyped name of a recording, and for files of ``--out`` in the place of a profile."""
     try:
-        is_result = (path / TIMELINE).is_file()
-    except OSError:  # the reader of the file reports the error
+        is_result, exists = (path / TIMELINE).is_file(), path.exists()
+    except (OSError, ValueError):  # the reader of the file reports the error
         return
+    if not exists and (near := near_recording(path)):
+        raise TraceError(str(path), "there is no such file or folder", f"did you mean the recording {near}?")
     if is_result:
         rule = f"this is what simulate wrote with --out ({TIMELINE}), not what the PyTorch profiler recorded"
         raise TraceError(

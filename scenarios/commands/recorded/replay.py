@@ -14,7 +14,7 @@ from scenarios.recorded.replay_again import chakra_again, profile_again
 from scenarios.report.pages.replay_page import replay_blocks
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.results.outcome_files import write_outcome
-from scenarios.results.result import refuse_result
+from scenarios.results.result import refuse_other_than_recording
 from scenarios.summaries.as_json import as_json as to_json
 from sim.replay.changes import ChangeError, parse_changes
 from traces.chakra.file import is_chakra
@@ -46,7 +46,7 @@ def command(path: Path, assignments: tuple[str, ...], steps: str, out: Path | No
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
-        refuse_result(path)
+        refuse_other_than_recording(path)
         again = chakra_again if is_chakra(path) else profile_again
         try:
             replayed = again(path, parse_changes(assignments), window_of(steps))

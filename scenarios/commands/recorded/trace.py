@@ -15,7 +15,7 @@ from scenarios.recorded.trace_summary import summarise
 from scenarios.report.pages.trace_page import trace_blocks
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.results.outcome_files import write_outcome
-from scenarios.results.result import refuse_result
+from scenarios.results.result import refuse_other_than_recording
 from scenarios.summaries.as_json import as_json as to_json
 from traces.chakra.file import is_chakra
 from traces.errors import TraceError
@@ -37,7 +37,7 @@ def command(path: Path, steps: str, out: Path | None, as_json: bool) -> None:
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
-        refuse_result(path)
+        refuse_other_than_recording(path)
         if is_chakra(path):
             remedy = "simulate replay takes them; here name what the PyTorch profiler recorded"
             raise TraceError(str(path), "these are Chakra execution traces", remedy)

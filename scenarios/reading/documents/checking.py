@@ -207,6 +207,9 @@ def _choice_remedy(value: object, expected: str) -> str:
 
 def _model_problem(value: object) -> tuple[str, str]:
     """Return rule and remedy for a model that is of no known kind."""
+    if isinstance(value, str) and value and "/" not in value:
+        remedy = f"write {{preset: {value}}}, if it is a name of: simulate list presets; else {MODEL_FORMS}"
+        return f"a mapping belongs here, not {describe(value)}", remedy
     if not isinstance(value, dict):
         return f"a mapping belongs here, not {describe(value)}", f"write {MODEL_FORMS}"
     family = value.get("family")

@@ -37,6 +37,8 @@ OTHER_NAMES: Final[tuple[Known, ...]] = (
     Known("cluster.num_nodes", "gpus num_gpus n_gpus gpu_count num_devices devices world_size",
           note="devices over those of a node; cluster.devices_per_node takes a part of each node"),
     Known("cluster.node", "gpu gpu_type gpu_model device_type node_type instance_type hardware machine"),
+    Known("cluster.stragglers.device", "rank gpu_id gpu_index device_id slow_rank", note="a number, or node 2 gpu 1"),
+    Known("cluster.stragglers.slowdown", "factor slow_down slowdown_factor slower"),
     Known("model.preset", "model_name", note="a name of: simulate list presets"),
     Known("model.huggingface", "model_name_or_path hf_model hf_config huggingface_id pretrained config_path"),
     Known("model.family", "model_type architecture"),

@@ -300,7 +300,7 @@ COMMANDS = (
     ),
     # --- execute, calibrate: the remedy is valid where the work begins
     CommandMistake(
-        "execute {tiny} --timeout 30", "--timeout 30: '30' has no unit", "e.g. '2.5 us'", "execute {tiny} --timeout 30s"
+        "execute {tiny} --timeout 30", "--timeout 30: '30' has no unit", "e.g. '30 s'", "execute {tiny} --timeout 30s"
     ),
     CommandMistake("execute {tiny} --device gpu", "'gpu' is not one of", "'cuda'", "execute {tiny} --device cpu"),
     CommandMistake("execute {tiny} --steps 1", "1 is not in the range", "2<=x<=1000", "execute {tiny} --steps 2"),
@@ -336,5 +336,30 @@ COMMANDS = (
         "--node: there is no node 'local'",
         "did you mean local-cpu",
         "calibrate --out profile.yaml --node local-cpu",
+    ),
+    # --- what a newcomer tries
+    CommandMistake(
+        "simulate {file} --set 'cluster.stragglers=[{{rank: 3, slowdown: 1.3}}]' --advice none",
+        "cluster.stragglers[0].rank: unknown key",
+        "rank is written as cluster.stragglers.device",
+        "schedule {file} --set 'cluster.stragglers=[{{device: 3, slowdown: 1.3}}]'",
+    ),
+    CommandMistake(
+        "simulate {file} --set model=llama-3-8b",
+        "a mapping belongs here, not 'llama-3-8b'",
+        "write {{preset: llama-3-8b}}",
+        "schedule {file} --set 'model={{preset: llama-3-8b}}' --set parallel.pipeline.virtual_stages=2",
+    ),
+    CommandMistake(
+        "trace resnet-ddp-h100",
+        "there is no such file",
+        "did you mean the recording resnet-ddp-a100?",
+        "trace resnet-ddp-a100",
+    ),
+    CommandMistake(
+        "schedule {file} --set cluster.device_price=2.5",
+        "cluster.device_price: 2.5 has no unit",
+        "2.50 USD/h",
+        "schedule {file} --set 'cluster.device_price=2.50 USD/h'",
     ),
 )
