@@ -9,10 +9,14 @@ from scenarios.errors import printable
 from scenarios.summaries.sweep import SweepSummary
 
 _WORD: Final = re.compile(r"[\w.-]+")
+_SAYS_LITTLE: Final = frozenset({"degree", "method", "bandwidth", "latency"})
 
 
 def varied(summary: SweepSummary[Any]) -> dict[str, str]:
-    """Return the keys with several values, each with its shortest unique name: its last parts."""
+    """Return the keys with several values, each with its shortest unique name: its last parts.
+
+    A last part that says little alone keeps the one before: ``tensor.degree``.
+    """
     keys = [setting.key for setting in summary.settings if len(setting.values) > 1]
     return {key: _short(key, keys) for key in keys}
 
@@ -20,7 +24,7 @@ def varied(summary: SweepSummary[Any]) -> dict[str, str]:
 def _short(key: str, keys: Sequence[str]) -> str:
     parts = key.split(".")
     others = [other.split(".") for other in keys if other != key]
-    for length in range(1, len(parts)):
+    for length in range(2 if parts[-1] in _SAYS_LITTLE else 1, len(parts)):
         if all(other[-length:] != parts[-length:] for other in others):
             return ".".join(parts[-length:])
     return key

@@ -390,6 +390,7 @@ def test_labels_are_short_and_differ() -> None:
     assert list(varied(summary).values()) == ["tensor.degree", "data.degree", "recompute"]
     values = {"parallel.tensor.degree": 1, "parallel.data.degree": 2, "training.recompute": "full", "seed": 0}
     assert label(summary, values) == "tensor.degree=1 · data.degree=2 · full"
+    assert label(replace(summary, settings=settings[:1]), values) == "tensor.degree=1"
     assert label(replace(summary, settings=settings[3:]), values) == "s"
 
 
