@@ -6,7 +6,7 @@ from typing import Final
 from costmodels.units import format_change, format_time
 from scenarios.report.blocks import Bars, Block, Card, Fact, Headline, Only, Piece, Section, Table
 from scenarios.report.pages.comparison_page import comparison_sections
-from scenarios.report.pages.trace_page import ranks_in_words, time_bars, warning_sections
+from scenarios.report.pages.trace_page import TimeParts, ranks_in_words, time_bars, warning_sections
 from scenarios.summaries.recorded.replay import RankParts, ReplayedRank, ReplaySummary
 from traces.comparison.compare import Comparison, difference_s
 
@@ -63,20 +63,24 @@ def _changes(summary: ReplaySummary) -> str:
 
 def _time_bars(ranks: Sequence[ReplayedRank]) -> Bars:
     """Return a bar of the mean rank as measured, and one as replayed."""
-    rows = [_parts_s([rank.measured for rank in ranks]), _parts_s([rank.replayed for rank in ranks])]
-    return time_bars("time", ("measured", "replayed"), rows)
+    means = _mean_parts([rank.measured for rank in ranks]), _mean_parts([rank.replayed for rank in ranks])
+    return time_bars("time", ("measured", "replayed"), means)
 
 
-def _parts_s(ranks: Sequence[RankParts]) -> dict[str, float]:
-    """Return the parts of the mean rank, in seconds, by the names of a recording's parts."""
-    mean_s = {key: sum(part_s(rank) for rank in ranks) / len(ranks) for key, part_s in _ROWS}
-    others_s = mean_s["compute"] + mean_s["exposed communication"] + mean_s["idle"]
-    return {
-        "compute_s": mean_s["compute"],
-        "exposed_communication_s": mean_s["exposed communication"],
-        "exposed_memory_s": max(0.0, mean_s["span of a rank"] - others_s),
-        "idle_s": mean_s["idle"],
-    }
+def _mean_parts(ranks: Sequence[RankParts]) -> TimeParts:
+    """Return the parts of the mean rank's time."""
+
+    def mean_s(part_s: Callable[[RankParts], float]) -> float:
+        return sum(map(part_s, ranks)) / len(ranks)
+
+    busy_s = mean_s(lambda parts: parts.span_s - parts.idle_s)
+    compute_s, exposed_s = mean_s(lambda parts: parts.compute_s), mean_s(lambda parts: parts.exposed_communication_s)
+    return TimeParts(
+        compute_s=compute_s,
+        exposed_communication_s=exposed_s,
+        exposed_memory_s=max(0.0, busy_s - compute_s - exposed_s),
+        idle_s=mean_s(lambda parts: parts.idle_s),
+    )
 
 
 def _parts_table(ranks: Sequence[ReplayedRank]) -> Table:

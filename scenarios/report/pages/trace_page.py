@@ -1,6 +1,7 @@
 """The report of a recording: where the time of its ranks goes, its longest kernels, its collectives, and its ops."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
@@ -28,13 +29,29 @@ from traces.timeline import Timeline
 MAX_ROWS: Final = 16
 """Ranks, and kinds of collectives, that are listed and drawn."""
 
-PARTS: Final = {
-    "compute_s": COMPUTING,
-    "exposed_communication_s": ("communication that nothing hides", "#d9694f"),
-    "exposed_memory_s": ("copies and fills alone", "#7f8f4e"),
-    "idle_s": IDLE,
-}
-"""The parts that a recorded rank's time is divided into, with their words and colours."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeParts:
+    """The parts of a rank's time on its device, in seconds; they add up to its span."""
+
+    compute_s: float
+    exposed_communication_s: float
+    exposed_memory_s: float
+    idle_s: float
+
+    @property
+    def span_s(self) -> float:
+        """Return all of it."""
+        return self.compute_s + self.exposed_communication_s + self.exposed_memory_s + self.idle_s
+
+
+_LOOKS: Final[Sequence[tuple[Callable[[TimeParts], float], str, str]]] = (
+    (lambda parts: parts.compute_s, *COMPUTING),
+    (lambda parts: parts.exposed_communication_s, "communication that nothing hides", "#d9694f"),
+    (lambda parts: parts.exposed_memory_s, "copies and fills alone", "#7f8f4e"),
+    (lambda parts: parts.idle_s, *IDLE),
+)
+"""Each part of a rank's time, with its words and its colour."""
 
 ZOOMING: Final = "Point at an op to see its name and its time."
 
@@ -63,14 +80,13 @@ def warning_sections(texts: Sequence[str]) -> list[Block]:
     return [Only("page", (Section("Doubts", (Table(("what the files lack, or contradict",), rows),)),))] if rows else []
 
 
-def time_bars(chart_id: str, rows: Sequence[str], parts_s: Sequence[dict[str, float]]) -> Bars:
-    """Return a bar per row, in per cent of its own length; ``parts_s``: seconds of each of ``PARTS``, row by row."""
-    totals_s = [sum(parts.values()) or 1.0 for parts in parts_s]
+def time_bars(chart_id: str, rows: Sequence[str], ranks: Sequence[TimeParts]) -> Bars:
+    """Return a bar per row with the parts of its time, in per cent of its span."""
     series = []
-    for key, (words, colour) in PARTS.items():
-        shares = [parts[key] / total_s for parts, total_s in zip(parts_s, totals_s, strict=True)]
+    for part_s, words, colour in _LOOKS:
+        shares = [part_s(parts) / (parts.span_s or 1.0) for parts in ranks]
         if any(shares):
-            details = [_part(parts[key], total_s) for parts, total_s in zip(parts_s, totals_s, strict=True)]
+            details = [_part(part_s(parts), parts.span_s) for parts in ranks]
             series.append(Series(words, colour, [100 * share for share in shares], details))
     return Bars(chart_id, rows, series, "percent of the span", ends_at=100)
 
@@ -132,16 +148,16 @@ def _steps(summary: TraceSummary) -> str:
 
 def _time_bars(ranks: Sequence[RecordedRank]) -> Bars:
     shown = ranks[:MAX_ROWS]
-    parts_s = [
-        {
-            "compute_s": rank.compute_s,
-            "exposed_communication_s": rank.exposed_communication_s,
-            "exposed_memory_s": max(0.0, rank.non_compute_s - rank.exposed_communication_s),
-            "idle_s": rank.idle_s,
-        }
+    parts = [
+        TimeParts(
+            compute_s=rank.compute_s,
+            exposed_communication_s=rank.exposed_communication_s,
+            exposed_memory_s=max(0.0, rank.non_compute_s - rank.exposed_communication_s),
+            idle_s=rank.idle_s,
+        )
         for rank in shown
     ]
-    return time_bars("time", [f"rank {rank.rank}" for rank in shown], parts_s)
+    return time_bars("time", [f"rank {rank.rank}" for rank in shown], parts)
 
 
 def _rank_table(ranks: Sequence[RecordedRank]) -> Table:
