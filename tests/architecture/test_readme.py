@@ -30,6 +30,7 @@ def test_first_scenario_is_shown_as_it_is(root: Path, readme: str) -> None:
 def test_other_commands_run(readme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every ``simulate`` of the README runs; what the first one prints has a test of its own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("scenarios.commands.sweep.available_cores", lambda: 1)  # no processes to start
     first, *others = re.findall(r"^    (simulate .+)$", readme, re.M)
     assert first == "simulate scenarios/library/quickstart.yaml"
     assert [line.split()[1] for line in others] == ["quickstart", "sweep", "new"]

@@ -101,8 +101,9 @@ def _title(summary: TraceSummary) -> str:
 
 
 def _subtitle(summary: TraceSummary) -> str:
-    of_all = "" if summary.world_size in {None, summary.num_ranks} else f" of {summary.world_size:,}"
-    return f"{summary.num_ranks:,}{of_all} rank{'s' if summary.num_ranks != 1 else ''} · recorded by a profiler"
+    size = summary.world_size
+    of_all = "" if size in {None, summary.num_ranks} else f" of a job with {size:,}"
+    return f"{ranks_in_words(summary.num_ranks)}{of_all} · recorded by a profiler"
 
 
 def _cards(summary: TraceSummary) -> tuple[Card, ...]:

@@ -48,14 +48,14 @@ def products(tmp_path: Path) -> Path:
 
 
 def test_this_machine_is_calibrated_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recipe measures in a short run, fits, and writes a profile that loads and gives another answer."""
+    """The recipe, with less time and fewer processes, writes a profile that loads and gives another answer."""
     recipes = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
     recipe, using = (step for step in steps_of(recipes) if isinstance(step, Command) and "this-machine" in step.line)
     monkeypatch.chdir(tmp_path)
     _, command, *arguments = shlex.split(recipe.line)
     assert command == "calibrate"
     out = tmp_path / "this-machine.yaml"
-    result = run(*arguments, "--budget", "4 s", "--json")
+    result = run(*arguments, "--budget", "4 s", "--processes", 2, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.output)
     assert told["processes"] == 2
