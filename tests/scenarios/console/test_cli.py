@@ -165,6 +165,7 @@ def test_scenario_alone_is_simulated(capsys, write, simulated) -> None:
     assert len(simulated) == 3
     scenario, options = simulated[0]
     assert scenario == load_scenario(path, ["seed=3"])
+    assert callable(options.pop("announce"))
     assert options == {"detail": "task", "fold": False}
 
 
