@@ -39,13 +39,15 @@ class KernelTime:
 def kernel_time(
     work: Work, family: Family, dtype: str, device: DeviceSpec, profile: Profile, kernel: str = ""
 ) -> KernelTime:
-    """Return the time of one kernel call whose operands have ``dtype``.
+    """Return the time of one kernel call whose operands have ``dtype``; none of a call that has nothing to do.
 
     ``kernel``: its name, for parameters of that kernel alone. Raises KernelError for an unknown family, CatalogueError
         for a dtype that the device has no rate for.
     """
     if family in _UNTIMED:
         return KernelTime(work.duration_s, 0.0, 0.0)
+    if family in _TIMES and not work.executed_flop and not work.num_bytes:
+        return KernelTime(0.0, 0.0, 0.0)  # such as the product of an expert that no token came to
     times = kernel_times([work], family, dtype, device, profile, kernel)
     memory_s = max(float(times.memory_s[0]), work.scattered_additions / scattered_additions_per_s(device))
     return KernelTime(work.num_kernels * float(times.latency_s[0]), float(times.compute_s[0]), memory_s)

@@ -45,7 +45,9 @@ segments cure.
 """
 _SOFTMAX: Final = frozenset({"causal_softmax", "causal_softmax_backward"})
 _BATCHED: Final = "attention_"
-_ROUTING: Final[Mapping[str, int]] = {"route": ROUTING_KERNELS, "route_backward": ROUTING_BACKWARD_KERNELS}
+_ROUTING: Final[Mapping[str, int]] = {
+    "route": ROUTING_KERNELS, "route_exact": ROUTING_KERNELS, "route_backward": ROUTING_BACKWARD_KERNELS,
+}  # fmt: skip
 _SUMMING: Final = frozenset({"combine", "dispatch_backward"})
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from costmodels.kernels.attention import ATTENTION_KERNELS
 from costmodels.kernels.blocks import BLOCK_KERNELS
 from costmodels.kernels.elementwise import ELEMENTWISE_KERNELS
+from costmodels.kernels.exact_moe import EXACT_MOE_KERNELS
 from costmodels.kernels.float8 import FLOAT8_KERNELS
 from costmodels.kernels.gemm import GEMM_KERNELS
 from costmodels.kernels.gemm_parts import GEMM_PART_KERNELS
@@ -32,6 +33,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *MODEL_END_KERNELS,
             *MOE_KERNELS,
             *RING_SCORE_KERNELS,
+            *EXACT_MOE_KERNELS,
         )
     }
 )

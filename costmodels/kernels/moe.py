@@ -57,22 +57,23 @@ def _router_weight_gradient_outputs(inputs: Sequence[TensorSpec], _: Attributes)
 def _router_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     x, weight = inputs
     m, n, k = x.num_elements // weight.shape[0], weight.shape[1], weight.shape[0]
-    return _products(GemmShape(m, n, k), inputs, outputs)
+    return products(GemmShape(m, n, k), inputs, outputs)
 
 
 def _router_input_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     dy, weight = inputs
     m, n, k = dy.num_elements // weight.shape[1], weight.shape[0], weight.shape[1]
-    return _products(GemmShape(m, n, k), inputs, outputs)
+    return products(GemmShape(m, n, k), inputs, outputs)
 
 
 def _router_weight_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     """Return the work of multiplying x, as wide as the gradient of the scores, with that."""
     h, e = outputs[0].shape
-    return replace(_products(GemmShape(h, e, inputs[0].num_elements // h), inputs, outputs), dtype=inputs[1].dtype)
+    return replace(products(GemmShape(h, e, inputs[0].num_elements // h), inputs, outputs), dtype=inputs[1].dtype)
 
 
-def _products(shape: GemmShape, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Work:
+def products(shape: GemmShape, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> Work:
+    """Return the work of so many products of a shape."""
     flop = 2.0 * shape.m * shape.n * shape.k * shape.batch
     return Work(flop, flop, total_bytes(inputs), total_bytes(outputs), shape)
 
@@ -118,7 +119,7 @@ def _combine_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tu
     return (y, weights)
 
 
-def _routing(scores: int, flop_per_score: float, num_kernels: int) -> Count:
+def routing(scores: int, flop_per_score: float, num_kernels: int) -> Count:
     """Return a count: one kernel, or unfused so many, of which every other passes over input ``scores``."""
 
     def count(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
@@ -182,17 +183,17 @@ def _grouped_weight_gradient_outputs(inputs: Sequence[TensorSpec], _: Attributes
 def _grouped_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     x, weight = inputs
     groups, m, k = x.shape
-    return _products(GemmShape(m, prod(weight.shape[2:]), k, groups), inputs, outputs)
+    return products(GemmShape(m, prod(weight.shape[2:]), k, groups), inputs, outputs)
 
 
 def _grouped_input_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     dy, weight = inputs
-    return _products(GemmShape(dy.shape[1], weight.shape[1], prod(dy.shape[2:]), dy.shape[0]), inputs, outputs)
+    return products(GemmShape(dy.shape[1], weight.shape[1], prod(dy.shape[2:]), dy.shape[0]), inputs, outputs)
 
 
 def _grouped_weight_gradient_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     (groups, m, k), n = inputs[0].shape, prod(inputs[1].shape[2:])
-    return _products(GemmShape(k, n, m, groups), inputs, outputs)
+    return products(GemmShape(k, n, m, groups), inputs, outputs)
 
 
 def _gate_tokens_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -221,9 +222,9 @@ MOE_KERNELS = (
     ),
     Kernel("gate_tokens", "elementwise", (2, 2), _gate_tokens_outputs, streaming(1)),
     Kernel("gate_tokens_backward", "elementwise", (3, 3), _gate_tokens_backward_outputs, streaming(4)),
-    Kernel("route", "elementwise", (1, 1), _route_outputs, _routing(0, 20, ROUTING_KERNELS)),
+    Kernel("route", "elementwise", (1, 1), _route_outputs, routing(0, 20, ROUTING_KERNELS)),
     Kernel(
-        "route_backward", "elementwise", (3, 3), _route_backward_outputs, _routing(1, 8, ROUTING_BACKWARD_KERNELS)
+        "route_backward", "elementwise", (3, 3), _route_backward_outputs, routing(1, 8, ROUTING_BACKWARD_KERNELS)
     ),
     Kernel("dispatch", "elementwise", (2, 2), _dispatch_outputs, _permuting),
     Kernel("dispatch_backward", "elementwise", (2, 2), _dispatch_backward_outputs, _summing),

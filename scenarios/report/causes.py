@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from scenarios.report.phases import FORWARD, MESSAGE, OPTIMIZER, SYNC
-from sim.engine.findings.breakdown import BUBBLE
+from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT
 from sim.plan.words.stream import Purpose, stream_of
 
 COMPUTING: Final = ("computing", FORWARD.colour)
@@ -38,6 +38,7 @@ _MESH_COLOURS: Final = {
 }  # fmt: skip
 """Colours of mesh axes; a method has two or three axes."""
 _BUBBLE: Final = ("pipeline bubble", "#aab2bd")
+_EXPERT_WAIT: Final = ("waiting for ranks with busier experts", "#f0a8c8")
 _MEMORY_COLOURS: Final = {
     "parameter": "#5b6fb5",
     "gradient": "#e08e79",
@@ -49,7 +50,9 @@ _ROLE_STOPS: Final = ((59, 190, 232), (91, 80, 170), (200, 150, 60))  # red, gre
 
 
 def cause_of(stream: str) -> tuple[str, str]:
-    """Return words and colour of a cause of waiting: the stream that ran during the wait, or ``bubble``."""
+    """Return words and colour of a cause of waiting: a stream that ran meanwhile, ``bubble`` or ``expert_wait``."""
+    if stream == EXPERT_WAIT:
+        return _EXPERT_WAIT
     purpose, axis = stream_of(stream).purpose, stream_of(stream).axis
     if axis:
         words, colour = _CAUSES[Purpose.TENSOR]

@@ -10,6 +10,7 @@ from scenarios.summaries.steps.goal import Goal
 from scenarios.summaries.steps.mean_rank import mean_computing_s, mean_exposed_s
 from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.role_names import fullest_row, row_name
+from scenarios.summaries.steps.routing import RoutingSummary
 from scenarios.summaries.steps.step import HostMemory, LinksSummary, OperatorSharding, StepSummary
 
 _COUNTS: Final = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
@@ -66,6 +67,8 @@ def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
         rows.append(("fullest link", link_words(max(summary.links, key=lambda kind: kind.busiest.peak_fraction))))
     if len(summary.critical_path_s) > 1:
         rows.append(("critical path", path_words(summary.critical_path_s)))
+    if summary.routing is not None:
+        rows.append(("experts", routing_words(summary.routing)))
     if summary.token_slices is not None:
         rows.append(("token slices", slices_words(summary.token_slices)))
     if summary.resolved is not None:
@@ -73,6 +76,18 @@ def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
     if summary.goal is not None:
         rows.append(("goal", goal_words(summary.goal)))
     return rows
+
+
+def routing_words(routing: RoutingSummary) -> str:
+    """Return how unevenly experts and ranks are loaded, and what share of the step that is."""
+    parts = [
+        f"the busiest of a layer has {routing.expert_max_over_mean:.2f} times the mean load, "
+        f"the busiest rank {routing.rank_max_over_mean:.2f} times",
+        f"waiting for ranks with busier experts is {format_percent(routing.waiting_fraction)} of the step",
+    ]
+    if routing.kept_fraction < 1.0:
+        parts.append(f"{format_percent(1.0 - routing.kept_fraction)} of choices dropped")
+    return "; ".join(parts)
 
 
 def resolved_rows(resolved: Resolved, seed: int) -> list[tuple[str, str]]:

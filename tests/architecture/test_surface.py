@@ -124,7 +124,10 @@ KEYS = {
     *(f"model.latent_attention.{key}" for key in ("q_rank", "kv_rank", "head_size", "rotary_head_size")),
     "model.latent_attention.value_head_size",
     *(f"model.experts.{key}" for key in ("num_experts", "top_k", "ffn_hidden_size", "shared_ffn_hidden_size")),
-    *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "routing", "balance_loss")),
+    *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "balance_loss")),
+    *("model.experts.dispatch", *(f"model.experts.routing.{key}" for key in ("shares", "trace", "step"))),
+    *(f"model.experts.routing.skew.{key}" for key in ("zipf", "fluctuation", "memory_steps", "swap_probability")),
+    *("model.experts.routing.skew.concentration", "model.experts.routing.skew.layer_correlation"),
     "parallel.expert.degree",
     *("training.global_batch_size", "training.microbatch_size", "training.num_microbatches", "training.precision"),
     "training.tokens",
@@ -336,6 +339,16 @@ def test_advice_keys_are_the_stated_ones(root: Path, monkeypatch: pytest.MonkeyP
     assert found == ADVICE
     assert advice.keys() == {key.partition(".")[0] for key in ADVICE}
     assert advice["best"].keys() == advice["tried"][0].keys()
+
+
+def test_routing_keys_are_the_stated_ones(root: Path) -> None:
+    """The ``routing`` object of ``summary.json``, there only where a routing is forced, has these keys."""
+    experts = "{num_experts: 4, top_k: 1, ffn_hidden_size: 64, dispatch: exact, routing: {skew: {}}}"
+    found = simulate(load_scenario(FOLDER / "tiny-gpt-2x2.yaml", [f"model.experts={experts}"])).as_json()["routing"]
+    assert found.keys() == {
+        "dispatch", "waiting_fraction", "expert_max_over_mean", "rank_max_over_mean", "kept_fraction", "uneven_layer",
+        "layer_shares",
+    }  # fmt: skip
 
 
 def test_osdp_keys_are_the_stated_ones(root: Path) -> None:

@@ -4,6 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from backends.execution.request import ExecutionRequest
+from sim.moe.recorded import Recorded, RecordedRouting
+from sim.moe.routing import RoutingShape
+from sim.moe.skew import Skew
+from sim.moe.sources import Shares
 from sim.plan.words.op import Collective, CollectiveKind
 from sim.plan.words.program import Plan
 from sim.training.spec.models.experts import ExpertsSpec
@@ -16,6 +20,12 @@ from tests.backends.latent_runs import MODEL as LATENT_MODEL
 def experts(**keys: Any) -> ExpertsSpec:
     """Return four experts of which a token goes to two, if these have slots."""
     return ExpertsSpec(**{"num_experts": 4, "top_k": 2, "ffn_hidden_size": 12, **keys})
+
+
+def recorded(skew: Skew, num_layers: int, num_sources: int) -> Recorded:
+    """Return a routing as a file would hold it, of micro-batches of one sequence."""
+    shape = RoutingShape(num_layers=num_layers, num_sources=num_sources, num_experts=4, num_tokens=8, top_k=2)
+    return RecordedRouting.of("recorded", [skew.routing(shape)]).at(0)
 
 
 MIXTURE: Mapping[str, Any] = {**LLAMA, "num_layers": 2, "experts": experts()}
@@ -110,6 +120,54 @@ EXPERTS = {
         model=MIXTURE, data_degree=4, expert_degree=4, zero_stage=2, batch=(8, 1), sharding=OFFLOAD
     ),
 }  # fmt: skip
+
+HOT = Shares((0.6, 0.25, 0.15, 0.0))
+"""One expert gets six tenths of the choices, and one none."""
+
+
+def exact(**keys: Any) -> Mapping[str, Any]:
+    """Return a model of experts that have a row for every choice, one of them most."""
+    spec = {"top_k": 1, "dispatch": "exact", "routing": HOT, "balance_loss": 0.3, "shared_ffn_hidden_size": 8} | keys
+    return {**MIXTURE, "experts": experts(**spec)}
+
+
+EXACT = {
+    "experts, exact, ep4": training(model=exact(), data_degree=4, expert_degree=4, batch=(8, 1)),
+    "experts, exact, ep2 x dp2, drawn": training(
+        model=exact(top_k=2, routing=Skew(zipf=2.0)), data_degree=4, expert_degree=2, batch=(8, 2), bucket_bytes=4000
+    ),
+    "experts, exact, ep2 x pp2, recompute full": training(
+        model=exact(), data_degree=2, expert_degree=2, pipeline={"degree": 2}, recompute="full"
+    ),
+}  # fmt: skip
+"""Ranks get unequal numbers of rows; run by real processes."""
+
+EXACT_ALONE = {
+    "balanced, ep2 x dp2": training(
+        model=exact(top_k=3, routing="balanced"), data_degree=4, expert_degree=2, batch=(8, 2)
+    ),
+    "one rank": training(model=exact(), batch=(4, 2)),
+    "dp2, every rank routed alike": training(model=exact(), data_degree=2),
+    "ep2 x tp2 sp": training(
+        model=exact(), data_degree=2, expert_degree=2, tensor_degree=2, sequence_parallel=True, zero_stage=1,
+        overlap_tensor_backward=False,
+    ),
+    "ep2 x cp2": training(model=exact(), data_degree=2, expert_degree=2, context_degree=2, batch=(4, 2)),
+    "ep2 x dp2 zero3": training(model=exact(), data_degree=4, expert_degree=2, zero_stage=3, batch=(8, 1)),
+    "gpt, ep4 zb_h1": training(
+        model={**GPT, "num_layers": 2, "dropout": 0.0, "experts": experts(dispatch="exact", routing=Skew(zipf=1.0))},
+        data_degree=2, expert_degree=2, pipeline={"degree": 2, "schedule": "zb_h1"},
+        numbers={"fused_gradient_accumulation": False},
+    ),
+    "recorded, every rank for itself": training(
+        model=exact(top_k=2, routing=recorded(Skew(zipf=1.5), num_layers=2, num_sources=4)), data_degree=4,
+        expert_degree=2, batch=(8, 1),
+    ),
+    "slots, forced, ep4": training(
+        model={**MIXTURE, "experts": experts(routing=Skew(zipf=1.5))}, data_degree=4, expert_degree=4, batch=(8, 1)
+    ),
+}  # fmt: skip
+"""The same and more, all ranks in one process."""
 
 EXCHANGING = EXPERTS["experts, ep2 x dp2"]
 

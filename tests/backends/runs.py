@@ -10,7 +10,7 @@ from sim.training.spec.job import DenseTraining, ShardingSpec
 from sim.training.steps.builder import build_dense_training
 from tests.backends.collective_plans import collective_requests, explicit_requests
 from tests.backends.delayed_runs import delayed_requests
-from tests.backends.expert_runs import EXPERTS, MIXTURE, expert_requests
+from tests.backends.expert_runs import EXACT, EXPERTS, MIXTURE, expert_requests
 from tests.backends.float8_runs import FLOAT8, float8_requests
 from tests.backends.jobs import (
     AIAO,
@@ -30,7 +30,7 @@ from tests.backends.plans import collective_plan, ring_plan, textbook_plan
 from tests.backends.sequence_runs import SEQUENCE_JOBS
 from tests.backends.variation_runs import VARIATION_JOBS
 
-JOBS = checked_trainings() | LATENT_JOBS | EXPERTS | VARIATION_JOBS | MESH_JOBS | SEQUENCE_JOBS
+JOBS = checked_trainings() | LATENT_JOBS | EXPERTS | EXACT | VARIATION_JOBS | MESH_JOBS | SEQUENCE_JOBS
 LOWER_PRECISIONS = {
     name: with_few_layers(training(tensor_degree=2, data_degree=2, zero_stage=stage, precision=precision))
     for name, precision, stage in (

@@ -39,6 +39,8 @@ IDS, STAT, MASK = t(S, B, dtype="int64"), f32(S, B), t(S, B, H, dtype="uint8")
 LOGITS, EXP = t(S, B, V), f32(S, B, V)
 E, K, C = 4, 2, 10
 SCORED, SLOTS = f32(S, B, E), TensorSpec((S, B, K), "int32")
+ROWS = {"rows": (7, 0, 3, 0)}
+COUNTS, FORCED = TensorSpec((2 * E,), "int64"), {"top_k": K, "forced": (16, 0, 9, 7)}
 
 RING = {"causal": False, "ring": "cp", "step": 1}
 BLOCKS = {"ring": "cp", "step": 1, "blocks": 3, "factor": 1.0}
@@ -159,6 +161,12 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("grouped_matmul_input_gradient", [t(E, C, 2, F), t(E, H, 2, F)], {}, [t(E, C, H)]),
     ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C, 2, F), f32(E, H, 2, F)], {}, [f32(E, H, 2, F)]),
     ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C, 2, F)], {}, [t(E, H, 2, F)]),
+    ("route_exact", [SCORED], FORCED, [f32(S, B, K), SLOTS, SLOTS, TensorSpec((E,), "int64")]),
+    ("sort_rows", [t(1, C, H), COUNTS], {"parts": 2, "by_expert": True}, [t(1, C, H)]),
+    ("ragged_matmul", [t(1, C, H), t(E, H, 2, F), COUNTS], ROWS, [t(1, C, 2, F)]),
+    ("ragged_matmul_input_gradient", [t(1, C, 2, F), t(E, H, 2, F), COUNTS], ROWS, [t(1, C, H)]),
+    ("ragged_matmul_weight_gradient", [t(1, C, H), t(1, C, 2, F), COUNTS, f32(E, H, 2, F)], ROWS, [f32(E, H, 2, F)]),
+    ("ragged_matmul_weight_gradient", [t(1, C, H), t(1, C, 2, F), COUNTS], ROWS, [t(E, H, 2, F)]),
     ("split_qkv", [t(S, B, G, N // G + 2, D)], {}, [Q, KV, KV]),
     ("merge_qkv", [Q, KV, KV], {}, [t(S, B, G, N // G + 2, D)]),
     ("rotary", [Q], {"base": 1e4}, [Q]),
@@ -306,6 +314,11 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("combine", [t(E, C, H), f32(S, B, K + 1), SLOTS], {}),
         ("grouped_matmul", [t(E, C, H), t(E + 1, H, F)], {}),
         ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C + 1, F)], {}),
+        ("route_exact", [SCORED], FORCED | {"forced": (32, 0, 0)}),
+        ("route_exact", [SCORED], FORCED | {"forced": (16, 0, 9, 6)}),
+        ("sort_rows", [t(1, C, H), COUNTS], {"parts": 3, "by_expert": True}),
+        ("ragged_matmul", [t(1, C, H), t(E, H, F), COUNTS], {"rows": (7, 0, 2, 0)}),
+        ("ragged_matmul", [t(1, C, H), t(E + 1, H, F), COUNTS], ROWS),
         ("swiglu", [X], {}),
         ("gate_tokens", [X, f32(S, B)], {}),
         ("gate_tokens_backward", [t(S, B, F), X, f32(S, B, 1)], {}),
@@ -543,3 +556,19 @@ def test_a_cast_reads_16_bits_and_writes_two_copies_of_8() -> None:
     """The tensor in two orders: 4 bytes per element in all, and the scale's."""
     work = work_of("cast_float8", [X], {"dtype": "float8_e4m3fn", "copies": 2})
     assert work.num_bytes == 4 * X.num_elements + 4
+
+
+def test_products_of_unequal_groups_are_those_of_groups_with_rows() -> None:
+    """FLOP are those of all rows; weights of groups without rows are not read; a call without rows does nothing."""
+    x, w = t(1, C, H), t(E, H, F)
+    work = work_of("ragged_matmul", [x, w, COUNTS], ROWS)
+    assert work.flop == work.executed_flop == 2.0 * C * H * F
+    assert work.gemm == GemmShape(5, F, H, 2)
+    assert work.bytes_read == x.num_bytes + w.num_bytes // 2 + COUNTS.num_bytes
+    backward = work_of("ragged_matmul_weight_gradient", [x, t(1, C, F), COUNTS], ROWS)
+    assert backward.flop == work.flop
+    assert backward.gemm == GemmShape(H, F, 5, 2)
+    none, empty = t(1, 0, H), {"rows": (0, 0, 0, 0)}
+    assert work_of("ragged_matmul", [none, w, COUNTS], empty) == Work(0.0, 0.0, 0, 0)
+    idle = work_of("ragged_matmul_weight_gradient", [none, t(1, 0, F), COUNTS, f32(E, H, F)], empty)
+    assert (idle.flop, idle.num_bytes) == (0.0, 0)

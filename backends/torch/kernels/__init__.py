@@ -8,6 +8,7 @@ from backends.torch.kernels.attention import ATTENTION_KERNELS
 from backends.torch.kernels.blocks import BLOCK_KERNELS
 from backends.torch.kernels.context import DTYPES, KernelContext, KernelFunction, RankContext
 from backends.torch.kernels.elementwise import ELEMENTWISE_KERNELS
+from backends.torch.kernels.exact_moe import EXACT_MOE_KERNELS
 from backends.torch.kernels.float8 import FLOAT8_KERNELS
 from backends.torch.kernels.gemm import GEMM_KERNELS
 from backends.torch.kernels.gemm_parts import GEMM_PART_KERNELS
@@ -30,6 +31,7 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         **MODEL_END_KERNELS,
         **MOE_KERNELS,
         **RING_SCORE_KERNELS,
+        **EXACT_MOE_KERNELS,
     }
 )
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from backends.torch.kernels.context import Attributes, KernelContext, KernelFunction, wide
+from sim.moe.choices import forced_choices
 
 # --- router --------------------------------------------------------------------------------------------------------
 
@@ -59,20 +60,30 @@ def gate_tokens_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes
 def route(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the weights of the chosen experts, the experts, and a slot of each choice.
 
-    ``balanced``: experts are dealt out in turn, whatever the logits say; else those of the largest ``top_k``.
+    ``balanced``: experts are dealt out in turn, whatever the logits say; ``forced``: each is chosen so many times; else
+    those of the largest ``top_k``.
     """
     (logits,), top_k = inputs, attributes["top_k"]
     num_experts = logits.shape[-1]
-    if attributes["balanced"]:
+    if "forced" in attributes:
+        experts = forced_experts(logits, attributes["forced"], top_k)
+    elif attributes["balanced"]:
         choices = torch.arange(logits[..., :1].numel() * top_k, device=logits.device) % num_experts
         experts = choices.view(*logits.shape[:-1], top_k)
     else:
         experts = logits.topk(top_k, -1).indices
     slots = _slots(experts.flatten(0, -2), num_experts, attributes["capacity"]).view(experts.shape)
-    return _weights(logits, experts), experts.to(torch.int32), slots.to(torch.int32)
+    return choice_weights(logits, experts), experts.to(torch.int32), slots.to(torch.int32)
 
 
-def _weights(logits: Tensor, experts: Tensor) -> Tensor:
+def forced_experts(logits: Tensor, counts: Sequence[int], top_k: int) -> Tensor:
+    """Return experts [..., k] of the tokens of logits[..., E], so that each is chosen as often as counted."""
+    num_tokens = logits[..., 0].numel()
+    chosen = torch.from_numpy(forced_choices(counts, num_tokens)).to(logits.device)
+    return chosen.view(*logits.shape[:-1], top_k)
+
+
+def choice_weights(logits: Tensor, experts: Tensor) -> Tensor:
     """Return the softmax over the chosen experts, of a single one its share among all (Fedus et al. 2021)."""
     if experts.shape[-1] == 1:
         return logits.softmax(-1).gather(-1, experts)
@@ -95,7 +106,7 @@ def route_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attri
     """Return the gradient of the logits, of the weights and of the loss that keeps experts equally busy."""
     gradient, logits, chosen = inputs
     experts = chosen.long()
-    weights = _weights(logits, experts)
+    weights = choice_weights(logits, experts)
     if experts.shape[-1] == 1:
         change = (weights * gradient) * (-logits.softmax(-1)).scatter_add(-1, experts, torch.ones_like(weights))
     else:

@@ -130,7 +130,9 @@ class Worker:
         optimizer = (t.optimizer, *t.optimizer_numbers.items())
         blocks = (t.update, job.parallel.pipeline) if t.method == "local" else None
         delay = job.parallel.pipeline.gradient_delay
-        slots = (t.microbatch_size, job.parallel.sequence.chunks) if job.model.experts else None
+        parallel = job.parallel
+        dealing = (t.microbatch_size, parallel.sequence.chunks, parallel.data_degree, parallel.expert_degree)
+        slots = dealing if job.model.experts else None
         key = (job.model, job.seed, t.global_batch_size, t.precision, optimizer, blocks, delay, steps, slots)
         if key not in self._references:
             objective = local_updates(job) if t.method == "local" else backpropagation(job.model)

@@ -18,6 +18,7 @@ from backends.torch.kernels import DTYPES
 from backends.torch.reference.experts import expert_shapes, through_experts
 from backends.torch.reference.latent import latent_qkv, latent_shapes
 from backends.torch.values.randomness import dropout_key, initial_normal, kept_by_dropout, token_ids
+from sim.training.layers.rank_routing import forced_of_replicas
 from sim.training.spec.job import DenseTraining
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.precision import PRECISIONS
@@ -208,7 +209,7 @@ class DenseModel:
                 y, balance = through_experts(
                     self._spec, self.parameters, f"layer{i}", normed,
                     microbatch_size=self.job.training.microbatch_size,
-                    chunks=self.job.parallel.sequence.chunks,
+                    chunks=self.job.parallel.sequence.chunks, forced=forced_of_replicas(self.job, i),
                 )  # fmt: skip
                 self.balance.append(balance)
                 x = x + self._dropped(self._post_norm(y, f"layer{i}.post_norm2"), f"layer{i}.mlp_out", batch_dim=1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nn
 
+from sim.moe.choices import forced_choices
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.model import TransformerSpec
 
@@ -40,11 +41,13 @@ def through_experts(
     *,
     microbatch_size: int,
     chunks: Sequence[Sequence[int]],
+    forced: Sequence[Sequence[int]] = (),
 ) -> tuple[Tensor, Tensor]:
     """Return what a layer's experts make of x[s, b, h], of all samples of a global batch.
 
     Beside it what they add to the loss, the mean over micro-batches and the ranks that share their sequences.
     ``chunks``: which equal chunks of a sequence each of these ranks has.
+    ``forced``: how often each data-parallel rank, of which each has a micro-batch in turn, chooses each expert.
     """
     assert model.experts is not None
     p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
@@ -52,8 +55,9 @@ def through_experts(
     owned = _tokens_of_ranks(x.shape[0], chunks)
     in_order = torch.cat(owned).argsort()
     columns, balances = [], []
-    for samples in torch.split_with_sizes(x, [microbatch_size] * (x.shape[1] // microbatch_size), 1):
-        found = [_routed(model.experts, p, samples[tokens].flatten(0, 1), activation) for tokens in owned]
+    for turn, samples in enumerate(torch.split(x, microbatch_size, 1)):
+        counts = forced[turn % len(forced)] if forced else ()
+        found = [_routed(model.experts, p, samples[tokens].flatten(0, 1), activation, counts) for tokens in owned]
         columns.append(torch.cat([y.view(-1, *samples.shape[1:]) for y, _ in found])[in_order])
         balances += [balance for _, balance in found]
     y = torch.cat(columns, 1)
@@ -69,20 +73,25 @@ def _tokens_of_ranks(num_tokens: int, chunks: Sequence[Sequence[int]]) -> list[T
     return [torch.cat([tokens[index] for index in own]) for own in chunks]
 
 
-def _routed(spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: Activation) -> tuple[Tensor, Tensor]:
+def _routed(
+    spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: Activation, forced: Sequence[int]
+) -> tuple[Tensor, Tensor]:
     """Return the weighted outputs of the experts that tokens x[T, h] are routed to and have a slot for them.
 
     Beside it, E times the sum over experts of mean share and part of the choices: 1 where experts are equally busy.
     """
     shares = (x @ p["router.weight"]).softmax(-1)
-    if spec.routing == "balanced":
+    if forced:
+        chosen = torch.from_numpy(forced_choices(forced, len(x))).to(x.device)
+    elif spec.routing == "balanced":
         chosen = (torch.arange(len(x) * spec.top_k, device=x.device) % spec.num_experts).view(len(x), -1)
     else:
         chosen = shares.argsort(-1, descending=True)[:, : spec.top_k]
     weights = shares.gather(1, chosen)
     if spec.top_k > 1:
         weights = weights / weights.sum(1, keepdim=True)
-    kept = _kept(chosen, spec.num_experts, spec.capacity(len(x)))
+    capacity = len(x) if spec.dispatch == "exact" else spec.capacity(len(x))
+    kept = _kept(chosen, spec.num_experts, capacity)
     y = torch.zeros_like(x)
     for expert in range(spec.num_experts):
         tokens, choice = ((chosen == expert) & kept).nonzero(as_tuple=True)

@@ -62,7 +62,7 @@ def _walk(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
 
 def _problem(document: Document, schema: type[Section], detail: ErrorDetails) -> ScenarioError:
     """Return one of pydantic's errors with origin, key, rule and remedy."""
-    location = detail["loc"]
+    location = tuple(part for part in detail["loc"] if not _is_form(part))
     is_union = _has_model(schema) and len(location) > 1 and location[0] == "model"
     path: KeyPath = (location[0], *location[2:]) if is_union else location  # [1] is the union's tag
     owner = _owner(schema, location, is_union=is_union)
@@ -70,6 +70,11 @@ def _problem(document: Document, schema: type[Section], detail: ErrorDetails) ->
         path = (*path, "family")
     rule, remedy = _explain(detail, path, owner, schema)
     return ScenarioError(_origin(document, detail, path), dotted(path), rule, remedy)
+
+
+def _is_form(part: str | int) -> bool:
+    """Return whether a part of a location says in which form a value is written, and is no key: ``<mapping>``."""
+    return isinstance(part, str) and part.startswith("<")
 
 
 def _has_model(schema: type[Section]) -> bool:
@@ -97,11 +102,14 @@ def _owner(schema: type[Section], location: KeyPath, *, is_union: bool) -> type[
 def _section_at(owner: type[Section] | None, key: str | int) -> type[Section] | None:
     """Return the section class that ``key`` of ``owner`` holds, if it holds one."""
     field = owner.model_fields.get(str(key)) if owner else None
-    annotation = field.annotation if field else None
-    for option in (annotation, *get_args(annotation)):  # a section, or a section that may be left out
-        if isinstance(option, type) and issubclass(option, Section):
-            return option
-    return None
+    return _section_in(field.annotation) if field else None
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """Return the section class in an annotation: a section, one that may be left out, or one form of several."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next((found for option in get_args(annotation) if (found := _section_in(option))), None)
 
 
 def _explain(

@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
-from sim.training.spec.models.experts import Routing
+from sim.training.spec.models.experts import Dispatch, RoutingWord
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 LayersOrZero = Annotated[int, Field(ge=0, le=10_000)]
@@ -53,6 +53,48 @@ class SlidingWindowSection(Section):
     """Rotary base of the layers with a window; default that of the model."""
 
 
+class SkewSection(Section):
+    """Drawn shares of the experts: skewed by popularity, fluctuating and drifting from step to step."""
+
+    zipf: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 1.26
+    """The expert of rank r in popularity gets a share in proportion to r^-zipf; 0: all the same."""
+    fluctuation: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.3
+    """Standard deviation of the logarithm of a share around this law, from step to step."""
+    memory_steps: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 200.0
+    """Steps in which a fluctuation is forgotten."""
+    swap_probability: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.01
+    """Probability, per step and layer, that two experts next to each other in popularity change places."""
+    concentration: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = 100.0
+    """How closely ranks follow the common shares (Dirichlet); 50 to 200 for data that differ between ranks."""
+    layer_correlation: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    """0: every layer has popular experts of its own; 1: all have the same."""
+
+
+class RoutingSection(Section):
+    """A routing that is forced on every micro-batch of the step: one of `skew`, `shares` and `trace`."""
+
+    skew: SkewSection | None = None
+    """Choices are drawn."""
+    shares: tuple[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)], ...] | None = Field(
+        default=None, strict=False, max_length=100_000
+    )
+    """The part of every rank's choices that falls on each expert."""
+    trace: str | None = Field(default=None, min_length=1, max_length=4000)
+    """A recorded routing, CSV or Parquet; the path is relative to the scenario file."""
+    step: Annotated[int, Field(ge=0, le=10_000)] = 0
+    """Which step of a skew or a trace is taken, from 0."""
+
+
+def _form_of_routing(value: object) -> str:
+    """Return which form a routing is written in: a mapping, or a word."""
+    return "<mapping>" if isinstance(value, dict | RoutingSection) else "<word>"
+
+
+RoutingChoice = Annotated[
+    Annotated[RoutingSection, Tag("<mapping>")] | Annotated[RoutingWord, Tag("<word>")], Discriminator(_form_of_routing)
+]
+
+
 class ExpertsSection(Section):
     """Experts in the place of the MLP of a layer: a router sends every token to some of them."""
 
@@ -69,8 +111,12 @@ class ExpertsSection(Section):
     """Slots of an expert for a rank's tokens, over its even share; num_experts / top_k and more drop no choice."""
     shared_gate: bool = False
     """What the shared experts add is weighed, token by token, by the sigmoid of a score."""
-    routing: Routing = "learned"
-    """`learned`: to the experts that the router scores highest; `balanced`: in turn, as benchmarks force it."""
+    routing: RoutingChoice = "learned"
+    """`learned`: to the experts that the router scores highest; `balanced`: in turn, as benchmarks force it; a mapping:
+    as often to each expert as it says.
+    """
+    dispatch: Dispatch = "slots"
+    """`slots`: every expert has a fixed number of slots; `exact`: a row per choice, and none is dropped."""
     balance_loss: BalanceLoss = 0.0
     """Coefficient of the auxiliary loss that keeps the experts of a layer equally busy."""
 
@@ -169,7 +215,8 @@ class ExpertsOverrides(Section):
     first_dense_layers: LayersOrZero | None = None
     capacity_factor: CapacityFactor | None = None
     shared_gate: bool | None = None
-    routing: Routing | None = None
+    routing: RoutingChoice | None = None
+    dispatch: Dispatch | None = None
     balance_loss: BalanceLoss | None = None
 
 

@@ -9,6 +9,7 @@ from scenarios.report.blocks import Timeline as TimelineBlock
 from scenarios.report.charts.gantt import choose_bars
 from scenarios.report.charts.op_kinds import longest_kinds
 from scenarios.report.pages.advice_section import advice_lines, advice_sections
+from scenarios.report.pages.experts_section import experts_section
 from scenarios.report.pages.links_section import links_section
 from scenarios.report.pages.long_run_section import long_run_section
 from scenarios.report.pages.role_charts import MAX_ROLES, breakdown_bars, memory_bars, memory_lines
@@ -48,14 +49,20 @@ def textbook_blocks(found: FoundStep) -> tuple[Block, ...]:
 
 def training_blocks(found: FoundStep) -> tuple[Block, ...]:
     """Return the blocks of a training step."""
-    return (*_opening(found), *_links(found), *_memory(found), *_ops(found))
+    return (*_opening(found), *_experts(found), *_links(found), *_memory(found), *_ops(found))
 
 
 def long_run_blocks(found: FoundStep) -> tuple[Block, ...]:
     """Return the blocks of a long run: a training step repeated on hardware that fails."""
     study = found.summary.reliability
     long_run = () if study is None else (long_run_section(study),)
-    return (*_opening(found), *_links(found), *_memory(found), *long_run, *_ops(found))
+    return (*_opening(found), *_experts(found), *_links(found), *_memory(found), *long_run, *_ops(found))
+
+
+def _experts(found: FoundStep) -> tuple[Block, ...]:
+    """Return the loads of experts, where a routing is forced."""
+    routing = found.summary.routing
+    return () if routing is None else (Only("page", (experts_section(routing),)),)
 
 
 def _opening(found: FoundStep) -> tuple[Block, ...]:

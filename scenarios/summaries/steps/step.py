@@ -8,6 +8,7 @@ from scenarios.summaries.as_json import ABSENT
 from scenarios.summaries.steps.advice import AdviceSummary
 from scenarios.summaries.steps.goal import Goal
 from scenarios.summaries.steps.resolved import Resolved
+from scenarios.summaries.steps.routing import RoutingSummary
 from scenarios.summaries.steps.study import StudySummary
 
 SCHEMA: Final = "meshtwin.summary/1"
@@ -160,6 +161,7 @@ class StepSummary:
     communication: tuple[CommunicationSummary, ...]
     fold: Folded
     engine: EngineWork
+    routing: RoutingSummary | None = field(default=None, metadata=ABSENT)
     osdp: OperatorSharding | None = field(default=None, metadata=ABSENT)
     reliability: StudySummary | None = field(default=None, metadata=ABSENT)
     goal: Goal | None = field(default=None, metadata=ABSENT)

@@ -9,7 +9,7 @@ from scenarios.summaries.steps.step import EngineWork, Folded, HostMemory, RoleS
 from scenarios.workloads.steps.findings.links import communication_of, links_of
 from scenarios.workloads.steps.findings.means import mean_over_ranks
 from scenarios.workloads.steps.scenario import StepScenario
-from sim.engine.findings.breakdown import BUBBLE, Breakdown, breakdown
+from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT, Breakdown, breakdown
 from sim.engine.findings.computing import computing_seconds
 from sim.engine.findings.critical_path import critical_path
 from sim.engine.findings.link_use import LinkUse
@@ -35,7 +35,8 @@ def summarise(
     path = critical_path(run)
     interval = None if errors is None else step_time_interval(path, errors)
     parts = {rank: breakdown(run, rank) for rank in run.programs}
-    exposed = {r: sum(v for cause, v in p.exposed_s.items() if cause != BUBBLE) for r, p in parts.items()}
+    idle = (BUBBLE, EXPERT_WAIT)
+    exposed = {r: sum(v for cause, v in p.exposed_s.items() if cause not in idle) for r, p in parts.items()}
     roles, host = _roles(run, parts, scenario.devices), _host_memory(scenario, run)
     reserve_bytes = max((scenario.software.reserve_bytes(device) for device, _ in scenario.devices), default=None)
     return StepSummary(

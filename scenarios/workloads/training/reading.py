@@ -16,6 +16,7 @@ from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaMode
 from scenarios.reading.schema.parallel import OsdpSection
 from scenarios.reading.sequence_parallel import shares_sequence
 from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
+from scenarios.workloads.training.forced_routing import routing_of
 from scenarios.workloads.training.long_run.reading import reliability_spec
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
@@ -104,7 +105,7 @@ def _model(document: Document, checked: DenseScenario) -> tuple[Document, Transf
         if isinstance(section, PresetModel | HuggingFaceModel):
             message = f"a preset may not name another one: {base}"
             raise TypeError(message)
-    return document, _transformer(document, section)
+    return document, _transformer(document, section, checked.seed)
 
 
 def _length_from(checked: DenseScenario) -> str:
@@ -146,7 +147,7 @@ def _write_out(document: Document, base: dict[str, Any], name: str) -> Document:
     return Document(source=document.source, data=data, origins=inherited | document.origins)
 
 
-def _transformer(document: Document, section: GptModel | LlamaModel) -> TransformerSpec:
+def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) -> TransformerSpec:
     keys: dict[str, Any] = section.model_dump()
     keys["num_kv_heads"] = section.num_kv_heads or section.num_heads
     keys["ffn_hidden_size"] = section.ffn_hidden_size or 4 * section.hidden_size
@@ -158,7 +159,8 @@ def _transformer(document: Document, section: GptModel | LlamaModel) -> Transfor
         if keys.get("latent_attention") is not None:
             keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
         if section.experts is not None:
-            keys["experts"] = ExpertsSpec(**section.experts.model_dump())
+            routing = routing_of(document, section.experts.routing, seed)
+            keys["experts"] = ExpertsSpec(**section.experts.model_dump(exclude={"routing"}), routing=routing)
         return TransformerSpec(**keys)
 
 

@@ -24,6 +24,7 @@ from scenarios.workloads.training.changes.causes import counterfactuals_of
 from scenarios.workloads.training.goal import goal_of
 from scenarios.workloads.training.long_run.summarise import summarise_study
 from scenarios.workloads.training.resolved import resolved_step
+from scenarios.workloads.training.routing_summary import routing_summary
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.program import Plan
@@ -117,10 +118,11 @@ class TrainingScenario(StepScenario):
         return resolved_step(self.job, self.cluster, self.length_from)
 
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
-        """Return the summary with OSDP's choices, the long run and the goal, if the scenario asks for them.
+        """Return the summary with OSDP's choices, loads of experts, the long run and the goal, if there are such.
 
         Raises ScenarioError for a long run that would not end in bounded time.
         """
+        summary = replace(summary, routing=routing_summary(self.job, summary))
         if self.job.parallel.osdp is not None:
             summary = replace(summary, osdp=summarise_choice(self.dense_job, plan))
         if self.reliability is not None:

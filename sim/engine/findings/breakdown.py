@@ -1,6 +1,6 @@
 """Where a rank's time goes: busy seconds by stream, and idle seconds of its compute stream by cause."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +13,15 @@ from sim.plan.words.op import Collective, Op
 from sim.plan.words.stream import Purpose, stream_of
 
 BUBBLE = "bubble"
+EXPERT_WAIT = "expert_wait"
 
 
 @dataclass(frozen=True, slots=True)
 class Breakdown:
     """``busy_s`` by stream; ``exposed_s``: idle time of the compute stream by the communication stream that ran
-    meanwhile (the first in the order tp, dp, others by name), ``bubble`` where none did. Compute's busy time and
-    all of ``exposed_s`` add up to the run's iteration time.
+    meanwhile (the first in the order tp, ep, dp, others by name), ``bubble`` where none did. ``expert_wait``, where
+    there are experts' exchanges: idle time that ends as one begins, because another rank has come to it. Compute's busy
+    time and all of ``exposed_s`` add up to the run's iteration time.
     """
 
     busy_s: Mapping[str, float]
@@ -39,7 +41,7 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
             by_stream.setdefault(counted_stream(op), []).append(j)
         for stream, ops in by_stream.items():
             streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
-    busy, exposed = dict.fromkeys(sorted(streams), 0.0), dict.fromkeys([*_covering(streams), BUBBLE], 0.0)
+    busy, exposed = dict.fromkeys(sorted(streams), 0.0), dict.fromkeys([*_causes(streams), BUBBLE], 0.0)
     for part in parts:
         _add_part(part, streams, busy, exposed)
     return Breakdown(busy, exposed)
@@ -54,15 +56,26 @@ def _add_part(
         busy[stream] += part.times * float((ends - starts).sum())
     empty = np.empty(0)
     gaps = _gaps(*spans.get(MAIN_STREAM, (empty, empty)), part.length_s)
-    for stream in _covering(spans):
-        gaps, covered_s = _cover(gaps, *spans[stream])
-        exposed[stream] += part.times * covered_s
+    for cause in _causes(spans):
+        if cause == EXPERT_WAIT:
+            gaps, covered_s = _without_waits(gaps, [spans[stream][0] for stream in spans if _is_exchange(stream)])
+        else:
+            gaps, covered_s = _cover(gaps, *spans[cause])
+        exposed[cause] += part.times * covered_s
     exposed[BUBBLE] += part.times * float((gaps[1] - gaps[0]).sum())
 
 
-def _covering(streams: Iterable[str]) -> list[str]:
-    """Return the streams that may cover idle time, the first for whom it counts first."""
-    return [stream for stream in _by_priority(streams) if stream != MAIN_STREAM]
+def _causes(streams: Iterable[str]) -> list[str]:
+    """Return the causes of idle time, the first for whom it counts first: streams, and waits for experts' exchanges."""
+    causes = [stream for stream in _by_priority(streams) if stream != MAIN_STREAM]
+    exchanges = [place for place, stream in enumerate(causes) if _is_exchange(stream)]
+    if exchanges:
+        causes.insert(exchanges[-1] + 1, EXPERT_WAIT)
+    return causes
+
+
+def _is_exchange(stream: str) -> bool:
+    return stream_of(stream).purpose is Purpose.EXPERT
 
 
 def counted_stream(op: Op) -> str:
@@ -92,6 +105,12 @@ def _gaps(starts: Times, ends: Times, period_s: float) -> tuple[Times, Times]:
     begin, finish = np.concatenate([[0.0], ends]), np.concatenate([starts, [period_s]])
     idle = finish > begin
     return begin[idle], finish[idle]
+
+
+def _without_waits(gaps: tuple[Times, Times], starts: Sequence[Times]) -> tuple[tuple[Times, Times], float]:
+    """Return the gaps that do not end at one of the given starts, and the seconds of those that do."""
+    waits = np.isin(gaps[1], np.concatenate(starts))
+    return (gaps[0][~waits], gaps[1][~waits]), float((gaps[1] - gaps[0])[waits].sum())
 
 
 def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple[Times, Times], float]:

@@ -76,9 +76,10 @@ class _Walk:
     """A pass over a program's tasks in the order of their first calls.
 
     Sets of mesh axes are numbers with one bit per axis. Axes that the role fixes have no bit, as other roles run other
-    programs.
+    programs, unless samples are split along them: such roles run one program on other sizes.
     ``differs``: by buffer, the axes over which its values differ so far.
     ``filled``: by buffer of expert slots, the fraction of slots with tokens.
+    ``chosen``: by buffer that numbers the slots of forced choices, the same fraction.
     ``received``: the axes of the messages seen by the last walk.
     """
 
@@ -89,14 +90,16 @@ class _Walk:
     bits: dict[str, int] = field(init=False)
     differs: dict[str, int] = field(init=False, default_factory=dict)
     filled: dict[str, float] = field(init=False, default_factory=dict)
+    chosen: dict[str, float] = field(init=False, default_factory=dict)
     shares: TaskShares = field(init=False, default_factory=dict)
     received: _Messages | None = None
     _initial: dict[str, int] = field(init=False, default_factory=dict)
     _num_equal: dict[int, int] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
+        fixed = self.program.role.keys() - set(self.sample_axes)
         places = enumerate(self.plan.mesh.axes)
-        self.bits = {axis: 1 << i for i, (axis, degree) in places if degree > 1 and axis not in self.program.role}
+        self.bits = {axis: 1 << i for i, (axis, degree) in places if degree > 1 and axis not in fixed}
 
     @property
     def is_outdated(self) -> bool:
@@ -107,7 +110,7 @@ class _Walk:
 
     def walk(self) -> None:
         """Find the shares of every op, and add the sent messages to ``messages``."""
-        self.differs, self.filled, self.received = {}, {}, {}
+        self.differs, self.filled, self.chosen, self.received = {}, {}, {}, {}
         tasks = dict.fromkeys(call.task for call in self.program.calls)
         self.shares = {name: tuple([self._share(op) for op in self.program.tasks[name].ops]) for name in tasks}
 
@@ -164,13 +167,17 @@ class _Walk:
     def _fill(self, op: Op) -> None:
         """Record the filled fraction of the slots that an op writes.
 
-        That of the slots it reads, unless it fills slots.
+        That of the slots it reads, unless it fills slots. Slots from other ranks count as filled as this rank's own:
+        the mean over ranks is the same.
         """
+        if isinstance(op, Compute) and op.kernel == "route" and "forced" in op.attributes:
+            forced, capacity = op.attributes["forced"], op.attributes["capacity"]
+            self.chosen[op.writes[2]] = sum(min(count, capacity) for count in forced) / (len(forced) * capacity)
         if isinstance(op, Compute) and op.kernel == "dispatch":
             choices = prod(self.program.buffers[op.reads[1]].shape)
             num_experts, capacity = op.attributes["num_experts"], op.attributes["capacity"]
-            filled = filled_slots(choices, num_experts, capacity) / (num_experts * capacity)
-            self.filled[op.writes[0]] = filled
+            evenly = filled_slots(choices, num_experts, capacity) / (num_experts * capacity)
+            self.filled[op.writes[0]] = self.chosen.get(op.reads[1], evenly)
             return
         read = [self.filled[name] for name in op.reads if name in self.filled] if self.filled else []
         if read and not (isinstance(op, Compute) and op.kernel in _FROM_SLOTS):

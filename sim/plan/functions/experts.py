@@ -43,18 +43,37 @@ def filled_slots(num_choices: int, num_experts: int, capacity: int) -> int:
 
 
 def route(
-    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, balanced: bool, balance_loss: float = 0.0
+    t: TaskTracer,
+    name: str,
+    logits: Tensor,
+    *,
+    top_k: int,
+    capacity: int,
+    balanced: bool = False,
+    forced: Sequence[int] = (),
+    balance_loss: float = 0.0,
 ) -> Routes:
     """Return the choices of logits[s, b, E]: ``top_k`` experts each, and their slots as far as there are any.
 
-    ``capacity``: slots per expert. ``balanced``: experts are dealt out in turn, whatever the logits say.
-    ``balance_loss``: times E sum_e f_e p_e each token adds to the loss, f_e being the part of the choices that fell on
-    expert e, and p_e the token's share of the softmax (Fedus et al. 2021, equation 4, over all choices).
+    ``capacity``: slots per expert. Whatever the logits say, ``balanced`` deals experts out in turn, and ``forced`` has
+    this rank choose every expert so many times; empty: not. ``balance_loss``: times E sum_e f_e p_e each token adds to
+    the loss, f_e being the part of the choices that fell on expert e, and p_e the token's share of the softmax (Fedus
+    et al. 2021, equation 4, over all choices).
     """
     attributes: dict[str, Any] = {"top_k": top_k, "capacity": capacity, "balanced": balanced}
+    if forced:
+        attributes["forced"] = tuple(forced)
     weights, experts, slots = t.compute(
         name, "route", (logits,), (logits.layout,) * 3, labels=("weights", "experts", "slots"), **attributes
     )
+    record_choice(t, name, logits, weights, experts, balance_loss)
+    return Routes(weights, slots, logits.shape[-1], capacity)
+
+
+def record_choice(
+    t: TaskTracer, name: str, logits: Tensor, weights: Tensor, experts: Tensor, balance_loss: float
+) -> None:
+    """Put the choice of experts on the tape: the logits' gradient comes from the weights and from the balance loss."""
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
@@ -63,7 +82,6 @@ def route(
         )  # fmt: skip
 
     t.record((logits,), (weights,), backward)
-    return Routes(weights, slots, logits.shape[-1], capacity)
 
 
 def gate_tokens(t: TaskTracer, name: str, x: Tensor, gate: Tensor) -> Tensor:
@@ -121,17 +139,17 @@ def _exchange(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tens
     if x.shape[0] == (parts if dim == 0 else 1):
         return t.exchange(x, axis, dim, kind)
     if dim == 0:
-        received = _all_to_all(t, x, axis, Kind.WORKSPACE)
+        received = all_to_all(t, x, axis, Kind.WORKSPACE)
         (y,) = t.compute(f"{x.name}.regroup", "regroup", (received,), (layout,), kind=kind, parts=parts, by_expert=True)
         return y
     (sent,) = t.compute(
         f"{x.name}.regroup", "regroup", (x,), (x.layout,), kind=Kind.WORKSPACE, parts=parts, by_expert=False
     )
-    return _all_to_all(t, sent, axis, kind).relaid(layout)
+    return all_to_all(t, sent, axis, kind).relaid(layout)
 
 
-def _all_to_all(t: TaskTracer, x: Tensor, axis: str, kind: Kind) -> Tensor:
-    """Send every rank of an axis the slots of its experts; what comes lies in the order of the ranks."""
+def all_to_all(t: TaskTracer, x: Tensor, axis: str, kind: Kind) -> Tensor:
+    """Send every rank of an axis its experts' part of x; parts are equal, and what comes lies in the order of ranks."""
     name = t.unique(f"{x.name}.all_to_all")
     y = t.program.tensor(Buffer(name + t.part, x.shape, x.dtype, kind, t.scope), x.layout)
     t.emit(Collective(name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=0))
@@ -163,37 +181,61 @@ def _partial_over(layout: Layout, axes: Sequence[str]) -> Layout:
     return layout
 
 
-def grouped_linear(t: TaskTracer, name: str, x: Tensor, weight: Parameter, weight_gradient: WeightGradient) -> Tensor:
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of experts of unequal numbers, which lie one expert after the other in one group.
+
+    ``counts``: rows by source rank and expert, as they came from these ranks; ``of_experts``: of this rank's experts.
+    """
+
+    counts: Tensor
+    of_experts: tuple[int, ...]
+
+
+def grouped_linear(
+    t: TaskTracer, name: str, x: Tensor, weight: Parameter, weight_gradient: WeightGradient, rows: Rows | None = None
+) -> Tensor:
     """Return x[g, m, k] times weight[g, k, *n], a product per expert in one kernel.
 
+    ``rows``: x is [1, m, k], and has so many rows of each expert; None: every expert has m.
     Raises LayoutError where the two do not lie as a product needs them.
     """
-    (y,) = t.compute(name, "grouped_matmul", (x, weight.value), (_grouped_layout(x, weight.value),))
+    kernel = "grouped_matmul" if rows is None else "ragged_matmul"
+    attributes: dict[str, Any] = {} if rows is None else {"rows": rows.of_experts}
+    counts = () if rows is None else (rows.counts,)
+    layout = _grouped_layout(x, weight.value, experts_dim=0 if rows is None else 1)
+    (y,) = t.compute(name, kernel, (x, weight.value, *counts), (layout,), **attributes)
     t.program.set_gradient_layout(weight, summed_layout(weight, x, (0, 2)))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = only(gradients)
-        kernel, operands = "grouped_matmul_weight_gradient", (x, dy)
         if not weight_gradient.overlapped:
-            weight_gradient.emit(r, name, kernel, operands, weight, grouped=True)
+            of_weight(r, dy)
         dx = r.compute(
-            f"{name}.input_gradient", "grouped_matmul_input_gradient", (dy, weight.value),
-            (input_gradient_layout(x, weight.value),), kind=Kind.WORKSPACE,
+            f"{name}.input_gradient", f"{kernel}_input_gradient", (dy, weight.value, *counts),
+            (input_gradient_layout(x, weight.value),), kind=Kind.WORKSPACE, **attributes,
         )  # fmt: skip
         if weight_gradient.overlapped:
-            weight_gradient.emit(r, name, kernel, operands, weight, grouped=True)
+            of_weight(r, dy)
         return dx
+
+    def of_weight(r: TaskTracer, dy: Tensor) -> None:
+        operands = (x, dy, *counts)
+        weight_gradient.emit(r, name, f"{kernel}_weight_gradient", operands, weight, grouped=True, **attributes)
 
     t.record((x,), (y,), backward)
     return y
 
 
-def _grouped_layout(x: Tensor, w: Tensor) -> Layout:
-    """Return the layout of x w: experts and rows lie as those of x, columns as those of w."""
+def _grouped_layout(x: Tensor, w: Tensor, experts_dim: int) -> Layout:
+    """Return the layout of x w: experts and rows lie as those of x, columns as those of w.
+
+    ``experts_dim``: the dimension of x along which the ranks that share out experts have theirs.
+    """
     layout = Layout(tuple((a, p) for a, p in x.layout.placements if isinstance(p, Shard) and p.dim < 2))
     for axis, placement in w.layout.placements:
         assert isinstance(placement, Shard)
-        wanted = {0: Shard(0), 1: Shard(2)}.get(placement.dim)
+        wanted = {0: Shard(experts_dim), 1: Shard(2)}.get(placement.dim)
         if x.layout.get(axis) != wanted:
             raise LayoutError(f"{x.name} lies {x.layout.get(axis)} over {axis!r}, and {w.name} {placement}")
         if placement.dim == 1:

@@ -18,11 +18,19 @@ from typing import Final
 
 from sim.plan.words.mesh import Axes, Mesh
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, context_axes
+from sim.training.spec.parallelism.parallel import ParallelSpec
 
 SHARD_AXIS = "dp_shard"
 LOCAL_AXIS = "dp_local"
 SAMPLE_AXES: Final = (DATA_AXIS, EXPERT_AXIS, SHARD_AXIS, LOCAL_AXIS)
 """The axes that split the samples of a batch; a mesh need not have all of them."""
+
+
+def training_mesh(parallel: ParallelSpec) -> Mesh:
+    """Return the mesh of a strategy, the axis of data parallelism split as it needs."""
+    sharding = parallel.sharding
+    axes = split_data_axis(parallel.mesh_axes, sharding.shard_degree, sharding.local_degree, parallel.expert_degree)
+    return Mesh(axes, parallel.tensor.blocks)
 
 
 def split_data_axis(

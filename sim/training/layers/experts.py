@@ -6,9 +6,11 @@ each scores its own tokens, and the scores are gathered.
 """
 
 from sim.plan.functions import basic as f
+from sim.plan.functions import exact_experts as exact
 from sim.plan.functions import experts as ex
 from sim.plan.functions.linear import linear
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
+from sim.plan.words.buffer import Kind
 from sim.plan.words.layout import REPLICATED, Layout, sharded
 from sim.training.layers.layer import LayerBuilder
 from sim.training.layers.mlp import two_products
@@ -16,14 +18,14 @@ from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 
 
-def expert_mlp(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor) -> Tensor:
+def expert_mlp(b: LayerBuilder, t: TaskTracer, layer: int, x: Tensor) -> Tensor:
     """Return the output of a layer's experts for x: of each token's chosen experts, and of the shared ones."""
-    spec = b.model.experts
+    spec, name = b.model.experts, f"layer{layer}"
     assert spec is not None
     logits = _scores(b, t, f"{name}.router", x, spec.num_experts)
     gate = _scores(b, t, f"{name}.shared_gate", x, 1) if spec.shared_gate else None
     x = b.tensor.enter(t, x)
-    y = routed_experts(b, t, name, logits, x, spec)
+    y = (exact_experts if spec.dispatch == "exact" else slotted_experts)(b, t, layer, logits, x, spec)
     if spec.shared_ffn_hidden_size:
         shared = two_products(b, t, f"{name}.shared", x, spec.shared_ffn_hidden_size)
         if gate is not None:
@@ -40,12 +42,12 @@ def _scores(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, num_scores: in
     return b.tensor.enter(t, logits, again=False)
 
 
-def routed_experts(b: LayerBuilder, t: TaskTracer, name: str, logits: Tensor, x: Tensor, spec: ExpertsSpec) -> Tensor:
+def slotted_experts(b: LayerBuilder, t: TaskTracer, layer: int, logits: Tensor, x: Tensor, spec: ExpertsSpec) -> Tensor:
     """Return the weighted outputs of the chosen experts for x[s, b, h]; a sum over tensor-parallel ranks."""
-    capacity = spec.capacity(x.shape[0] * x.shape[1])
+    name, forced = f"layer{layer}", () if b.routing is None else b.routing.chosen(layer)
     routes = ex.route(
-        t, f"{name}.route", logits, top_k=spec.top_k, capacity=capacity, balanced=spec.routing == "balanced",
-        balance_loss=spec.balance_loss * b.loss_scale,
+        t, f"{name}.route", logits, top_k=spec.top_k, capacity=spec.capacity(x.shape[0] * x.shape[1]),
+        balanced=spec.routing == "balanced", forced=forced, balance_loss=spec.balance_loss * b.loss_scale,
     )  # fmt: skip
     is_shared = t.mesh.degree(EXPERT_AXIS) > 1
     y = ex.dispatch(t, f"{name}.dispatch", x, routes, EXPERT_AXIS if is_shared else "")
@@ -57,17 +59,46 @@ def routed_experts(b: LayerBuilder, t: TaskTracer, name: str, logits: Tensor, x:
     return ex.combine(t, f"{name}.combine", y, routes)
 
 
-def _experts(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, spec: ExpertsSpec) -> Tensor:
-    """Return every expert's output for its slots of x[E, slots, h]; like Megatron-LM's, experts have no biases."""
+def exact_experts(b: LayerBuilder, t: TaskTracer, layer: int, logits: Tensor, x: Tensor, spec: ExpertsSpec) -> Tensor:
+    """Return the same with a row for every choice: ranks exchange counts, then as many rows as there are."""
+    name, routing, ranks = f"layer{layer}", b.routing, t.mesh.degree(EXPERT_AXIS)
+    assert routing is not None
+    found = exact.route_exact(
+        t, f"{name}.route", logits, top_k=spec.top_k, forced=routing.chosen(layer),
+        balance_loss=spec.balance_loss * b.loss_scale,
+    )  # fmt: skip
+    counts, sizes = found.counts, routing.sizes(layer)
+    y = ex.dispatch(t, f"{name}.dispatch", x, found.routes, EXPERT_AXIS if ranks > 1 else "")
+    if ranks > 1:
+        counts = ex.all_to_all(t, counts, EXPERT_AXIS, Kind.ACTIVATION)
+        y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, routing.place)
+    is_mixed = ranks > 1 and spec.num_experts > ranks
+    if is_mixed:
+        y = exact.sort_rows(t, y, counts, ranks, by_expert=True)
+    y = _experts(b, t, f"{name}.experts", y, spec, ex.Rows(counts, routing.rows(layer)))
+    if is_mixed:
+        y = exact.sort_rows(t, y, counts, ranks, by_expert=False)
+    if ranks > 1:
+        y = exact.exchange_rows(t, y, EXPERT_AXIS, tuple(zip(*sizes, strict=True)), routing.place)
+    return ex.combine(t, f"{name}.combine", y, found.routes)
+
+
+def _experts(
+    b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, spec: ExpertsSpec, rows: ex.Rows | None = None
+) -> Tensor:
+    """Return every expert's output for its slots of x[E, slots, h]; like Megatron-LM's, experts have no biases.
+
+    ``rows``: x is [1, rows, h], with so many of each expert.
+    """
     h, width, weight_gradient = b.model.hidden_size, spec.ffn_hidden_size, b.products.weight_gradient
     activation, inner = b.model.activation, (h, width) if b.model.family == "gpt" else (h, 2, width)
     cut = b.tensor.column_layout(outputs=len(inner), inputs=1)
     first = _weight(t, f"{name}.fc1.weight", (spec.num_experts, *inner), cut)
-    y = ex.grouped_linear(t, f"{name}.fc1", x, first, weight_gradient)
+    y = ex.grouped_linear(t, f"{name}.fc1", x, first, weight_gradient, rows)
     y = f.elementwise(t, f"{name}.{activation}", activation, y)
     cut = b.tensor.row_layout(outputs=2, inputs=1)
     second = _weight(t, f"{name}.fc2.weight", (spec.num_experts, width, h), cut)
-    return ex.grouped_linear(t, f"{name}.fc2", y, second, weight_gradient)
+    return ex.grouped_linear(t, f"{name}.fc2", y, second, weight_gradient, rows)
 
 
 def _weight(t: TaskTracer, source: str, shape: tuple[int, ...], cut: Layout) -> Parameter:

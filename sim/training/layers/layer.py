@@ -11,6 +11,7 @@ from sim.plan.functions.token_slices import TokenSlice
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Part
 from sim.plan.words.layout import REPLICATED, Layout
+from sim.training.layers.rank_routing import RankRouting
 from sim.training.pipeline.spec import Recompute, RecomputeMethod
 from sim.training.sequence.method import SequenceMethod
 from sim.training.sequence.unshared import Unshared
@@ -41,6 +42,8 @@ class LayerBuilder:
     recompute_num_layers: int | None = None
     recompute_method: RecomputeMethod = "block"
     """Of layers that are recomputed whole: how many of a stage, and which; None: all, one by one."""
+    routing: RankRouting | None = None
+    """How a forced routing lies over this rank and those that share experts with it; None: no routing is forced."""
     checkpoint_early_stop: bool = False
     """Backward runs again only what it needs of a checkpointed function, not all of it."""
 

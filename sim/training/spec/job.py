@@ -7,6 +7,7 @@ A scenario states a job. Where the job leaves something to prices it is an ``Ope
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sim.moe.routing import Routing, RoutingShape
 from sim.training.errors import MicrobatchError, SpecError
 from sim.training.pipeline.deferral import check_deferral
 from sim.training.pipeline.rules import SLICES_KEY
@@ -19,7 +20,7 @@ from sim.training.spec.method import check_method
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.openings import Opening, opening_of
 from sim.training.spec.parallelism.context import check_shared_sequences
-from sim.training.spec.parallelism.expert_rules import check_expert_degree
+from sim.training.spec.parallelism.expert_rules import check_expert_degree, check_sources
 from sim.training.spec.parallelism.parallel import ParallelSpec as ParallelSpec
 from sim.training.spec.parallelism.shard_rules import check_options, check_shard_degrees
 from sim.training.spec.parallelism.sharding import Choice
@@ -53,6 +54,7 @@ class TrainingJob:
         check_deferral(parallel.pipeline.schedule, parallel.deferred_sync, overlaps=parallel.overlap_gradient_sync)
         check_options(parallel)
         check_expert_degree(model, parallel.expert_degree, parallel.data_degree)
+        _ = self.routing  # whose errors are those of the job
         check_combinations(Strategy(model, training, parallel))
         check_shared_sequences(model, parallel)
         check_shard_degrees(parallel)
@@ -81,16 +83,46 @@ class TrainingJob:
         return self.training.global_batch_size // (self.training.microbatch_size * self.parallel.data_degree)
 
     @property
+    def _tokens_of_microbatch(self) -> int:
+        """Return the tokens of a micro-batch that are routed on one rank."""
+        return self.training.microbatch_size * self.model.sequence_length // self.parallel.context_degree
+
+    @property
+    def routing(self) -> Routing | None:
+        """Return the routing of experts that is forced on the step, None where there is none.
+
+        Its sources are the ranks that share out experts, in order, or all data-parallel ranks; all others route like
+        these. Raises SpecError for a routing of another shape.
+        """
+        experts = self.model.experts
+        if experts is None:
+            return None
+        shape = RoutingShape(
+            num_layers=self.model.num_expert_layers, num_sources=self.parallel.expert_degree,
+            num_experts=experts.num_experts, num_tokens=self._tokens_of_microbatch, top_k=experts.top_k,
+        )  # fmt: skip
+        routing = experts.forced(shape)
+        if routing is not None:
+            check_sources(routing.num_sources, self.parallel.expert_degree, self.parallel.data_degree)
+        return routing
+
+    @property
+    def kept_fraction(self) -> float:
+        """Return the part of all choices of experts that are not dropped, of a forced or an even routing; 1: all."""
+        experts = self.model.experts
+        return 1.0 if experts is None else experts.reached(self._tokens_of_microbatch, self.routing) / experts.top_k
+
+    @property
     def model_flop(self) -> float:
         """Return the FLOP that the model needs per step, over all replicas (``TransformerSpec.model_flop``).
 
-        For experts only tokens in slots count, with choices spread evenly; empty slots do not. Local updates also need
-        a head per block. With overlapping updates the blocks between first and last need a further input gradient, of
-        their own loss alone: half of the products' backward FLOP and all of attention's.
+        For experts only tokens in slots count, with choices as they are forced, else spread evenly; empty slots do not.
+        Local updates also need a head per block. With overlapping updates the blocks between first and last need a
+        further input gradient, of their own loss alone: half of the products' backward FLOP and all of attention's.
         """
         model, batch = self.model, self.training.global_batch_size
-        routed = self.training.microbatch_size * model.sequence_length // self.parallel.context_degree
-        flop = model.model_flop(batch, model.experts.reached(routed) if model.experts else None)
+        routed = self._tokens_of_microbatch
+        flop = model.model_flop(batch, model.experts.reached(routed, self.routing) if model.experts else None)
         if self.training.method == "backprop":
             return flop
         layers, tokens = split_layers(model.num_layers, self.parallel.pipeline), batch * model.sequence_length

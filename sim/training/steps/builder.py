@@ -14,12 +14,13 @@ from sim.plan.words.layout import Layout, Shard
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Direction, Op, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
-from sim.training.data.axes import split_data_axis
+from sim.training.data.axes import training_mesh
 from sim.training.data.offload import write_offloaded_step
 from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
 from sim.training.data.segments import write_segments
 from sim.training.data.sharding import write_sharded_step
+from sim.training.layers.rank_routing import RankRouting, rank_routings
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
@@ -35,26 +36,36 @@ MAIN_STREAM = "compute"
 
 
 def build_dense_training(job: DenseTraining, name: str, only: int | None = None) -> Plan:
-    """Return the plan of one training step: one program per pipeline rank, or several if sharers of a sequence differ.
+    """Return the plan of one training step: one program per pipeline rank, or several if ranks of a stage differ.
+
+    Sharers of a sequence may differ, and ranks to which unequal numbers of tokens are routed.
 
     ``only``: the pipeline rank whose programs alone are built.
     """
-    pipeline, sharding = job.parallel.pipeline, job.parallel.sharding
-    axes, experts = job.parallel.mesh_axes, job.parallel.expert_degree
-    axes = split_data_axis(axes, sharding.shard_degree, sharding.local_degree, experts)
-    mesh = Mesh(axes, job.parallel.tensor.blocks)
+    pipeline, mesh = job.parallel.pipeline, training_mesh(job.parallel)
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
     calls = pipeline_calls(rank_orders, place)
     if pipeline.num_slices > 1:
         calls = slice_calls(calls, pipeline.num_slices)
-    programs = []
+    programs, routings = [], routings_of_roles(job, mesh)
     for rank, order in enumerate(rank_orders):
         if only not in (None, rank):
             continue
         splits = frozenset(action.stage for action in order if action.kind == "W")
-        for sharer in job.parallel.sequence.roles(causal=job.model.causal):
-            programs.append(StageProgramBuilder(job, mesh, place, rank, splits, sharer).build(calls[rank]))
+        programs += [
+            StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing).build(calls[rank])
+            for sharer in job.parallel.sequence.roles(causal=job.model.causal)
+            for routing in routings
+        ]
     return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
+
+
+def routings_of_roles(job: DenseTraining, mesh: Mesh) -> Sequence[RankRouting | None]:
+    """Return the routing of each role that a forced routing makes of a pipeline rank; where none is forced, None."""
+    routing, experts = job.routing, job.model.experts
+    if routing is None or experts is None:
+        return (None,)
+    return list(rank_routings(routing, mesh, experts.first_dense_layers))
 
 
 @dataclass(slots=True)
@@ -64,7 +75,7 @@ class StageProgramBuilder:
     ``splits``: stages that run backwards in two parts. Both copies of a bidirectional pipeline are virtual stages.
     ``sharer``: the coordinates of the ranks along the axes of context parallelism, if those run other programs.
     Where sequences go through the pipeline in slices, each slice has tasks of its own. ``idle``: tasks that would have
-    no ops, as a stage has no layers; they are neither written nor called.
+    no ops, as a stage has no layers; they are neither written nor called. ``routing``: of experts, where it is forced.
     """
 
     job: DenseTraining
@@ -73,6 +84,7 @@ class StageProgramBuilder:
     rank: int
     splits: frozenset[int]
     sharer: Mapping[str, int] = field(default_factory=dict)
+    routing: RankRouting | None = None
     tracer: ProgramTracer = field(init=False)
     model: TransformerBuilder = field(init=False)
     forwards: "dict[Pass, _Forward]" = field(init=False)
@@ -84,6 +96,7 @@ class StageProgramBuilder:
         job, precision = self.job, self.job.training.types
         self.forwards, self.input_gradients = {}, {}
         role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
+        role |= self.routing.role if self.routing else {}
         self.tracer = ProgramTracer(self.mesh, precision.parameter, precision.gradient, {**role, **self.sharer})
         self.model = TransformerBuilder(
             job.model,
@@ -101,6 +114,7 @@ class StageProgramBuilder:
                 )
             ),
             sequence=job.parallel.sequence,
+            routing=self.routing,
             slices={name: choice.num_slices for name, choice in job.operator_choices.items()},
             whole_embedding_gradient=job.training.whole_embedding_gradient,
             checkpoint_early_stop=job.training.checkpoint_early_stop,

@@ -22,19 +22,20 @@ from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.two_versions import NUM_STEPS, with_updates
 from sim.training.spec.job import DenseTraining, TextbookTraining
 from sim.training.spec.parallelism.mesh_axes import PIPELINE_AXIS
-from sim.training.steps.builder import StageProgramBuilder
+from sim.training.steps.builder import StageProgramBuilder, routings_of_roles
 from sim.training.steps.textbook import RankWriter
 
 
 def build_delayed_training(job: DenseTraining, name: str) -> Plan:
-    """Return the plan of a run of steps: one program per pipeline rank, or per sharer of a sequence too."""
+    """Return the plan of a run of steps: one program per pipeline rank, or several if ranks of a stage differ."""
     parallel, place = job.parallel, placement(job.parallel.pipeline)
     mesh = Mesh(parallel.mesh_axes, parallel.tensor.blocks)
     calls = pipeline_calls(orders(parallel.pipeline, job.num_microbatches), place)
     programs = [
-        DelayedProgramBuilder(job, mesh, place, rank, frozenset(), sharer).build(calls[rank])
+        DelayedProgramBuilder(job, mesh, place, rank, frozenset(), sharer, routing).build(calls[rank])
         for rank in range(place.num_ranks)
         for sharer in parallel.sequence.roles(causal=job.model.causal)
+        for routing in routings_of_roles(job, mesh)
     ]
     return Plan(name, mesh, tuple(programs), job.seed, num_steps=NUM_STEPS, microbatches_per_step=job.num_microbatches)
 

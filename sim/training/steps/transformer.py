@@ -120,7 +120,7 @@ class TransformerBuilder(LayerBuilder):
         x = self._residual(t, f"{name}.attention_out", y, f"{name}.projection.bias", x)
         normed = self.norm(t, f"{name}.norm2", x)
         if self.model.has_experts(index):
-            y = self._post_norm(t, f"{name}.post_norm2", expert_mlp(self, t, name, normed))
+            y = self._post_norm(t, f"{name}.post_norm2", expert_mlp(self, t, index, normed))
             y = f.dropout(t, f"{name}.mlp_out", y, self.model.dropout, batch_dim=1, spans=self._spans)
             return f.add(t, f"{name}.mlp_out", y, x)
         y = self._post_norm(t, f"{name}.post_norm2", mlp(self, t, name, normed))

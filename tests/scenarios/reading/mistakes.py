@@ -45,6 +45,12 @@ TENSOR = "tensor: {method: 1d, degree: 8, sequence_parallel: false}"
 PIPELINE = "pipeline: {degree: 8, schedule: interleaved_1f1b, virtual_stages: 2}"
 DATA = "data: {degree: 24, zero_stage: 0, overlap_gradient_sync: true}"
 
+
+def _experts(keys: str) -> str:
+    """Return the model with four experts in the place of every MLP."""
+    return f"{MODEL[:-1]}, experts: {{num_experts: 4, top_k: 2, ffn_hidden_size: 512, {keys}}}}}"
+
+
 FILES = (
     # --- names of other programs
     _named("num_nodes: 192", "nodes: 192", "cluster.nodes", "cluster.num_nodes"),
@@ -101,6 +107,19 @@ FILES = (
            "hidden_size: 12288"),
     _value("sequence_parallel: false", "sequence_parallel: no", "parallel.tensor.sequence_parallel",
            "write true or false, without quotes, or auto", "sequence_parallel: auto"),
+    # --- experts
+    _value(MODEL, _experts("routing: balancd"), "model.experts.routing", "did you mean balanced?",
+           _experts("routing: balanced")),
+    _value(MODEL, _experts("routing: {skewed: {}}"), "model.experts.routing.skewed: unknown key", "did you mean skew?",
+           _experts("routing: {skew: {}}")),
+    _value(MODEL, _experts("routing: {step: 3}"), "model.experts.routing: it states no routing",
+           "write one of skew, shares and trace", _experts("routing: {skew: {}, step: 3}")),
+    _value(MODEL, _experts("routing: {shares: [0.5, 0.5]}"), "there are 2 shares for 4 experts", "a share for each",
+           _experts("routing: {shares: [0.5, 0.5, 0, 0]}")),
+    _value(MODEL, _experts("routing: {shares: [1, 0, 0, 0]}"), "a token chooses an expert once",
+           "a share of at most 1/2", _experts("routing: {shares: [0.5, 0.5, 0, 0]}")),
+    _value(MODEL, _experts("dispatch: exact"), "model.experts.dispatch", "write routing: balanced",
+           _experts("dispatch: exact, routing: balanced")),
     # --- numbers that do not go together
     _value("microbatch_size: 2", "microbatch_size: 5", "training.global_batch_size", "choose a multiple of 120",
            "microbatch_size: 5, global_batch_size: 4800")._replace(follow=(

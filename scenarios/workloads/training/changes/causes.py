@@ -1,4 +1,4 @@
-"""Causes of lost time that are no choice of a strategy: slow parts, oversubscription; and recomputation."""
+"""Causes of lost time that are no choice of a strategy: slow parts, oversubscription, uneven routing; recomputation."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +25,8 @@ def counterfactuals_of(
     yield from _stragglers("cluster.stragglers", cluster.get("stragglers", ()), topology)
     yield from _stragglers("cluster.topology.stragglers", described.get("stragglers", ()), topology)
     yield from _oversubscription(cluster, described.get("fabric"))
+    if job.model.experts is not None and job.model.experts.is_forced:
+        yield Counterfactual("uneven routing of experts", ("model.experts.routing=balanced",))
     if without := _without_recomputation(job):
         yield Counterfactual("recomputation", without)
 

@@ -2,13 +2,19 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from math import ceil
-from typing import Literal
+from typing import Final, Literal
 
+from sim.moe.errors import RoutingError
+from sim.moe.routing import Routing, RoutingShape, RoutingSource
+from sim.moe.sources import Even
 from sim.plan.functions.experts import filled_slots
 from sim.training.errors import SpecError
 
-Routing = Literal["learned", "balanced"]
+RoutingWord = Literal["learned", "balanced"]
+Dispatch = Literal["slots", "exact"]
+_ROUTING_KEY: Final = "model.experts.routing"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,8 +33,13 @@ class ExpertsSpec:
     first_dense_layers: int = 0
     capacity_factor: float = 1.0
     """Slots that an expert has for the tokens of a rank, over its even share; choices that find none are dropped."""
-    routing: Routing = "learned"
-    """``balanced``: experts are dealt out in turn, as benchmarks force them to be."""
+    routing: RoutingWord | RoutingSource = "learned"
+    """``balanced``: experts are dealt out in turn, as benchmarks force them to be. A source: whose choices are forced
+    to be as many as it says; which token chooses what then follows from these numbers.
+    """
+
+    dispatch: Dispatch = "slots"
+    """``slots``: every expert has as many rows as slots; ``exact``: as many as there are choices, none dropped."""
 
     shared_gate: bool = False
     """What the shared experts add is weighed, token by token, by the sigmoid of a score (Qwen 2 MoE)."""
@@ -45,18 +56,46 @@ class ExpertsSpec:
         if self.shared_gate and not self.shared_ffn_hidden_size:
             rule, remedy = "there are no shared experts to weigh", "write shared_ffn_hidden_size, or leave it out"
             raise SpecError("model.experts.shared_gate", rule, remedy)
+        if self.dispatch == "exact" and self.routing == "learned":
+            raise SpecError(
+                "model.experts.dispatch",
+                "exact sizes follow the choices of tokens, and only a run knows what a learned router chooses",
+                "write routing: balanced, {skew: ...}, {shares: ...} or {trace: FILE}, or dispatch: slots",
+            )
+
+    @property
+    def is_forced(self) -> bool:
+        """Return whether a stated routing is forced on the step, be it even or not."""
+        return not isinstance(self.routing, str)
+
+    def forced(self, shape: RoutingShape) -> Routing | None:
+        """Return the routing that is forced on a step; None where tokens choose, or experts are dealt out in turn.
+
+        Raises SpecError where the routing cannot be of such a shape.
+        """
+        if self.routing == "learned" or (self.routing == "balanced" and self.dispatch == "slots"):
+            return None
+        source = Even() if isinstance(self.routing, str) else self.routing
+        try:
+            return _routing(source, shape)
+        except RoutingError as error:
+            raise SpecError(_ROUTING_KEY, error.rule, error.remedy) from error
 
     def capacity(self, num_tokens: int) -> int:
         """Return the slots of each expert for a rank's tokens: ceil(c T k / E), no more than tokens."""
         share = Fraction(num_tokens * self.top_k, self.num_experts)
         return min(num_tokens, ceil(Fraction(repr(self.capacity_factor)) * share))
 
-    def reached(self, num_tokens: int) -> float:
-        """Return how many experts a token reaches on the mean, of a rank's tokens whose choices are spread evenly.
+    def reached(self, num_tokens: int, forced: Routing | None = None) -> float:
+        """Return how many experts a token reaches on the mean, of a rank's tokens; choices are forced or spread evenly.
 
         That is ``top_k``, less the choices that find no slot.
         """
+        if self.dispatch == "exact":
+            return float(self.top_k)
         choices = num_tokens * self.top_k
+        if forced is not None:
+            return self.top_k * forced.kept_fraction(self.capacity(num_tokens))
         return filled_slots(choices, self.num_experts, self.capacity(num_tokens)) / num_tokens
 
     def num_parameters(self, hidden_size: int, matrices: int) -> int:
@@ -76,3 +115,9 @@ class ExpertsSpec:
     def _num_scores(self) -> int:
         """Return how many scores a token gets: one per expert, and one for the shared ones where they are weighed."""
         return self.num_experts + (1 if self.shared_gate else 0)
+
+
+@lru_cache(maxsize=16)
+def _routing(source: RoutingSource, shape: RoutingShape) -> Routing:
+    """Return the routing of a source; drawing it takes long for many layers, ranks and experts."""
+    return source.routing(shape)

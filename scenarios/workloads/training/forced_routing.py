@@ -1,0 +1,43 @@
+"""From `model.experts.routing` to the way in which a step is routed."""
+
+from typing import Final
+
+from scenarios.errors import ScenarioError
+from scenarios.reading.documents.named_file import named_file
+from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.reading.schema.model import RoutingSection
+from sim.moe.errors import RoutingError
+from sim.moe.recorded import read_routing
+from sim.moe.routing import RoutingSource
+from sim.moe.skew import Skew
+from sim.moe.sources import Shares
+from sim.training.spec.models.experts import RoutingWord
+
+_KEY: Final[KeyPath] = ("model", "experts", "routing")
+_HINT: Final = "name a CSV or Parquet file of a recorded routing (docs/scenario.md)"
+
+
+def routing_of(document: Document, section: RoutingSection | RoutingWord, seed: int) -> RoutingWord | RoutingSource:
+    """Return the routing that a scenario states, with the file of a trace read.
+
+    Raises ScenarioError for a mapping that states none or several, and where the file lies nowhere or has no such step;
+    TraceError for a file that cannot be read.
+    """
+    if isinstance(section, str):
+        return section
+    stated = [name for name in ("skew", "shares", "trace") if getattr(section, name) is not None]
+    if len(stated) != 1:
+        rule = f"it states {' and '.join(stated) or 'no routing'}"
+        remedy = "write one of skew, shares and trace, or learned or balanced in place of the mapping"
+        raise ScenarioError(document.origin(_KEY), ".".join(map(str, _KEY)), rule, remedy)
+    if section.shares is not None:
+        return Shares(section.shares)
+    if section.skew is not None:
+        return Skew(**section.skew.model_dump(), step=section.step, seed=seed)
+    assert section.trace is not None
+    key = (*_KEY, "trace")
+    try:
+        return read_routing(named_file(document, key, section.trace, _HINT)).at(section.step)
+    except RoutingError as error:
+        where = (*_KEY, "step")
+        raise ScenarioError(document.origin(where), ".".join(map(str, where)), error.rule, error.remedy) from error

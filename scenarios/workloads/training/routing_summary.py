@@ -1,0 +1,31 @@
+"""From a job with a forced routing and its simulated step to how evenly experts and ranks are loaded."""
+
+import numpy as np
+
+from scenarios.summaries.steps.mean_rank import mean_exposed_s
+from scenarios.summaries.steps.routing import RoutingSummary
+from scenarios.summaries.steps.step import StepSummary
+from sim.engine.findings.breakdown import EXPERT_WAIT
+from sim.moe.routing import of_ranks
+from sim.moe.statistics import max_over_mean, shares
+from sim.training.layers.rank_routing import group_counts
+from sim.training.spec.job import TrainingJob
+
+
+def routing_summary(job: TrainingJob, summary: StepSummary) -> RoutingSummary | None:
+    """Return how a forced routing loads the job's experts; None where none is forced."""
+    routing, experts = job.routing, job.model.experts
+    if routing is None or experts is None:
+        return None
+    by_group = group_counts(routing, job.parallel).sum(2)  # [layer, group, expert]
+    of_rank = max_over_mean(of_ranks(by_group, job.parallel.expert_degree))
+    layer = int(np.argmax(of_rank))
+    return RoutingSummary(
+        dispatch=experts.dispatch,
+        waiting_fraction=mean_exposed_s(summary.roles).get(EXPERT_WAIT, 0.0) / summary.iteration_time_s,
+        expert_max_over_mean=float(max_over_mean(routing.by_expert).mean()),
+        rank_max_over_mean=float(of_rank.mean()),
+        kept_fraction=job.kept_fraction,
+        uneven_layer=layer + experts.first_dense_layers,
+        layer_shares=tuple(shares(routing.by_expert)[layer].tolist()),
+    )

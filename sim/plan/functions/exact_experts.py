@@ -1,0 +1,88 @@
+"""Experts with a row for every choice and none besides: sizes follow the tokens, and no choice is dropped.
+
+Dispatched tokens are [1, R, h], one group of R rows, a row per choice, sorted by expert. Ranks that share out experts
+first tell each other how many rows come (a small all_to_all of counts), then exchange the rows themselves, as many as
+there are for each (He et al. 2021, FastMoE; Gale et al. 2023, MegaBlocks, for the products). Which rank has how many
+rows the plan knows from a forced routing; kernels read it from the exchanged counts, as real systems do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.plan.functions import experts as ex
+from sim.plan.functions.basic import only
+from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
+from sim.plan.words.buffer import Buffer, Kind
+from sim.plan.words.layout import REPLICATED
+from sim.plan.words.op import Collective, CollectiveKind
+
+Sizes = tuple[tuple[int, ...], ...]
+"""Rows that each rank of a group sends to each, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactRoutes:
+    """The choices of every token as rows, and how many rows each expert has: ``counts``, [E], int64."""
+
+    routes: ex.Routes
+    counts: Tensor
+
+
+def route_exact(
+    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float = 0.0
+) -> ExactRoutes:
+    """Return the choices of logits[s, b, E], and a row for each, sorted by expert.
+
+    ``forced``: how often this rank chooses each expert. ``balance_loss``: see ``sim.plan.functions.experts.route``.
+    """
+    layouts = (logits.layout,) * 3
+    weights, experts, rows, counts = t.compute(
+        name, "route_exact", (logits,), (*layouts, REPLICATED), labels=("weights", "experts", "rows", "counts"),
+        top_k=top_k, forced=tuple(forced),
+    )  # fmt: skip
+    ex.record_choice(t, name, logits, weights, experts, balance_loss)
+    return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced)), counts)
+
+
+def exchange_rows(t: TaskTracer, x: Tensor, axis: str, sizes: Sizes, place: int) -> Tensor:
+    """Return the rows [1, M, h] that come for x[1, R, h]; backward sends gradients back.
+
+    ``sizes``: of the ranks of ``axis``, of which this is the one at ``place``.
+    """
+    y = _exchange(t, x, axis, sizes, place, Kind.ACTIVATION)
+    back = tuple(zip(*sizes, strict=True))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return [_exchange(r, only(gradients), axis, back, place, Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def _exchange(t: TaskTracer, x: Tensor, axis: str, sizes: Sizes, place: int, kind: Kind) -> Tensor:
+    name = t.unique(f"{x.name}.all_to_all")
+    shape = (1, sum(line[place] for line in sizes), x.shape[2])
+    y = t.program.tensor(Buffer(name + t.part, shape, x.dtype, kind, t.scope), x.layout)
+    t.emit(Collective(name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=1, sizes=sizes))
+    return y
+
+
+def sort_rows(t: TaskTracer, x: Tensor, counts: Tensor, num_ranks: int, *, by_expert: bool) -> Tensor:
+    """Return rows x[1, M, h] as they come from ranks, sorted by expert; or the other way. Backward sorts back.
+
+    ``counts``: rows by source rank and expert, [ranks times experts of a rank].
+    """
+    y = _sort(t, x, counts, num_ranks, by_expert=by_expert, kind=Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return [_sort(r, only(gradients), counts, num_ranks, by_expert=not by_expert, kind=Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def _sort(t: TaskTracer, x: Tensor, counts: Tensor, num_ranks: int, *, by_expert: bool, kind: Kind) -> Tensor:
+    (y,) = t.compute(
+        f"{x.name}.sort", "sort_rows", (x, counts), (x.layout,), kind=kind, parts=num_ranks, by_expert=by_expert
+    )
+    return y

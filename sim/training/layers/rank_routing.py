@@ -1,0 +1,113 @@
+"""What a forced routing makes of each rank: what it chooses, sends and gets, layer by layer, and the roles that differ.
+
+Ranks that share out experts get unequal numbers of rows. So each of them has a role of its own, and with it a program,
+unless the routing is the same for all.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+
+from sim.moe.routing import Counts, Routing, of_ranks
+from sim.plan.functions.exact_experts import Sizes
+from sim.plan.words.mesh import Mesh
+from sim.training.data.axes import SAMPLE_AXES, training_mesh
+from sim.training.spec.job import TrainingJob
+from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
+from sim.training.spec.parallelism.parallel import ParallelSpec
+
+
+@dataclass(frozen=True)
+class RankRouting:
+    """The routing of a rank's group: ``counts``[layer, source, expert] of the ranks that share experts with it.
+
+    ``place``: of the rank among these. ``role``: the coordinates of the mesh at which ranks are routed so.
+    ``first_layer``: the first of the model's layers that has experts.
+    """
+
+    role: Mapping[str, int]
+    counts: Counts
+    place: int
+    first_layer: int
+
+    def chosen(self, layer: int) -> tuple[int, ...]:
+        """Return how often this rank's tokens choose each expert in a layer of the model."""
+        return tuple(self.counts[layer - self.first_layer, self.place].tolist())
+
+    def sizes(self, layer: int) -> Sizes:
+        """Return the rows that each rank of the group sends to each."""
+        table = self._to_ranks[layer - self.first_layer].tolist()
+        return tuple(tuple(line) for line in table)
+
+    def rows(self, layer: int) -> tuple[int, ...]:
+        """Return the rows of each expert that this rank has."""
+        num_own = self.counts.shape[2] // self.counts.shape[1]
+        own = self.counts[layer - self.first_layer, :, self.place * num_own : (self.place + 1) * num_own]
+        return tuple(own.sum(0).tolist())
+
+    @cached_property
+    def _to_ranks(self) -> Counts:
+        """Return the choices [layer, source, rank] that fall on experts of each rank."""
+        return of_ranks(self.counts, self.counts.shape[1])
+
+
+def rank_routings(routing: Routing, mesh: Mesh, first_layer: int) -> Iterator[RankRouting]:
+    """Yield the routing of every role; of one alone, of no coordinates, where all ranks have as many rows.
+
+    ``first_layer``: the first of the model's layers that has experts.
+    """
+    axes = source_axes(routing.num_sources, mesh)
+    if _is_alike(routing, mesh.degree(EXPERT_AXIS)):
+        axes = ()
+    for coordinates in product(*(range(mesh.degree(axis)) for axis in axes)):
+        role = dict(zip(axes, coordinates, strict=True))
+        rank = mesh.rank(role)
+        sources = [source_of(member, routing.num_sources, mesh) for member in mesh.group(rank, (EXPERT_AXIS,))]
+        yield RankRouting(role, routing.counts[:, sources], mesh.index(rank, (EXPERT_AXIS,)), first_layer)
+
+
+def group_counts(routing: Routing, parallel: ParallelSpec) -> Counts:
+    """Return the choices [layer, group, source, expert] of every group of ranks that share out experts."""
+    mesh = training_mesh(parallel)
+    axes = [axis for axis in source_axes(routing.num_sources, mesh) if axis != EXPERT_AXIS]
+    first = [
+        mesh.rank(dict(zip(axes, place, strict=True))) for place in product(*(range(mesh.degree(a)) for a in axes))
+    ]
+    sources = [
+        [source_of(member, routing.num_sources, mesh) for member in mesh.group(rank, (EXPERT_AXIS,))] for rank in first
+    ]
+    return routing.counts[:, sources]
+
+
+def forced_of_replicas(job: TrainingJob, layer: int) -> list[tuple[int, ...]]:
+    """Return how often each data-parallel rank chooses each expert of a layer, in the order in which samples are dealt.
+
+    Empty where no routing is forced.
+    """
+    routing, experts = job.routing, job.model.experts
+    if routing is None or experts is None:
+        return []
+    mesh, counts = training_mesh(job.parallel), routing.counts[layer - experts.first_dense_layers]
+    sources = [source_of(rank, routing.num_sources, mesh) for rank in mesh.group(0, SAMPLE_AXES)]
+    return [tuple(counts[source].tolist()) for source in sources]
+
+
+def source_axes(num_sources: int, mesh: Mesh) -> tuple[str, ...]:
+    """Return the axes along which a routing's sources lie: that of shared experts, or all of data parallelism's."""
+    axes = (EXPERT_AXIS,) if num_sources == mesh.degree(EXPERT_AXIS) else SAMPLE_AXES
+    return tuple(axis for axis in axes if mesh.degree(axis) > 1)
+
+
+def source_of(rank: int, num_sources: int, mesh: Mesh) -> int:
+    """Return which source of a routing a rank is."""
+    return mesh.index(rank, source_axes(num_sources, mesh))
+
+
+def _is_alike(routing: Routing, num_ranks: int) -> bool:
+    """Return whether all sources choose alike, and ranks that share out experts have as many rows of each of theirs."""
+    counts = routing.counts
+    own = counts.reshape(*counts.shape[:2], num_ranks, -1)
+    return bool(np.all(counts == counts[:, :1]) and np.all(own == own[:, :, :1]))

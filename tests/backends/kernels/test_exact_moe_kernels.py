@@ -1,0 +1,83 @@
+"""Kernels of experts with a row for every choice: no token is lost or doubled, and products are those of torch."""
+
+from typing import Any
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from sim.moe.routing import RoutingShape
+from sim.moe.skew import Skew
+from tests.backends.kernels.test_kernels import assert_close, random, run
+
+cases = st.fixed_dictionaries(
+    {
+        "ranks": st.integers(1, 4), "own": st.integers(1, 3), "tokens": st.integers(1, 12), "top_k": st.integers(1, 2),
+        "zipf": st.floats(0.0, 6.0), "seed": st.integers(0, 999),
+    }
+)  # fmt: skip
+
+
+def exchanged(sent: list[Tensor], sizes: list[list[int]]) -> list[Tensor]:
+    """Return what every rank gets of rows [1, R, h], as an uneven all_to_all delivers it."""
+    cut = [torch.split_with_sizes(rows[0], line) for rows, line in zip(sent, sizes, strict=True)]
+    return [torch.cat([pieces[place] for pieces in cut])[None] for place in range(len(sent))]
+
+
+@given(cases)
+@settings(max_examples=60, deadline=None)
+def test_no_token_is_lost_or_doubled(case: dict[str, Any]) -> None:
+    """Each expert gets exactly the tokens that chose it, once; brought back, a token finds all of its choices."""
+    ranks, own = case["ranks"], case["own"]
+    num_experts, top_k = ranks * own, min(case["top_k"], ranks * own)
+    shape = RoutingShape(
+        num_layers=1, num_sources=ranks, num_experts=num_experts, num_tokens=case["tokens"], top_k=top_k
+    )
+    counts = Skew(zipf=case["zipf"], seed=case["seed"]).routing(shape).counts[0]
+    sizes = counts.reshape(ranks, ranks, own).sum(2).tolist()
+    routes = [
+        run("route_exact", random(case["tokens"], 1, num_experts, seed=place), top_k=top_k, forced=tuple(line))
+        for place, line in enumerate(counts.tolist())
+    ]
+    number = torch.arange(ranks * case["tokens"], dtype=torch.float64).view(ranks, case["tokens"], 1, 1)
+    sent = [
+        run("dispatch", number[place], rows, num_experts=1, capacity=case["tokens"] * top_k)[0]
+        for place, (_, _, rows, _) in enumerate(routes)
+    ]
+    told = torch.stack([route[3] for route in routes]).view(ranks, ranks, own)
+    came = exchanged(sent, sizes)
+    back = []
+    for place in range(ranks):
+        lies = told[:, place].flatten()
+        (by_expert,) = run("sort_rows", came[place], lies, parts=ranks, by_expert=True)
+        of_experts = torch.split_with_sizes(by_expert[0, :, 0], told[:, place].sum(0).tolist())
+        for expert, tokens in enumerate(of_experts, place * own):
+            chose = [number[p, :, 0, 0][(routes[p][1] == expert).any(-1)[:, 0]] for p in range(ranks)]
+            assert torch.equal(tokens.sort().values, torch.cat(chose).sort().values)
+        (by_rank,) = run("sort_rows", by_expert, lies, parts=ranks, by_expert=False)
+        assert torch.equal(by_rank, came[place])
+        back.append(by_rank)
+    for place, rows in enumerate(exchanged(back, [list(line) for line in zip(*sizes, strict=True)])):
+        (found,) = run("combine", rows, torch.ones_like(routes[place][0]), routes[place][2])
+        assert torch.equal(found, top_k * number[place])
+
+
+def test_products_of_unequal_groups_are_those_of_their_rows() -> None:
+    """Rows of three experts, one without any, from two ranks: outputs and gradients are those of separate products."""
+    counts = torch.tensor([2, 0, 1, 3, 0, 2])
+    attributes = {"rows": (5, 0, 3)}
+    x, weight, dy = random(1, 8, 4), random(3, 4, 2, 5, seed=1), random(1, 8, 2, 5, seed=2)
+    group = torch.tensor([0] * 5 + [2] * 3)
+    (y,) = run("ragged_matmul", x, weight, counts, **attributes)
+    assert_close(y, torch.einsum("mk,mkcn->mcn", x[0], weight[group])[None])
+    (dx,) = run("ragged_matmul_input_gradient", dy, weight, counts, **attributes)
+    assert_close(dx, torch.einsum("mcn,mkcn->mk", dy[0], weight[group])[None])
+    (dw,) = run("ragged_matmul_weight_gradient", x, dy, counts, **attributes)
+    expected = torch.stack([torch.einsum("mk,mcn->kcn", x[0, group == g], dy[0, group == g]) for g in range(3)])
+    assert_close(dw, expected)
+    total = random(3, 4, 2, 5, seed=3)
+    before = total.clone()
+    (added,) = run("ragged_matmul_weight_gradient", x, dy, counts, total, **attributes)
+    assert added is total
+    assert_close(added, before + expected)
