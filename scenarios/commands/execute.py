@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from scenarios.commands.shared.options import bundling, json_option, out_option, scenario_argument, set_option
+from scenarios.commands.shared.options import (
+    NamedPath,
+    bundling,
+    json_option,
+    out_option,
+    scenario_argument,
+    set_option,
+)
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
@@ -57,6 +64,12 @@ from scenarios.workloads.steps.executing import execution
     metavar="TIME",
     help="End the run if a rank does not answer for this time, as in 2 min. A computing rank answers.",
 )
+@click.option(
+    "--record-routing",
+    type=NamedPath(),
+    metavar="FILE",
+    help="Write how many tokens chose each expert in the last step, as CSV or Parquet.",
+)
 @bundling(execution.ExecutionOptions)
 def command(
     options: execution.ExecutionOptions, scenario: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool
@@ -66,6 +79,8 @@ def command(
         loaded = load_step(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)
+        if options.record_routing is not None:
+            refuse_unwritable(options.record_routing.parent)
         executed = execution.run(loaded, options)
         if executed is not None and out is not None:
             executed.write(out)
@@ -77,5 +92,6 @@ def command(
         console = open_console()
         print_blocks(executed.blocks(), console)
         print_written(out, console)
+        print_written(options.record_routing, console)
     if not executed.passed:
         sys.exit(1)

@@ -114,6 +114,10 @@ def read_routing(path: Path) -> RecordedRouting:
         rule = "this is a directory, not a file" if path.is_dir() else "there is no such file"
         raise TraceError(str(path), rule, _REMEDY)
     table = _from_parquet(path) if path.suffix == _PARQUET else _from_csv(path)
+    for name in COLUMNS:
+        if table[name].null_count:
+            line = table[name].is_null().index(pa.scalar(value=True)).as_py() + 1
+            raise TraceError(str(path), f"row {line} holds no number", _NUMBERS, key=name)
     columns = np.stack([np.asarray(table[name].combine_chunks(), dtype=np.int64) for name in COLUMNS])
     is_csv = path.suffix != _PARQUET
     _check(path, columns, first_line=2 if is_csv else 1)
@@ -168,10 +172,10 @@ def _from_csv(path: Path) -> pa.Table:
 
 
 def _check_names(path: Path, names: Sequence[str]) -> None:
-    missing = [name for name in COLUMNS if name not in names]
-    if missing:
-        line = 0 if path.suffix == _PARQUET else 1
-        raise TraceError(str(path), f"the column {missing[0]} is missing", _REMEDY, line=line)
+    wrong = next((name for name in COLUMNS if names.count(name) != 1), None)
+    if wrong is not None:
+        rule = f"the column {wrong} is {'there twice' if wrong in names else 'missing'}"
+        raise TraceError(str(path), rule, _REMEDY, line=0 if path.suffix == _PARQUET else 1)
 
 
 def _csv_error(path: Path) -> TraceError:

@@ -41,6 +41,7 @@ OPTIONS = {
         "--timing",
         "--collectives",
         "--timeout",
+        "--record-routing",
     },
     "sweep": {"scenario", "--set", "--jobs", "--out", "--json"},
     "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},

@@ -18,6 +18,9 @@ import yaml
 from costmodels.profile import packaged_entry
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
+from sim.moe.recorded import RecordedRouting, write_routing
+from sim.moe.routing import RoutingShape
+from sim.moe.skew import Skew
 from sim.plan.session.observations import RecordedStep, Recording
 from sim.plan.session.protocol import Seen
 from tests.fuzz.mutate import Case
@@ -274,6 +277,20 @@ def recordings() -> list[Case]:
         path = Path(folder) / "recording.json"
         recording.write(path)
         return cases({path.name: path.read_text()})()
+
+
+ROUTED: Final = RoutingShape(num_layers=2, num_sources=2, num_experts=4, num_tokens=8, top_k=2)
+
+
+def routings() -> list[Case]:
+    """Return a recorded routing, once as CSV and once as Parquet."""
+    recorded = RecordedRouting.of("routing", [Skew(zipf=1.0).routing(ROUTED), Skew(zipf=2.0).routing(ROUTED)])
+    found = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("routing.csv", "routing.parquet"):
+            write_routing(Path(folder) / name, recorded)
+            found.append({name: (Path(folder) / name).read_bytes()})
+    return found
 
 
 def results() -> list[Case]:

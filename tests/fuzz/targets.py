@@ -15,6 +15,8 @@ from scenarios.sweep.settings import read_settings
 from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.loading import load_scenario, scenario_from_mapping
 from scenarios.workloads.steps.scenario import StepScenario
+from sim.moe.errors import RoutingError
+from sim.moe.recorded import read_routing
 from sim.plan.errors import RecordingError
 from sim.plan.session.observations import read_recording
 from sim.training.spec.job import TrainingJob
@@ -22,6 +24,7 @@ from tests.fuzz import seeds
 from tests.fuzz.grown import grown, leaves
 from tests.fuzz.mutate import Case
 from tests.fuzz.target import Target, run
+from traces.errors import TraceError
 from traces.published import load_table
 
 MOST_CALLS: Final = 64
@@ -176,6 +179,17 @@ def recording(folder: Path) -> int:
     return 0
 
 
+def routing(folder: Path) -> int:
+    """Read a recorded routing, and force it."""
+    path = next(entry for entry in sorted(folder.iterdir()) if entry.name.startswith("routing"))
+    try:
+        recorded = read_routing(path)
+        recorded.at(int(recorded.steps[0])).routing(seeds.ROUTED)
+    except (TraceError, RoutingError):
+        return 2
+    return 0
+
+
 def compare(folder: Path) -> int:
     """Lay two results beside each other."""
     return run("compare", folder / "one", folder / "two", "--out", folder / "out")
@@ -211,6 +225,7 @@ TARGETS: Final = (
     Target("residuals", seeds.measured, residuals),
     Target("plans", seeds.plans, plans),
     Target("recording", seeds.recordings, recording),
+    Target("routing", seeds.routings, routing),
     Target("compare", seeds.results, compare),
     Target("trace", seeds.traces, trace),
     Target("chakra", seeds.chakra, chakra),

@@ -14,7 +14,7 @@ from sim.moe.sources import Shares
 from sim.training.spec.models.experts import RoutingWord
 
 _KEY: Final[KeyPath] = ("model", "experts", "routing")
-_HINT: Final = "name a CSV or Parquet file of a recorded routing (docs/scenario.md)"
+_HINT: Final = "record one with simulate execute --record-routing FILE"
 
 
 def routing_of(document: Document, section: RoutingSection | RoutingWord, seed: int) -> RoutingWord | RoutingSource:

@@ -24,9 +24,11 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.steps.executing.collectives import NATIVE, chosen_algorithms
+from scenarios.workloads.steps.executing.routing import check_recordable, chosen_experts, recorded_routing
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.running.memory import memory_use
+from sim.moe.recorded import write_routing
 from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan
 from traces.comparison.compare import compare
@@ -48,7 +50,8 @@ class ExecutionOptions:
     (see ``chosen_algorithms``), on nodes (or domains of nodes) of as many ranks as the scenario's have devices; the
     simulation that the run is compared with then takes the same algorithms. ``steps``: how many; those before the last
     warm up. ``check``: compare with a dense autograd reference; on a CPU all numbers are float64 then, in the simulated
-    plan too, so that errors show to the last digit.
+    plan too, so that errors show to the last digit. ``record_routing``: a file that gets the choices of experts of the
+    last step.
     """
 
     device: Device = "cpu"
@@ -57,6 +60,7 @@ class ExecutionOptions:
     collectives: str = NATIVE
     steps: int = 2
     timeout: str = TIMEOUT
+    record_routing: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +103,8 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     device, check = options.device, options.check
     timeout_s = option_seconds("--timeout", options.timeout, TIMEOUTS_S, "a rank may be silent for")
     scenario = _as_executed(scenario.decided(), device, check=check)
+    if options.record_routing is not None:
+        check_recordable(scenario)
     plan = plan_of(scenario)
     if job_member(os.environ, [plan]) is None and device == "cpu":
         refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -107,6 +113,7 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     request = ExecutionRequest(
         plan=plan,
         check_against=scenario.dense_job if check else None,
+        keep=frozenset() if options.record_routing is None else chosen_experts(plan),
         iterations=options.steps,
         timing=options.timing,
         explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
@@ -114,6 +121,8 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     execution = backend.execute(request)
     if execution is None:
         return None
+    if options.record_routing is not None:
+        _record(options.record_routing, scenario, execution)
     priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
     simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
     timeline = backend.timeline(execution)
@@ -124,6 +133,14 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     if algorithms is not None:
         summary = replace(summary, collectives=dict(algorithms))
     return Executed(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
+
+
+def _record(file: Path, scenario: StepScenario, execution: Execution) -> None:
+    """Write the routing of the last step."""
+    job = scenario.dense_job
+    assert job is not None
+    assert job.model.experts is not None
+    write_routing(file, recorded_routing(str(file), execution, job.model.experts, job.model.num_layers))
 
 
 def refuse_too_large(plan: Plan, memory_bytes: int) -> None:
