@@ -11,7 +11,7 @@ from statistics import NormalDist
 from typing import Final
 
 from costmodels.hardware import DeviceSpec
-from costmodels.kernels.moe import ROUTING_BACKWARD_KERNELS, ROUTING_KERNELS
+from costmodels.kernels.moe import GROUP_LIMITED_KERNELS, ROUTING_BACKWARD_KERNELS, ROUTING_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Family, Work
 from costmodels.roofline import KernelTime
 
@@ -46,7 +46,9 @@ segments cure.
 _SOFTMAX: Final = frozenset({"causal_softmax", "causal_softmax_backward"})
 _BATCHED: Final = "attention_"
 _ROUTING: Final[Mapping[str, int]] = {
-    "route": ROUTING_KERNELS, "route_exact": ROUTING_KERNELS, "route_backward": ROUTING_BACKWARD_KERNELS,
+    "route": ROUTING_KERNELS, "route_exact": ROUTING_KERNELS, "route_k_top_1": ROUTING_KERNELS,
+    "route_group_limited": GROUP_LIMITED_KERNELS, "route_backward": ROUTING_BACKWARD_KERNELS,
+    "route_k_top_1_backward": ROUTING_BACKWARD_KERNELS,
 }  # fmt: skip
 _SUMMING: Final = frozenset({"combine", "dispatch_backward"})
 

@@ -32,6 +32,9 @@ and rank, 6; two selections by the map, 6 each.
 ROUTING_BACKWARD_KERNELS = 25
 """Their gradients': two for each kernel that has any."""
 
+GROUP_LIMITED_KERNELS = ROUTING_KERNELS + 9
+"""The same, where 9 more leave only some groups of experts (Megatron-LM, moe_utils.py, group_limited_topk)."""
+
 # --- router --------------------------------------------------------------------------------------------------------
 
 
@@ -86,8 +89,15 @@ def _route_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tupl
     (logits,) = inputs
     top_k = attributes["top_k"]
     require(1 <= top_k <= logits.shape[-1], f"{top_k} experts must be there to choose", logits)
+    groups = attributes.get("num_groups", 1)
+    require(logits.shape[-1] % groups == 0, f"experts must be {groups} equal groups", logits)
     choices = (*logits.shape[:-1], top_k)
     return (logits.like(*choices), TensorSpec(choices, "int32"), TensorSpec(choices, "int32"))
+
+
+def _route_in_groups_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the same where each choice is from a group of its own."""
+    return _route_outputs(inputs, {**attributes, "num_groups": attributes["top_k"]})
 
 
 def _route_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -223,6 +233,12 @@ MOE_KERNELS = (
     Kernel("gate_tokens", "elementwise", (2, 2), _gate_tokens_outputs, streaming(1)),
     Kernel("gate_tokens_backward", "elementwise", (3, 3), _gate_tokens_backward_outputs, streaming(4)),
     Kernel("route", "elementwise", (1, 1), _route_outputs, routing(0, 20, ROUTING_KERNELS)),
+    Kernel("route_k_top_1", "elementwise", (1, 1), _route_in_groups_outputs, routing(0, 20, ROUTING_KERNELS)),
+    Kernel("route_group_limited", "elementwise", (1, 1), _route_outputs, routing(0, 25, GROUP_LIMITED_KERNELS)),
+    Kernel(
+        "route_k_top_1_backward", "elementwise", (3, 3), _route_backward_outputs,
+        routing(1, 8, ROUTING_BACKWARD_KERNELS),
+    ),
     Kernel(
         "route_backward", "elementwise", (3, 3), _route_backward_outputs, routing(1, 8, ROUTING_BACKWARD_KERNELS)
     ),

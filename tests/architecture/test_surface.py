@@ -126,6 +126,7 @@ KEYS = {
     "model.latent_attention.value_head_size",
     *(f"model.experts.{key}" for key in ("num_experts", "top_k", "ffn_hidden_size", "shared_ffn_hidden_size")),
     *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "balance_loss")),
+    *(f"model.experts.{key}" for key in ("gate", "num_groups", "top_groups", "capacity_rule")),
     *("model.experts.dispatch", *(f"model.experts.routing.{key}" for key in ("shares", "trace", "step"))),
     *(f"model.experts.routing.skew.{key}" for key in ("zipf", "fluctuation", "memory_steps", "swap_probability")),
     *("model.experts.routing.skew.concentration", "model.experts.routing.skew.layer_correlation"),

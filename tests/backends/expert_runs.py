@@ -169,6 +169,31 @@ EXACT_ALONE = {
 }  # fmt: skip
 """The same and more, all ranks in one process."""
 
+GATES = {
+    "k_top_1, ep2 x dp2": training(
+        model={**MIXTURE, "experts": experts(gate="k_top_1")}, data_degree=4, expert_degree=2, batch=(8, 2)
+    ),
+    "group_limited, ep4": training(
+        model={
+            **MIXTURE,
+            "experts": experts(
+                num_experts=8, top_k=3, gate="group_limited", num_groups=4, top_groups=2, balance_loss=0.3
+            ),
+        },
+        data_degree=4, expert_degree=4, batch=(8, 1),
+    ),
+    "group_limited to one, deepspeed's capacity, ep2 x tp2 sp": training(
+        model={
+            **MIXTURE,
+            "experts": experts(
+                num_experts=8, gate="group_limited", num_groups=2, capacity_factor=0.1, capacity_rule="deepspeed"
+            ),
+        },
+        data_degree=2, expert_degree=2, tensor_degree=2, sequence_parallel=True,
+    ),
+}  # fmt: skip
+"""Other gates than that of the k best of all experts."""
+
 EXCHANGING = EXPERTS["experts, ep2 x dp2"]
 
 

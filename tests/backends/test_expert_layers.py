@@ -12,7 +12,7 @@ from backends.torch.reference.dense import Reference
 from sim.plan.checking.check import check
 from sim.plan.words.op import Collective
 from sim.training.steps.builder import build_dense_training
-from tests.backends.expert_runs import EXACT_ALONE, EXCHANGING, exchanges
+from tests.backends.expert_runs import EXACT_ALONE, EXCHANGING, GATES, exchanges
 from tests.backends.one_process import run_in_one_process
 from tests.backends.runs import WITHOUT
 
@@ -45,12 +45,13 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", EXACT_ALONE)
-def test_exact_dispatch_computes_the_numbers_of_the_dense_reference(name: str) -> None:
-    """Loss, gradients and parameters are within 1e-9 on every rank, whatever the routing and beside what else."""
-    plan = build_dense_training(EXACT_ALONE[name], name)
+@pytest.mark.parametrize("name", EXACT_ALONE | GATES)
+def test_routing_computes_the_numbers_of_the_dense_reference(name: str) -> None:
+    """Loss, gradients and parameters are within 1e-9 on every rank, whatever the routing, and whatever the gate."""
+    job = (EXACT_ALONE | GATES)[name]
+    plan = build_dense_training(job, name)
     check(plan)
-    reports = run_in_one_process(plan, EXACT_ALONE[name])
+    reports = run_in_one_process(plan, job)
     assert len(reports) == plan.mesh.size
     worst = [report.worst for report in reports.values()]
     assert all(report.tolerance == 1e-9 and report.passed for report in reports.values()), worst

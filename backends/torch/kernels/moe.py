@@ -61,7 +61,7 @@ def route(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) ->
     """Return the weights of the chosen experts, the experts, and a slot of each choice.
 
     ``balanced``: experts are dealt out in turn, whatever the logits say; ``forced``: each is chosen so many times; else
-    those of the largest ``top_k``.
+    they are those of the largest ``top_k``.
     """
     (logits,), top_k = inputs, attributes["top_k"]
     num_experts = logits.shape[-1]
@@ -72,8 +72,45 @@ def route(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) ->
         experts = choices.view(*logits.shape[:-1], top_k)
     else:
         experts = logits.topk(top_k, -1).indices
+    return choice_weights(logits, experts), *_numbered(experts, num_experts, attributes)
+
+
+def route_k_top_1(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the same of the best expert in each of ``top_k`` groups, weighed by its share in the group's softmax."""
+    (logits,) = inputs
+    in_groups = _in_groups(logits, attributes["top_k"])
+    starts = torch.arange(attributes["top_k"], device=logits.device) * in_groups.shape[-1]
+    experts = in_groups.argmax(-1) + starts
+    return _group_weights(logits, experts), *_numbered(experts, logits.shape[-1], attributes)
+
+
+def route_k_top_1_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradient of the logits: each group's softmax, of its one chosen expert."""
+    gradient, logits, chosen = inputs
+    experts = chosen.long()
+    pull = _group_weights(logits, experts) * gradient
+    shares = _in_groups(logits, experts.shape[-1]).softmax(-1)
+    return ((shares * -pull[..., None]).flatten(-2).scatter_add(-1, experts, pull),)
+
+
+def route_group_limited(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the same of the best experts in the ``top_groups`` groups whose best scores add up to most.
+
+    As many scores of a group count as choices fall on one evenly.
+    """
+    (logits,), top_k, kept = inputs, attributes["top_k"], attributes["top_groups"]
+    in_groups = _in_groups(logits, attributes["num_groups"])
+    counted = min(max(1, top_k // kept), in_groups.shape[-1])
+    sums = in_groups.topk(counted, -1).values.sum(-1)
+    is_out = torch.ones_like(sums, dtype=torch.bool).scatter_(-1, sums.topk(kept, -1).indices, value=False)
+    experts = in_groups.masked_fill(is_out[..., None], -torch.inf).flatten(-2).topk(top_k, -1).indices
+    return choice_weights(logits, experts), *_numbered(experts, logits.shape[-1], attributes)
+
+
+def _numbered(experts: Tensor, num_experts: int, attributes: Attributes) -> tuple[Tensor, Tensor]:
+    """Return the experts of all choices, and the slots of these."""
     slots = _slots(experts.flatten(0, -2), num_experts, attributes["capacity"]).view(experts.shape)
-    return choice_weights(logits, experts), experts.to(torch.int32), slots.to(torch.int32)
+    return experts.to(torch.int32), slots.to(torch.int32)
 
 
 def forced_experts(logits: Tensor, counts: Sequence[int], top_k: int) -> Tensor:
@@ -88,6 +125,17 @@ def choice_weights(logits: Tensor, experts: Tensor) -> Tensor:
     if experts.shape[-1] == 1:
         return logits.softmax(-1).gather(-1, experts)
     return logits.gather(-1, experts).softmax(-1)
+
+
+def _group_weights(logits: Tensor, experts: Tensor) -> Tensor:
+    """Return the share of every chosen expert in the softmax of its own group, of as many groups as choices."""
+    shares = _in_groups(logits, experts.shape[-1]).softmax(-1).flatten(-2)
+    return shares.gather(-1, experts)
+
+
+def _in_groups(logits: Tensor, num_groups: int) -> Tensor:
+    """Return the scores [..., E] as [..., groups, E / groups]."""
+    return logits.reshape(*logits.shape[:-1], num_groups, -1)
 
 
 def _slots(experts: Tensor, num_experts: int, capacity: int) -> Tensor:
@@ -210,6 +258,9 @@ MOE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "gate_tokens": gate_tokens,
         "gate_tokens_backward": gate_tokens_backward,
         "route": route,
+        "route_k_top_1": route_k_top_1,
+        "route_k_top_1_backward": route_k_top_1_backward,
+        "route_group_limited": route_group_limited,
         "route_backward": route_backward,
         "dispatch": dispatch,
         "dispatch_backward": dispatch_backward,

@@ -80,15 +80,18 @@ def _routed(
 
     Beside it, E times the sum over experts of mean share and part of the choices: 1 where experts are equally busy.
     """
-    shares = (x @ p["router.weight"]).softmax(-1)
+    scores = x @ p["router.weight"]
+    shares = scores.softmax(-1)
     if forced:
         chosen = torch.from_numpy(forced_choices(forced, len(x))).to(x.device)
     elif spec.routing == "balanced":
         chosen = (torch.arange(len(x) * spec.top_k, device=x.device) % spec.num_experts).view(len(x), -1)
     else:
-        chosen = shares.argsort(-1, descending=True)[:, : spec.top_k]
+        chosen = _best_of_groups(spec, scores).argsort(-1, descending=True)[:, : spec.top_k]
     weights = shares.gather(1, chosen)
-    if spec.top_k > 1:
+    if spec.gate == "k_top_1":
+        chosen, weights = _best_of_each(spec, scores)
+    elif spec.top_k > 1:
         weights = weights / weights.sum(1, keepdim=True)
     capacity = len(x) if spec.dispatch == "exact" else spec.capacity(len(x))
     kept = _kept(chosen, spec.num_experts, capacity)
@@ -99,6 +102,25 @@ def _routed(
         y = y.index_add(0, tokens, weights[tokens, choice, None] * (hidden @ p["experts.fc2.weight"][expert]))
     asked = torch.stack([(chosen == expert).to(x.dtype).mean() for expert in range(spec.num_experts)])
     return y, spec.num_experts * (shares.mean(0) * asked).sum()
+
+
+def _best_of_each(spec: ExpertsSpec, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the best expert of each of k groups of scores[T, E], and its softmax in the group, [T, k]."""
+    size = spec.num_experts // spec.top_k
+    found = [part.softmax(1).max(1) for part in torch.split(scores, size, 1)]
+    chosen = torch.stack([best.indices + group * size for group, best in enumerate(found)], 1)
+    return chosen, torch.stack([best.values for best in found], 1)
+
+
+def _best_of_groups(spec: ExpertsSpec, scores: Tensor) -> Tensor:
+    """Return scores[T, E] with those of the groups left out that no expert is chosen from."""
+    if spec.gate != "group_limited":
+        return scores
+    size, counted = spec.num_experts // spec.num_groups, max(1, spec.top_k // spec.top_groups)
+    parts = torch.split(scores, size, 1)
+    sums = torch.stack([part.sort(1, descending=True).values[:, :counted].sum(1) for part in parts], 1)
+    least = sums.sort(1, descending=True).values[:, spec.top_groups - 1, None]
+    return torch.where((sums >= least).repeat_interleave(size, 1), scores, -torch.inf)
 
 
 def _kept(chosen: Tensor, num_experts: int, capacity: int) -> Tensor:

@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
-from sim.training.spec.models.experts import Dispatch, RoutingWord
+from sim.training.spec.models.experts import CapacityRule, Dispatch, ExpertGate, RoutingWord
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 LayersOrZero = Annotated[int, Field(ge=0, le=10_000)]
@@ -16,6 +16,7 @@ Heads = Annotated[int, Field(ge=1, le=100_000)]
 SequenceLength = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Vocabulary = Annotated[int, Field(ge=2, le=100_000_000)]
 NumExperts = Annotated[int, Field(ge=2, le=100_000)]
+Groups = Annotated[int, Field(ge=1, le=100_000)]
 TopK = Annotated[int, Field(ge=1, le=100_000)]
 CapacityFactor = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
 BalanceLoss = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
@@ -115,6 +116,16 @@ class ExpertsSection(Section):
     """`learned`: to the experts that the router scores highest; `balanced`: in turn, as benchmarks force it; a mapping:
     as often to each expert as it says.
     """
+    gate: ExpertGate = "top_k"
+    """`top_k`: the experts of the highest scores; `k_top_1`: the best of each of top_k groups; `group_limited`: of the
+    best groups alone.
+    """
+    num_groups: Groups = 1
+    """group_limited: equal groups of experts, as those of a node."""
+    top_groups: Groups = 1
+    """group_limited: groups that a token may choose from, those whose best scores add up to most."""
+    capacity_rule: CapacityRule = "even_share"
+    """How slots are counted: `even_share`, or as DeepSpeed, Tutel or HetuMoE do."""
     dispatch: Dispatch = "slots"
     """`slots`: every expert has a fixed number of slots; `exact`: a row per choice, and none is dropped."""
     balance_loss: BalanceLoss = 0.0
@@ -217,6 +228,10 @@ class ExpertsOverrides(Section):
     shared_gate: bool | None = None
     routing: RoutingChoice | None = None
     dispatch: Dispatch | None = None
+    gate: ExpertGate | None = None
+    num_groups: Groups | None = None
+    top_groups: Groups | None = None
+    capacity_rule: CapacityRule | None = None
     balance_loss: BalanceLoss | None = None
 
 

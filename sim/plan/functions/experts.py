@@ -63,15 +63,53 @@ def route(
     attributes: dict[str, Any] = {"top_k": top_k, "capacity": capacity, "balanced": balanced}
     if forced:
         attributes["forced"] = tuple(forced)
+    return _routed(t, name, "route", logits, balance_loss, **attributes)
+
+
+def route_in_groups(t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int) -> Routes:
+    """Return the choice of the best expert in each of ``top_k`` groups, weighed by its softmax there."""
     weights, experts, slots = t.compute(
-        name, "route", (logits,), (logits.layout,) * 3, labels=("weights", "experts", "slots"), **attributes
-    )
-    record_choice(t, name, logits, weights, experts, balance_loss)
+        name, "route_k_top_1", (logits,), (logits.layout,) * 3, labels=("weights", "experts", "slots"),
+        top_k=top_k, capacity=capacity,
+    )  # fmt: skip
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "route_k_top_1_backward", (only(gradients), logits, experts), (logits.layout,),
+            kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    t.record((logits,), (weights,), backward)
     return Routes(weights, slots, logits.shape[-1], capacity)
 
 
+def route_limited(
+    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, limit: tuple[int, int], balance_loss: float
+) -> Routes:
+    """Return the choices of ``route`` from some groups of experts alone, those whose best scores add up to most.
+
+    ``limit``: how many groups there are, and how many of them a token chooses from.
+    """
+    groups = {"num_groups": limit[0], "top_groups": limit[1]}
+    return _routed(t, name, "route_group_limited", logits, balance_loss, top_k=top_k, capacity=capacity, **groups)
+
+
+def _routed(t: TaskTracer, name: str, kernel: str, logits: Tensor, balance_loss: float, **attributes: Any) -> Routes:
+    """Emit the kernel of a gate whose weights are the softmax of what was chosen."""
+    weights, experts, slots = t.compute(
+        name, kernel, (logits,), (logits.layout,) * 3, labels=("weights", "experts", "slots"), **attributes
+    )
+    record_choice(t, name, logits, weights, experts, balance_loss)
+    return Routes(weights, slots, logits.shape[-1], attributes["capacity"])
+
+
 def record_choice(
-    t: TaskTracer, name: str, logits: Tensor, weights: Tensor, experts: Tensor, balance_loss: float
+    t: TaskTracer,
+    name: str,
+    logits: Tensor,
+    weights: Tensor,
+    experts: Tensor,
+    balance_loss: float,
 ) -> None:
     """Put the choice of experts on the tape: the logits' gradient comes from the weights and from the balance loss."""
 

@@ -44,11 +44,8 @@ def _scores(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, num_scores: in
 
 def slotted_experts(b: LayerBuilder, t: TaskTracer, layer: int, logits: Tensor, x: Tensor, spec: ExpertsSpec) -> Tensor:
     """Return the weighted outputs of the chosen experts for x[s, b, h]; a sum over tensor-parallel ranks."""
-    name, forced = f"layer{layer}", () if b.routing is None else b.routing.chosen(layer)
-    routes = ex.route(
-        t, f"{name}.route", logits, top_k=spec.top_k, capacity=spec.capacity(x.shape[0] * x.shape[1]),
-        balanced=spec.routing == "balanced", forced=forced, balance_loss=spec.balance_loss * b.loss_scale,
-    )  # fmt: skip
+    name = f"layer{layer}"
+    routes = _routes(b, t, layer, logits, spec, spec.capacity(x.shape[0] * x.shape[1]))
     is_shared = t.mesh.degree(EXPERT_AXIS) > 1
     y = ex.dispatch(t, f"{name}.dispatch", x, routes, EXPERT_AXIS if is_shared else "")
     if is_shared:
@@ -57,6 +54,21 @@ def slotted_experts(b: LayerBuilder, t: TaskTracer, layer: int, logits: Tensor, 
     if is_shared:
         y = ex.exchange(t, y, EXPERT_AXIS, 1)
     return ex.combine(t, f"{name}.combine", y, routes)
+
+
+def _routes(b: LayerBuilder, t: TaskTracer, layer: int, logits: Tensor, spec: ExpertsSpec, capacity: int) -> ex.Routes:
+    """Return the choices of a layer's gate, or those that are forced, and their slots."""
+    name, balance_loss = f"layer{layer}.route", spec.balance_loss * b.loss_scale
+    if spec.gate == "k_top_1":
+        return ex.route_in_groups(t, name, logits, top_k=spec.top_k, capacity=capacity)
+    if spec.group_limit is not None:
+        return ex.route_limited(
+            t, name, logits, top_k=spec.top_k, capacity=capacity, limit=spec.group_limit, balance_loss=balance_loss
+        )
+    return ex.route(
+        t, name, logits, top_k=spec.top_k, capacity=capacity, balanced=spec.routing == "balanced",
+        forced=() if b.routing is None else b.routing.chosen(layer), balance_loss=balance_loss,
+    )  # fmt: skip
 
 
 def exact_experts(b: LayerBuilder, t: TaskTracer, layer: int, logits: Tensor, x: Tensor, spec: ExpertsSpec) -> Tensor:

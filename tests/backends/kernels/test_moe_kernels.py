@@ -180,3 +180,32 @@ def test_router_has_autograds_gradients() -> None:
     accumulated = run("router_matmul_weight_gradient", x, dy, before.clone())
     assert_close([*run("router_matmul_input_gradient", dy, w), *accumulated], [dx, before + dw])
     assert_close(run("router_matmul_weight_gradient", x, dy), [dw])
+
+
+def test_prototypes_choose_the_best_of_each_group() -> None:
+    """Each choice is the largest score of its group, weighed by its softmax there; the gradient is autograd's."""
+    logits = random(S, B, 6)
+    weights, experts, _ = run("route_k_top_1", logits, top_k=2, capacity=S * B)
+    leaf = logits.clone().requires_grad_()
+    halves = [leaf[..., :3].softmax(-1), leaf[..., 3:].softmax(-1)]
+    best = torch.stack([half.max(-1).values for half in halves], -1)
+    assert torch.equal(experts, torch.stack([logits[..., :3].argmax(-1), 3 + logits[..., 3:].argmax(-1)], -1).int())
+    assert_close(weights, best.detach())
+    dy = random(S, B, 2, seed=1)
+    (expected,) = torch.autograd.grad(best, leaf, dy)
+    assert_close(run("route_k_top_1_backward", dy, logits, experts)[0], expected)
+
+
+@given(st.integers(0, 99), st.integers(1, 3), st.sampled_from([1, 2, 3]))
+def test_a_limited_gate_chooses_from_the_best_groups(seed: int, top_k: int, top_groups: int) -> None:
+    """All choices lie in so many groups; with as many as there are it is the plain gate."""
+    logits = random(S, B, 9, seed=seed)
+    options = {"top_k": top_k, "capacity": S * B}
+    _, experts, _ = run("route_group_limited", logits, num_groups=3, top_groups=top_groups, **options)
+    counted = max(1, top_k // top_groups)
+    sums = logits.unflatten(-1, (3, 3)).sort(-1, descending=True).values[..., :counted].sum(-1)
+    ranks = sums.argsort(-1, descending=True).argsort(-1)
+    assert bool((ranks.gather(-1, experts.long() // 3) < top_groups).all())
+    if top_groups == 3:
+        plain = run("route", logits, balanced=False, **options)
+        assert torch.equal(experts, plain[1])

@@ -284,3 +284,35 @@ def test_more_choices_than_experts_are_refused() -> None:
         mixture(top_k=9)
     with pytest.raises(SpecError, match="4 of 4"):
         dense_job(model=mixture(first_dense_layers=4))
+
+
+@pytest.mark.parametrize(
+    ("rule", "factor", "top_k", "slots"),
+    [
+        ("even_share", 1.25, 2, 27), ("deepspeed", 1.25, 2, 27), ("tutel", 1.25, 2, 26), ("hetumoe", 1.25, 2, 28),
+        ("even_share", 0.1, 1, 2), ("deepspeed", 0.1, 1, 8), ("tutel", 0.1, 1, 1), ("hetumoe", 0.1, 1, 2),
+        ("tutel", 50.0, 2, 85),
+    ],
+)  # fmt: skip
+def test_slots_are_counted_by_the_rule_of_each_system(rule: str, factor: float, top_k: int, slots: int) -> None:
+    """85 tokens on 8 experts: the same factor gives other numbers, worked out by hand from each system's source."""
+    keys: dict[str, Any] = {"capacity_rule": rule, "capacity_factor": factor, "top_k": top_k}
+    assert ExpertsSpec(**EXPERTS | keys).capacity(85) == slots
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"gate": "k_top_1", "top_k": 3}, "8 experts are no 3 equal groups"),
+        ({"gate": "k_top_1", "balance_loss": 0.1}, "without a balance loss"),
+        ({"gate": "k_top_1", "routing": "balanced"}, "the routing is forced"),
+        ({"num_groups": 2}, "gate top_k has no such groups"),
+        ({"gate": "group_limited", "num_groups": 3}, "no 3 equal groups"),
+        ({"gate": "group_limited", "num_groups": 8}, "1 of 8 groups have 1 experts, and a token goes to 2"),
+        ({"gate": "group_limited", "num_groups": 2, "top_groups": 3}, "write a number of 1 to 2"),
+    ],
+)
+def test_gates_that_cannot_be_are_refused(keys: dict[str, Any], says: str) -> None:
+    """Groups that are not equal, or too few, and choices that are forced already, are errors with their keys."""
+    with pytest.raises(SpecError, match=says):
+        ExpertsSpec(**EXPERTS | keys)

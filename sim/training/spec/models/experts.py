@@ -14,7 +14,12 @@ from sim.training.errors import SpecError
 
 RoutingWord = Literal["learned", "balanced"]
 Dispatch = Literal["slots", "exact"]
+ExpertGate = Literal["top_k", "k_top_1", "group_limited"]
+CapacityRule = Literal["even_share", "deepspeed", "tutel", "hetumoe"]
 _ROUTING_KEY: Final = "model.experts.routing"
+_GATE_KEY: Final = "model.experts.gate"
+_LEAST_CAPACITY: Final = 8
+"""DeepSpeed's min_capacity (deepspeed/moe/sharded_moe.py, TopKGate)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,18 @@ class ExpertsSpec:
     to be as many as it says; which token chooses what then follows from these numbers.
     """
 
+    gate: ExpertGate = "top_k"
+    """Which experts a token chooses by its scores. ``top_k``: the best of all. ``k_top_1``: the best of each of
+    ``top_k`` equal groups, weighed by its softmax there (Yang et al. 2021, M6-T). ``group_limited``: the best of those
+    ``top_groups`` groups, of ``num_groups``, whose best scores add up to most (DeepSeek-AI 2024, V3, section 2.1.2,
+    where a group is a node's experts).
+    """
+
+    num_groups: int = 1
+    top_groups: int = 1
+    capacity_rule: CapacityRule = "even_share"
+    """How slots are counted, see ``capacity``."""
+
     dispatch: Dispatch = "slots"
     """``slots``: every expert has as many rows as slots; ``exact``: as many as there are choices, none dropped."""
 
@@ -56,12 +73,44 @@ class ExpertsSpec:
         if self.shared_gate and not self.shared_ffn_hidden_size:
             rule, remedy = "there are no shared experts to weigh", "write shared_ffn_hidden_size, or leave it out"
             raise SpecError("model.experts.shared_gate", rule, remedy)
+        self._check_gate()
         if self.dispatch == "exact" and self.routing == "learned":
             raise SpecError(
                 "model.experts.dispatch",
                 "exact sizes follow the choices of tokens, and only a run knows what a learned router chooses",
                 "write routing: balanced, {skew: ...}, {shares: ...} or {trace: FILE}, or dispatch: slots",
             )
+
+    def _check_gate(self) -> None:
+        """Raise SpecError where a gate does not go with the rest."""
+        if self.gate != "top_k" and self.routing != "learned":
+            rule = f"{self.gate} chooses by scores, and the routing is forced"
+            raise SpecError(_GATE_KEY, rule, "write gate: top_k, or routing: learned")
+        if self.gate == "k_top_1" and self.num_experts % self.top_k:
+            rule = f"{self.num_experts} experts are no {self.top_k} equal groups"
+            raise SpecError(_GATE_KEY, rule, "choose a num_experts that top_k divides")
+        if self.gate == "k_top_1" and self.balance_loss:
+            rule, remedy = "k_top_1 is built without a balance loss", "leave it out, or write gate: top_k"
+            raise SpecError("model.experts.balance_loss", rule, remedy)
+        if self.gate != "group_limited":
+            if (self.num_groups, self.top_groups) != (1, 1):
+                rule, remedy = f"gate {self.gate} has no such groups", "leave it out, or write gate: group_limited"
+                raise SpecError("model.experts.num_groups", rule, remedy)
+            return
+        if self.num_experts % self.num_groups:
+            rule = f"{self.num_experts} experts are no {self.num_groups} equal groups"
+            raise SpecError("model.experts.num_groups", rule, f"write a divisor of {self.num_experts}")
+        in_groups = self.num_experts // self.num_groups * min(self.top_groups, self.num_groups)
+        if self.top_groups > self.num_groups or in_groups < self.top_k:
+            rule = f"{self.top_groups} of {self.num_groups} groups have {in_groups} experts"
+            rule += f", and a token goes to {self.top_k}"
+            least = -(-self.top_k * self.num_groups // self.num_experts)
+            raise SpecError("model.experts.top_groups", rule, f"write a number of {least} to {self.num_groups}")
+
+    @property
+    def group_limit(self) -> tuple[int, int] | None:
+        """Return the number of groups of experts, and of those that a token chooses from; None: from all experts."""
+        return (self.num_groups, self.top_groups) if self.gate == "group_limited" else None
 
     @property
     def is_forced(self) -> bool:
@@ -82,9 +131,19 @@ class ExpertsSpec:
             raise SpecError(_ROUTING_KEY, error.rule, error.remedy) from error
 
     def capacity(self, num_tokens: int) -> int:
-        """Return the slots of each expert for a rank's tokens: ceil(c T k / E), no more than tokens."""
-        share = Fraction(num_tokens * self.top_k, self.num_experts)
-        return min(num_tokens, ceil(Fraction(repr(self.capacity_factor)) * share))
+        """Return the slots of each expert for a rank's tokens, no more than tokens.
+
+        With T tokens, k choices, E experts and a factor c. ``even_share``: ceil(c T k / E). ``deepspeed``: the same,
+        and 8 at least (deepspeed/moe/sharded_moe.py). ``tutel``: k int(c ceil(T/E)) (tutel/impls/fast_dispatch.py).
+        ``hetumoe``: k ceil(c T / E) (hetu/v1/python/hetu/layers/TopGate.py).
+        """
+        factor, k = Fraction(repr(self.capacity_factor)), self.top_k
+        share = Fraction(num_tokens, self.num_experts)
+        slots = {
+            "even_share": ceil(factor * share * k), "deepspeed": max(ceil(factor * share * k), _LEAST_CAPACITY),
+            "tutel": k * max(1, int(factor * ceil(share))), "hetumoe": k * ceil(factor * share),
+        }  # fmt: skip
+        return min(num_tokens, slots[self.capacity_rule])
 
     def reached(self, num_tokens: int, forced: Routing | None = None) -> float:
         """Return how many experts a token reaches on the mean, of a rank's tokens; choices are forced or spread evenly.
