@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails
 from scenarios.errors import Origin, ScenarioError, nearest, suggestion
 from scenarios.reading.documents.other_names import name_elsewhere
 from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
-from scenarios.reading.schema.model import MODEL_SECTIONS, HuggingFaceModel, PresetModel
+from scenarios.reading.schema.model import MODEL_SECTIONS, ROUTING_FORMS, HuggingFaceModel, PresetModel
 from scenarios.reading.schema.values import Section
 
 SectionType = TypeVar("SectionType", bound=Section)
@@ -62,7 +62,7 @@ def _walk(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
 
 def _problem(document: Document, schema: type[Section], detail: ErrorDetails) -> ScenarioError:
     """Return one of pydantic's errors with origin, key, rule and remedy."""
-    location = tuple(part for part in detail["loc"] if not _is_form(part))
+    location = _without_forms(detail["loc"])
     is_union = _has_model(schema) and len(location) > 1 and location[0] == "model"
     path: KeyPath = (location[0], *location[2:]) if is_union else location  # [1] is the union's tag
     owner = _owner(schema, location, is_union=is_union)
@@ -72,9 +72,12 @@ def _problem(document: Document, schema: type[Section], detail: ErrorDetails) ->
     return ScenarioError(_origin(document, detail, path), dotted(path), rule, remedy)
 
 
-def _is_form(part: str | int) -> bool:
-    """Return whether a part of a location says in which form a value is written, and is no key: ``<mapping>``."""
-    return isinstance(part, str) and part.startswith("<")
+def _without_forms(location: KeyPath) -> KeyPath:
+    """Return a location without the parts that are no keys: the form in which a routing is written, behind its key."""
+    return tuple(
+        part for place, part in enumerate(location)
+        if not (part in ROUTING_FORMS and place and location[place - 1] == "routing")
+    )  # fmt: skip
 
 
 def _has_model(schema: type[Section]) -> bool:

@@ -86,13 +86,18 @@ class RoutingSection(Section):
     """Which step of a skew or a trace is taken, from 0."""
 
 
+ROUTING_FORMS: Final = ("<mapping>", "<word>")
+"""How a routing is written."""
+
+
 def _form_of_routing(value: object) -> str:
-    """Return which form a routing is written in: a mapping, or a word."""
-    return "<mapping>" if isinstance(value, dict | RoutingSection) else "<word>"
+    """Return which form a routing is written in."""
+    return ROUTING_FORMS[0] if isinstance(value, dict | RoutingSection) else ROUTING_FORMS[1]
 
 
 RoutingChoice = Annotated[
-    Annotated[RoutingSection, Tag("<mapping>")] | Annotated[RoutingWord, Tag("<word>")], Discriminator(_form_of_routing)
+    Annotated[RoutingSection, Tag(ROUTING_FORMS[0])] | Annotated[RoutingWord, Tag(ROUTING_FORMS[1])],
+    Discriminator(_form_of_routing),
 ]
 
 
