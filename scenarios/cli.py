@@ -4,6 +4,7 @@
 Exit codes: 0 done; 1 a threshold or check failed; 2 bad input; 130 ended by SIGINT (Ctrl-C), 143 by SIGTERM.
 """
 
+import gc
 import os
 import re
 import sys
@@ -175,6 +176,8 @@ def main(args: Sequence[str] | None = None) -> None:
         except OSError as error:
             _report(error)
             sys.exit(2)
+        finally:
+            gc.freeze()  # the process ends: all that still lives needs no last walk of the cycle collector
 
 
 def _report(error: OSError) -> None:

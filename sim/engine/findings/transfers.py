@@ -125,12 +125,15 @@ def _counter(run: SimulatedRun) -> Callable[[int, LinkOp], int]:
 def _keys(graph: Graph, times: TaskTimes, j: int) -> Ints:
     """Return under which key each call of an op went through the shared resources."""
     keys = np.full(len(times.nodes), _ALONE)
-    for row in np.flatnonzero(times.nodes >= 0).tolist():
-        node = int(times.nodes[row]) + j
-        if graph.kinds[node] == NodeKind.SHARED:
-            keys[row] = node
-        elif graph.kinds[node] == NodeKind.MEMBER and graph.joints[graph.joint_of[node]].shared:
-            keys[row] = -graph.joint_of[node] - 1
+    single = np.flatnonzero(times.nodes >= 0)
+    nodes = times.nodes[single] + j
+    kinds = np.array([graph.kinds[node] for node in nodes.tolist()], dtype=np.int64)
+    is_shared = kinds == NodeKind.SHARED
+    keys[single[is_shared]] = nodes[is_shared]
+    for row in np.flatnonzero(kinds == NodeKind.MEMBER).tolist():
+        joint = graph.joint_of[int(nodes[row])]
+        if graph.joints[joint].shared:
+            keys[single[row]] = -joint - 1
     return keys
 
 

@@ -1,7 +1,7 @@
 """A simulated run: when every op of every simulated rank ran."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
@@ -22,6 +22,9 @@ from sim.plan.words.program import Plan, Program, Task
 
 STEADY: Final = 1e-5
 """Steps whose periods differ by no more than this part are taken to be alike."""
+
+MOST_KEPT_NODES: Final = 1_000_000
+"""The times of a longer run are not kept, but made for one finding after the other: they would fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class SimulatedRun:
     repeated: Repeated | None = None
     simulate_whole: Callable[[], "SimulatedRun"] | None = field(default=None, repr=False)
     _memory: dict[tuple[int, Tier], MemoryUse] = field(default_factory=dict, repr=False)
+    _kept_times: dict[int, list[TaskTimes]] = field(default_factory=dict, repr=False)
 
     @property
     def num_events(self) -> int:
@@ -171,7 +175,7 @@ class SimulatedRun:
         """Return the longest time, over ranks, from a rank's first opening call to the end of its last op."""
         spans_s = [0.0]
         for rank in self.programs:
-            times = list(self.task_times(rank))
+            times = self.task_times(rank)
             begins_s = [t.starts_s.min() for t in times if t.task.traits.opens]
             spans_s += [max(t.ends_s.max() for t in times) - min(begins_s) + self._later_s] if begins_s else []
         return float(max(spans_s))
@@ -195,18 +199,37 @@ class SimulatedRun:
 
     # --- all ops of the step -------------------------------------------------------------------------------
 
-    def task_times(self, rank: int) -> Iterator[TaskTimes]:
-        """Yield the times of a simulated rank in the step, task by task in the order of first use."""
-        num_calls, origin_s = len(self.programs[rank].calls), self.origin_s
-        first = max(self.num_steps - 2, 0) * num_calls
-        for times in self._task_times(rank, range(first, first + num_calls)):
-            if self.num_steps == 1:
-                yield times
-            else:
-                starts_s, ends_s = times.starts_s - origin_s, times.ends_s - origin_s
-                yield replace(times, calls=times.calls - first, starts_s=starts_s, ends_s=ends_s)
+    def task_times(self, rank: int) -> Sequence[TaskTimes]:
+        """Return the times of a simulated rank in the step, task by task in the order of first use.
 
-    def window(self, rank: int) -> tuple[list[TaskTimes], tuple[Part, ...]]:
+        Every finding asks for them: those of runs that are not too long are kept.
+        """
+        if rank in self._kept_times:
+            return self._kept_times[rank]
+        origin_s, first = self.origin_s, self._shown_calls(rank).start
+        found = self._shown_times(rank)
+        if self.num_steps > 1:
+            found = [
+                replace(
+                    times, calls=times.calls - first, starts_s=times.starts_s - origin_s, ends_s=times.ends_s - origin_s
+                )
+                for times in found
+            ]
+        if len(self.loop.ends_s) <= MOST_KEPT_NODES:
+            self._kept_times[rank] = found
+        return found
+
+    def _shown_calls(self, rank: int) -> range:
+        """Return the calls of the step that is shown, counted over all steps."""
+        num_calls = len(self.programs[rank].calls)
+        first = max(self.num_steps - 2, 0) * num_calls
+        return range(first, first + num_calls)
+
+    def _shown_times(self, rank: int) -> list[TaskTimes]:
+        """Return the times of a rank in the step that is shown, counted from the begin of the first one."""
+        return list(self._task_times(rank, self._shown_calls(rank)))
+
+    def window(self, rank: int) -> tuple[Sequence[TaskTimes], tuple[Part, ...]]:
         """Return the times of a rank in all steps, and the parts of time that make up the step for it.
 
         It begins with its first op on its main stream; of a run with barriers when all begin. Of a plan that holds
@@ -217,12 +240,12 @@ class SimulatedRun:
             return tasks, self.repeated.parts(self.iteration_time_s - self._later_s)
         return tasks, (Part(begin_s, self.iteration_time_s),)
 
-    def _from_begin(self, rank: int) -> tuple[list[TaskTimes], float]:
+    def _from_begin(self, rank: int) -> tuple[Sequence[TaskTimes], float]:
         """Return the times of a rank in all steps, and when the step begins for it."""
         if self.plan.num_steps > 1:
-            return list(self.task_times(rank)), self._step_begin_s(rank, -2)
+            return self.task_times(rank), self._step_begin_s(rank, -2)
         if self.num_steps == 1:
-            return list(self.task_times(rank)), 0.0
+            return self.task_times(rank), 0.0
         num_calls = len(self.programs[rank].calls)
         begin_s = min(
             (
@@ -263,11 +286,7 @@ class SimulatedRun:
         """Return when the first op of the step began, over all ranks."""
         if self.num_steps == 1:
             return 0.0
-        found = []
-        for rank, program in self.programs.items():
-            first = (self.num_steps - 2) * len(program.calls)
-            found += [t.starts_s.min() for t in self._task_times(rank, range(first, first + len(program.calls)))]
-        return float(min(found, default=0.0))
+        return float(min((t.starts_s.min() for rank in self.programs for t in self._shown_times(rank)), default=0.0))
 
     @cached_property
     def _calls(self) -> dict[int, dict[str, "_Calls"]]:

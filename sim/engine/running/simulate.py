@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from time import perf_counter
 from typing import Final
@@ -145,8 +145,9 @@ class Simulation:
     def _standing_for_all(self, run: SimulatedRun, period: Steady, now: _Known, left_out: int) -> SimulatedRun:
         """Return a run as that of the whole step, of which it leaves out so many repetitions."""
         whole = partial(simulate, self.plan, now.pricing, fold=self.fold, coalesce=self.coalesce, repeat=False)
-        repeated = _repeated(run.programs, self._repetition_of(now, left_out), period, left_out)
-        return replace(run, repeated=repeated, simulate_whole=whole)
+        run.repeated = _repeated(run.programs, self._repetition_of(now, left_out), period, left_out)
+        run.simulate_whole = whole
+        return run
 
     def _repetition_of(self, now: _Known, left_out: int) -> Mapping[int, Repetition]:
         """Return what repeats in the program of every simulated rank once so many repetitions are left out."""
