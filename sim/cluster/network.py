@@ -209,9 +209,7 @@ class Network:
                 for row, devices in zip(batch.rows.tolist(), batch.devices, strict=True):
                     alone = replace(batch, devices=devices[None, :])
                     latencies_s[row] += self._in_turn_s(kind, num_bytes, cost, alone, pair_bytes)
-        rows, links = (np.concatenate([getattr(use, name) for use in uses]) for name in ("rows", "links"))
-        seconds, carried = (np.concatenate([getattr(use, name) for use in uses]) for name in ("seconds", "num_bytes"))
-        use = _link_use(rows, links, seconds, carried, self.topology.num_links)
+        use = uses[0] if len(uses) == 1 else _together(uses, self.topology.num_links)
         return replace(use, latencies_s=latencies_s)
 
     def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
@@ -454,6 +452,15 @@ def _link_use(rows: Ints, links: AnyInts, seconds: Floats, num_bytes: Floats, nu
     )
     kept = in_all > 0
     return LinkUse(cells[kept] // num_links, cells[kept] % num_links, in_all[kept], carried[kept])
+
+
+def _together(uses: Sequence[LinkUse], num_links: int) -> LinkUse:
+    """Return several uses as one, sorted by case and link."""
+    rows, links = np.concatenate([use.rows for use in uses]), np.concatenate([use.links for use in uses])
+    seconds, num_bytes = (
+        np.concatenate(parts) for parts in zip(*((u.seconds, u.num_bytes) for u in uses), strict=True)
+    )
+    return _link_use(rows, links, seconds, num_bytes, num_links)
 
 
 def _link_cost(latency_s: float, links: Ints, seconds: Floats) -> LinkCost:

@@ -11,6 +11,7 @@ that nothing else does (see ``sim.engine.folding.slack``).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -75,20 +76,29 @@ class Folding:
 
     def _fold(self, alike: int, activity: Activity) -> Activity:
         """Return what an activity and all that are like it demand of one link of each class, and of simulated ranks."""
-        assert self.link_class is not None
-        assert self.class_size is not None
         if not activity.demands:
             return activity
-        on_links = [(resource[1], seconds) for resource, seconds in activity.demands if is_link(resource)]
-        own = {self._simulated(resource): seconds for resource, seconds in activity.demands if not is_link(resource)}
-        links = np.array([link for link, _ in on_links], dtype=np.int64)
-        seconds = np.array([seconds for _, seconds in on_links])
-        classes = self.link_class[links]
-        kept = classes != NEVER_BINDS
-        names, places = np.unique(classes[kept], return_inverse=True)
-        shares = np.bincount(places.ravel(), seconds[kept] * alike / self.class_size[classes[kept]])
-        demands = tuple((("link", name), share) for name, share in zip(names.tolist(), shares.tolist(), strict=True))
+        own: dict[Resource, float] = {}
+        shares: dict[int, float] = {}
+        for resource, seconds in activity.demands:
+            if not is_link(resource):
+                own[self._simulated(resource)] = seconds
+            elif (name := self._class_of_link[resource[1]]) != NEVER_BINDS:
+                shares[name] = shares.get(name, 0.0) + seconds * alike / self._links_of_class[name]
+        demands = ((("link", name), share) for name, share in sorted(shares.items()))
         return Activity(activity.latency_s, (*own.items(), *demands), activity.occupancy_s)
+
+    @cached_property
+    def _class_of_link(self) -> Sequence[int]:
+        assert self.link_class is not None
+        classes: list[int] = self.link_class.tolist()
+        return classes
+
+    @cached_property
+    def _links_of_class(self) -> Sequence[int]:
+        assert self.class_size is not None
+        sizes: list[int] = self.class_size.tolist()
+        return sizes
 
     def _simulated(self, resource: Resource) -> Resource:
         """Return the resource of the rank that is simulated for the one whose resource this is."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.folding.refinement import Partition, Relation, coarsest_equitable
+from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load
 from sim.plan.words.op import Collective, CollectiveKind, Copy, Send
 
@@ -49,8 +50,8 @@ class _Facts:
 
     def _make_room(self, factor: int) -> None:
         if self.count * factor >= _MOST:
-            names, numbers = np.unique(self.numbers, return_inverse=True)
-            self.numbers, self.count = numbers.ravel(), len(names)
+            names, self.numbers = numbered(self.numbers)
+            self.count = len(names)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,7 +113,7 @@ class LikenessGraph:
         kept = ~self._left_out[load.links]
         if kept.any():
             parts = np.round(load.seconds[kept] / load.seconds.max(), 10)
-            labels = np.unique(parts, return_inverse=True)[1].ravel()
+            labels = numbered(parts)[1]
             rows = load.groups[kept]
             receivers = groups[:, 1][rows] if isinstance(op, Send | Copy) else None
             self._uses.append(_Use(users[rows], load.links[kept], labels, receivers, group_of))
@@ -137,7 +138,7 @@ class LikenessGraph:
         for use in self._uses:
             self._tell_owned(use, owner)
         codes = np.full(len(owner), NONE)
-        codes[owned] = np.unique(self._links.numbers[owned], return_inverse=True)[1].ravel()
+        codes[owned] = numbered(self._links.numbers[owned])[1]
         self._tell_owners(owner[owned], codes[owned])
         shared = np.flatnonzero(owner == _MANY)
         vertex = np.full(len(owner), NONE)
@@ -204,8 +205,8 @@ class LikenessGraph:
         """Return the colours of all vertices by what is known of each alone."""
         parts, first = [], 0
         for numbers in (self._ranks.numbers, self._groups.numbers, self._links.numbers[shared]):
-            names, colours = np.unique(numbers, return_inverse=True)
-            parts.append(first + colours.ravel())
+            names, colours = numbered(numbers)
+            parts.append(first + colours)
             first += len(names)
         return np.concatenate(parts)
 
@@ -217,8 +218,8 @@ class LikenessGraph:
         keys[owned] = colour[owner[owned]] * num_codes + 1 + codes[owned]
         keys[shared] = colour[vertex[shared]] * num_codes
         used = owned | shared
-        names, link_class = np.unique(keys[used], return_inverse=True)
-        keys[used] = link_class.ravel()
+        names, link_class = numbered(keys[used])
+        keys[used] = link_class
         groups_alike: dict[tuple[object, ...], Ints] = {}
         for (axes, members, _), group_of in self._group_of.items():
             alike = np.where(group_of >= 0, partition.multiplicity[colour[group_of]], 0)
@@ -227,7 +228,7 @@ class LikenessGraph:
             stands_for=partition.representative[colour[ranks]],
             multiplicity=partition.multiplicity[colour[ranks]],
             link_class=keys,
-            class_size=np.bincount(link_class.ravel(), minlength=len(names)),
+            class_size=np.bincount(link_class, minlength=len(names)),
             groups_alike=groups_alike,
         )
 

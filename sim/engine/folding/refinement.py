@@ -18,6 +18,8 @@ from itertools import count
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sim.engine.prices.numbering import numbered
+
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
@@ -91,7 +93,7 @@ def _incidence(num_vertices: int, relations: Sequence[Relation]) -> _Incidence:
     near, far, kinds, num_labels = [nothing], [nothing], [nothing], 0
     for index, relation in enumerate(relations):
         sources, targets, labels = _edges(index, num_vertices, relation)
-        names, numbers = np.unique(labels, return_inverse=True)
+        names, numbers = numbered(labels)
         seen_as = 2 * (num_labels + numbers)
         near += [targets, sources]
         far += [sources, targets]

@@ -19,6 +19,7 @@ from sim.cluster.nominal import library_on
 from sim.cluster.topology.links import LinkKind
 from sim.engine.prices.activity import Activity
 from sim.engine.prices.host import HostPricing, runs_on_host
+from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load, signature
 from sim.engine.prices.variation import Variation
 from sim.plan.facts.description import collective_bytes, kernel_work, pair_bytes, payload_bytes
@@ -225,9 +226,9 @@ class ClusterPricing:
         links = self.cluster.topology.links
         numbers = np.zeros(len(links), dtype=np.int64)
         for column in (links.kind, links.bandwidth_bytes_per_s, links.latency_s, links.message_s):
-            values, codes = np.unique(column, return_inverse=True)
-            numbers = numbers * len(values) + codes.ravel()
-        return np.unique(numbers, return_inverse=True)[1].ravel()
+            values, codes = numbered(column)
+            numbers = numbers * len(values) + codes
+        return numbered(numbers)[1]
 
     def network_links(self) -> NDArray[np.bool_]:
         """Return which links are beyond the adapters."""
@@ -287,7 +288,7 @@ def _same(exchange: Exchange) -> tuple[object, ...]:
 def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return a number per value, the same for values that are equal to ten digits of the largest."""
     scale = max(float(np.abs(values).max(initial=0.0)), 1e-300)
-    return np.unique(np.round(values / scale, 10), return_inverse=True)[1].ravel()
+    return numbered(np.round(values / scale, 10))[1]
 
 
 def _proportions(groups: NDArray[np.int64], use: LinkUse) -> bytes:
