@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Literal
 
 
@@ -35,6 +36,7 @@ class Stream:
     axis: str = ""
 
 
+@lru_cache(maxsize=1024)  # a plan has few streams, and every op names one
 def stream_of(name: str) -> Stream:
     """Return the stream of a name.
 
