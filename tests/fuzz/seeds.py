@@ -18,8 +18,9 @@ import yaml
 from costmodels.profile import packaged_entry
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
-from sim.moe.recorded import RecordedRouting, write_routing
+from sim.moe.recorded import RecordedRouting
 from sim.moe.routing import RoutingShape
+from sim.moe.routing_file import write_routing
 from sim.moe.skew import Skew
 from sim.plan.session.observations import RecordedStep, Recording
 from sim.plan.session.protocol import Seen

@@ -16,7 +16,7 @@ from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.loading import load_scenario, scenario_from_mapping
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.moe.errors import RoutingError
-from sim.moe.recorded import read_routing
+from sim.moe.routing_file import read_routing
 from sim.plan.errors import RecordingError
 from sim.plan.session.observations import read_recording
 from sim.training.spec.job import TrainingJob

@@ -1,5 +1,8 @@
 """From `model.experts.routing` to the way in which a step is routed."""
 
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 from scenarios.errors import ScenarioError
@@ -7,7 +10,7 @@ from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.schema.model import RoutingSection
 from sim.moe.errors import RoutingError
-from sim.moe.recorded import read_routing
+from sim.moe.recorded import RecordedRouting
 from sim.moe.routing import RoutingSource
 from sim.moe.skew import Skew
 from sim.moe.sources import Shares
@@ -37,7 +40,13 @@ def routing_of(document: Document, section: RoutingSection | RoutingWord, seed: 
     assert section.trace is not None
     key = (*_KEY, "trace")
     try:
-        return read_routing(named_file(document, key, section.trace, _HINT)).at(section.step)
+        return _read(named_file(document, key, section.trace, _HINT)).at(section.step)
     except RoutingError as error:
         where = (*_KEY, "step")
         raise ScenarioError(document.origin(where), ".".join(map(str, where)), error.rule, error.remedy) from error
+
+
+def _read(file: Path) -> RecordedRouting:
+    """Read a file with the reader that only few scenarios need: pyarrow is imported on demand."""
+    read: Callable[[Path], RecordedRouting] = import_module("sim.moe.routing_file").read_routing
+    return read(file)

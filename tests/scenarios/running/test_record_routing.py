@@ -9,7 +9,7 @@ from scenarios.errors import ScenarioError
 from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.executing.execution import ExecutionOptions, run
 from scenarios.workloads.steps.running import plan_of
-from sim.moe.recorded import read_routing
+from sim.moe.routing_file import read_routing
 from sim.plan.facts.description import collective_bytes
 from sim.plan.words.op import Collective
 from sim.plan.words.program import Plan

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from sim.moe.errors import RoutingError
-from sim.moe.recorded import COLUMNS, RecordedRouting, read_routing, write_routing
+from sim.moe.recorded import RecordedRouting
 from sim.moe.routing import RoutingShape
+from sim.moe.routing_file import COLUMNS, read_routing, write_routing
 from sim.moe.skew import Skew
 from traces.errors import TraceError
 

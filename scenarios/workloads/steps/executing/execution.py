@@ -28,7 +28,7 @@ from scenarios.workloads.steps.executing.routing import check_recordable, chosen
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.running.memory import memory_use
-from sim.moe.recorded import write_routing
+from sim.moe.routing_file import write_routing
 from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan
 from traces.comparison.compare import compare
