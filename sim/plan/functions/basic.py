@@ -377,9 +377,7 @@ def masked(*, causal: bool, window: int = 0) -> dict[str, Any]:
 def core_attention(
     t: TaskTracer,
     name: str,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    qkv: Sequence[Tensor],
     dropout_probability: float,
     *,
     window: int = 0,
@@ -390,6 +388,7 @@ def core_attention(
 
     ``window``: keys that a query sees at most. ``cap``: scores stay softly below it (Gemma 2). 0: without.
     """
+    q, k, v = qkv
     seen = masked(causal=True, window=window)  # products are made of all scores either way
     (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (heads_layout(q),), **seen)
     t.record((q, k), (scores,), _two_input_backward(f"{name}.scores", "attention_scores", q, k, seen))

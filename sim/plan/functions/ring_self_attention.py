@@ -17,6 +17,8 @@ from sim.plan.words.buffer import Kind
 from sim.plan.words.layout import PARTIAL, Layout
 from sim.plan.words.op import Direction
 
+Operands = tuple[Tensor, Tensor]
+
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
@@ -26,9 +28,13 @@ class _Blocks:
     degree: int
 
     def products(
-        self, t: TaskTracer, name: str, kernel: str, x: Tensor, held: Tensor, layout: Layout, kind: Kind, factor: float
+        self, t: TaskTracer, name: str, kernel: str, operands: Operands, layout: Layout, kind: Kind, factor: float
     ) -> Tensor:
-        """Return the sum, or the columns, of a kernel's products with the blocks of all ranks, which pass by."""
+        """Return the sum, or the columns, of a kernel's products of a tensor with the blocks of all ranks.
+
+        ``operands``: the tensor, and this rank's block, of those that pass by.
+        """
+        x, held = operands
         ring, y, shared = Ring(self.axis, Direction.FORWARD), list[Tensor](), {"ring": self.axis, "blocks": self.degree}
         for step in range(self.degree):
             label, coming = f"{name}.{step}" if step else name, held
@@ -79,11 +85,11 @@ def ring_self_attention(
 def _scores(t: TaskTracer, name: str, q: Tensor, k: Tensor, blocks: _Blocks) -> Tensor:
     """Return q k^T / sqrt(d) for the keys of all ranks."""
     factor = 1.0 / sqrt(q.shape[-1])
-    scores = blocks.products(t, name, "ring_scores", q, k, f.heads_layout(q), Kind.ACTIVATION, factor)
+    scores = blocks.products(t, name, "ring_scores", (q, k), f.heads_layout(q), Kind.ACTIVATION, factor)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         ds, label = f.only(gradients), f"{name}.backward"
-        dq = blocks.products(r, label, "ring_context", ds, k, q.layout, Kind.WORKSPACE, factor)
+        dq = blocks.products(r, label, "ring_context", (ds, k), q.layout, Kind.WORKSPACE, factor)
         return [dq, blocks.own_sum(r, f"{label}.keys", ds, q, k, factor)]
 
     t.record((q, k), (scores,), backward)
@@ -92,11 +98,11 @@ def _scores(t: TaskTracer, name: str, q: Tensor, k: Tensor, blocks: _Blocks) -> 
 
 def _context(t: TaskTracer, name: str, weights: Tensor, v: Tensor, blocks: _Blocks, layout: Layout) -> Tensor:
     """Return weights times the values of all ranks."""
-    y = blocks.products(t, name, "ring_context", weights, v, layout, Kind.ACTIVATION, 1.0)
+    y = blocks.products(t, name, "ring_context", (weights, v), layout, Kind.ACTIVATION, 1.0)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy, label = f.only(gradients), f"{name}.backward"
-        dw = blocks.products(r, label, "ring_scores", dy, v, weights.layout, Kind.WORKSPACE, 1.0)
+        dw = blocks.products(r, label, "ring_scores", (dy, v), weights.layout, Kind.WORKSPACE, 1.0)
         return [dw, blocks.own_sum(r, f"{label}.values", weights, dy, v, 1.0)]
 
     t.record((weights, v), (y,), backward)

@@ -9,32 +9,17 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sim.plan.functions.ring_self_attention import ring_self_attention
-from sim.plan.functions.rows import Rows
 from sim.plan.functions.tracing import TaskTracer, Tensor
-from sim.plan.words.mesh import Axes
-from sim.training.sequence.method import AXIS, Scoring, SequenceMethod, Shares
+from sim.training.sequence.blocks import BlockMethod
+from sim.training.sequence.method import AXIS, Scoring, Shares
 from sim.training.sequence.rules import check_blocks, check_keeps_scores, check_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RingSelfAttention(SequenceMethod):
+class RingSelfAttention(BlockMethod):
     """Keys, then values go around a ring."""
 
     name: ClassVar[str] = "ring_self_attention"
-
-    @property
-    def axes(self) -> Axes:
-        """Return the one axis."""
-        return ((AXIS, self.degree),)
-
-    def rows(self, num_tokens: int) -> Rows:
-        """Return a rank's block."""
-        return Rows(num_tokens // self.degree, num_tokens, cut_over=(AXIS,))
-
-    @property
-    def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Return block i of rank i."""
-        return tuple((index,) for index in range(self.degree))
 
     def check(self, shares: Shares) -> None:
         """Raise SpecError unless the ranks divide the tokens, and scores are kept."""

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sim.plan.functions import basic as f
-from sim.plan.functions.rows import Rows
 from sim.plan.functions.tracing import TaskTracer, Tensor
-from sim.plan.words.mesh import Axes
-from sim.training.sequence.method import AXIS, Scoring, SequenceMethod, Shares
+from sim.training.sequence.blocks import BlockMethod
+from sim.training.sequence.method import AXIS, Scoring, Shares
 from sim.training.sequence.rules import DEGREE_KEY, check_blocks, check_heads, check_tokens
 from sim.training.sequence.unshared import whole_attention
 
@@ -23,24 +22,10 @@ _HEADS: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ulysses(SequenceMethod):
+class Ulysses(BlockMethod):
     """Ranks that share out tokens, and in attention heads."""
 
     name: ClassVar[str] = "ulysses"
-
-    @property
-    def axes(self) -> Axes:
-        """Return the one axis."""
-        return ((AXIS, self.degree),)
-
-    def rows(self, num_tokens: int) -> Rows:
-        """Return a rank's block."""
-        return Rows(num_tokens // self.degree, num_tokens, cut_over=(AXIS,))
-
-    @property
-    def chunks(self) -> tuple[tuple[int, ...], ...]:
-        """Return block i of rank i."""
-        return tuple((index,) for index in range(self.degree))
 
     def check(self, shares: Shares) -> None:
         """Raise SpecError unless the ranks divide the tokens, and the heads of keys and values."""

@@ -41,9 +41,9 @@ class Unshared(SequenceMethod):
 
 def whole_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
     """Return attention of all queries to all keys and values of a sequence, which a rank has."""
-    q, k, v = qkv
     if scoring.fused:
+        q, k, v = qkv
         return f.flash_attention(t, name, q, k, v, window=scoring.window, causal=scoring.causal)
     return f.core_attention(
-        t, name, q, k, v, scoring.dropout, window=scoring.window, cap=scoring.cap, causal=scoring.causal
+        t, name, qkv, scoring.dropout, window=scoring.window, cap=scoring.cap, causal=scoring.causal
     )
