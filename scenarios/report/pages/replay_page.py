@@ -6,7 +6,7 @@ from typing import Final
 from costmodels.units import format_change, format_time
 from scenarios.report.blocks import Bars, Block, Card, Fact, Headline, Only, Piece, Section, Table
 from scenarios.report.pages.comparison_page import comparison_sections
-from scenarios.report.pages.trace_page import TimeParts, ranks_in_words, time_bars, warning_sections
+from scenarios.report.pages.recorded_parts import TimeParts, ranks_in_words, time_bars, warning_sections
 from scenarios.summaries.recorded.replay import RankParts, ReplayedRank, ReplaySummary
 from traces.comparison.compare import Comparison, difference_s
 

@@ -1,7 +1,6 @@
 """The report of a recording: where the time of its ranks goes, its longest kernels, its collectives, and its ops."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
@@ -17,42 +16,22 @@ from scenarios.report.blocks import (
     Only,
     Piece,
     Section,
-    Series,
     Table,
 )
-from scenarios.report.causes import COMPUTING, IDLE
 from scenarios.report.charts.op_lanes import timeline_lanes
+from scenarios.report.pages.recorded_parts import (
+    TimeParts,
+    part_in_words,
+    ranks_in_words,
+    time_bars,
+    warning_sections,
+)
 from scenarios.summaries.recorded.trace import RecordedCollective, RecordedRank, TraceSummary
 from traces.kineto.statistics import KernelTotal
 from traces.timeline import Timeline
 
 MAX_ROWS: Final = 16
 """Ranks, and kinds of collectives, that are listed and drawn."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeParts:
-    """The parts of a rank's time on its device, in seconds; they add up to its span."""
-
-    compute_s: float
-    exposed_communication_s: float
-    exposed_memory_s: float
-    idle_s: float
-
-    @property
-    def span_s(self) -> float:
-        """Return all of it."""
-        return self.compute_s + self.exposed_communication_s + self.exposed_memory_s + self.idle_s
-
-
-_LOOKS: Final[Sequence[tuple[Callable[[TimeParts], float], str, str]]] = (
-    (lambda parts: parts.compute_s, *COMPUTING),
-    (lambda parts: parts.exposed_communication_s, "communication that nothing hides", "#d9694f"),
-    (lambda parts: parts.exposed_memory_s, "copies and fills alone", "#7f8f4e"),
-    (lambda parts: parts.idle_s, *IDLE),
-)
-"""Each part of a rank's time, with its words and its colour."""
-
 ZOOMING: Final = "Point at an op to see its name and its time."
 
 
@@ -61,39 +40,17 @@ def trace_blocks(summary: TraceSummary, timeline: Timeline | None = None) -> tup
     return (
         Headline(summary.path, _subtitle(summary), _cards(summary), _title(summary), _facts(summary)),
         Section("Where the time goes", (Only("page", (_time_bars(summary.ranks),)), _rank_table(summary.ranks))),
-        *([] if timeline is None else [timeline_section(timeline)]),
+        *([] if timeline is None else [_timeline_section(timeline)]),
         *([Section("Longest on all devices", (_kernel_table(summary.kernels),))] if summary.kernels else []),
         *([Section("Collectives", (_collective_table(summary.collectives),))] if summary.collectives else []),
         *warning_sections([warning.text for warning in summary.warnings]),
     )
 
 
-def timeline_section(timeline: Timeline) -> Section:
+def _timeline_section(timeline: Timeline) -> Section:
     """Return the drawing of all ops of a recording."""
     lanes = timeline_lanes(timeline)
     return Section("Op by op", (Lanes(lanes),), note=lanes.note, handling=ZOOMING)
-
-
-def warning_sections(texts: Sequence[str]) -> list[Block]:
-    """Return what is doubtful about a recording, for a page; a terminal has it on standard error."""
-    rows = [(text,) for text in texts]
-    return [Only("page", (Section("Doubts", (Table(("what the files lack, or contradict",), rows),)),))] if rows else []
-
-
-def time_bars(chart_id: str, rows: Sequence[str], ranks: Sequence[TimeParts]) -> Bars:
-    """Return a bar per row with the parts of its time, in per cent of its span."""
-    series = []
-    for part_s, words, colour in _LOOKS:
-        shares = [part_s(parts) / (parts.span_s or 1.0) for parts in ranks]
-        if any(shares):
-            details = [_part(part_s(parts), parts.span_s) for parts in ranks]
-            series.append(Series(words, colour, [100 * share for share in shares], details))
-    return Bars(chart_id, rows, series, "percent of the span", ends_at=100)
-
-
-def ranks_in_words(count: int) -> str:
-    """Return a number of ranks in words: ``1 rank``, ``16 ranks``."""
-    return f"{count:,} rank{'s' if count != 1 else ''}"
 
 
 def _title(summary: TraceSummary) -> str:
@@ -167,16 +124,12 @@ def _rank_table(ranks: Sequence[RecordedRank]) -> Table:
     for rank in ranks[:MAX_ROWS]:
         hidden, held = rank.overlap_fraction, rank.peak_allocated_bytes
         rows.append((
-            f"{rank.rank}", format_time(rank.span_s), _part(rank.compute_s, rank.span_s),
-            _part(rank.communication_s, rank.span_s), "-" if hidden is None else format_percent(hidden),
-            _part(rank.memory_s, rank.span_s), _part(rank.idle_s, rank.span_s),
+            f"{rank.rank}", format_time(rank.span_s), part_in_words(rank.compute_s, rank.span_s),
+            part_in_words(rank.communication_s, rank.span_s), "-" if hidden is None else format_percent(hidden),
+            part_in_words(rank.memory_s, rank.span_s), part_in_words(rank.idle_s, rank.span_s),
             "-" if held is None else format_bytes(held),
         ))  # fmt: skip
     return Table(columns, rows, caption=_caption(len(ranks), "ranks"))
-
-
-def _part(part_s: float, whole_s: float) -> str:
-    return f"{format_time(part_s)} ({format_percent(part_s / whole_s)})" if whole_s else format_time(part_s)
 
 
 def _kernel_table(kernels: Sequence[KernelTotal]) -> Table:

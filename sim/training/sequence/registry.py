@@ -1,10 +1,9 @@
 """The methods that share sequences, by their names in scenarios."""
 
 from collections.abc import Callable, Mapping
-from inspect import signature
 from typing import Final, Literal
 
-from sim.training.errors import SpecError
+from sim.training.method_options import check_options
 from sim.training.sequence.key_exchange import AllGather, PointToPoint
 from sim.training.sequence.method import SequenceMethod
 from sim.training.sequence.ring_self_attention import RingSelfAttention
@@ -33,12 +32,5 @@ def sequence_method(name: SequenceMethodName, degree: int, options: Mapping[str,
     make = SEQUENCE_METHODS[name]
     if degree == 1:
         return Unshared()
-    own = signature(make).parameters
-    for option in options:
-        if option not in own:
-            raise SpecError(
-                f"parallel.context.{option}",
-                f"method {name} has no such option",
-                "leave it out, or write another method",
-            )
+    check_options("parallel.context", name, make, options)
     return make(degree=degree, **options)

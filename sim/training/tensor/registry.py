@@ -1,10 +1,9 @@
 """The tensor-parallel methods, by their names in scenarios."""
 
 from collections.abc import Callable, Mapping
-from inspect import signature
 from typing import Final, Literal
 
-from sim.training.errors import SpecError
+from sim.training.method_options import check_options
 from sim.training.tensor.method import TensorMethod
 from sim.training.tensor.one_dimensional import OneDimensional
 from sim.training.tensor.three_dimensional import ThreeDimensional
@@ -29,12 +28,5 @@ def tensor_method(name: TensorMethodName, degree: int, options: Mapping[str, obj
     Raises SpecError for an option that the method does not have.
     """
     make = TENSOR_METHODS[name]
-    own = signature(make).parameters
-    for option in options:
-        if option not in own:
-            raise SpecError(
-                f"parallel.tensor.{option}",
-                f"method {name} has no such option",
-                "leave it out, or write another method",
-            )
+    check_options("parallel.tensor", name, make, options)
     return make(degree=degree, **options)
