@@ -135,11 +135,12 @@ class _Queues:
 
     def __init__(self, timeline: Timeline, same_s: float) -> None:
         self._streams, self._rank, self._same_s = timeline.stream.codes, timeline.rank, same_s
-        self._order = np.lexsort((timeline.start_s, timeline.end_s, timeline.rank)).astype(np.int64)
+        start_s, end_s = _levelled(timeline.start_s, same_s), _levelled(timeline.end_s, same_s)
+        self._order = np.lexsort((start_s, end_s, timeline.rank)).astype(np.int64)
         self._own = np.empty(len(timeline), dtype=np.int64)
         self._own[self._order] = np.arange(len(timeline))
         self._left: dict[int, int] = {}
-        self._end_s: Floats = timeline.end_s[self._order]
+        self._end_s: Floats = end_s[self._order]
         self._first: Rows = np.searchsorted(timeline.rank[self._order], timeline.rank, "left")
         self._last = self._places_before(timeline)
         places = np.maximum(self._last, 0)
@@ -168,6 +169,19 @@ class _Queues:
             begin_s = timeline.start_s[first:end] + self._same_s
             places[first:end] = first + np.searchsorted(self._end_s[first:end], begin_s, "right") - 1
         return np.minimum(places, self._own - 1)
+
+
+def _levelled(times_s: Floats, same_s: float) -> Floats:
+    """Return times of which those that follow each other within ``same_s`` are equal: the first of them.
+
+    Without it an op of no duration could come before an op that ends, but for rounding, when it begins.
+    """
+    order = np.argsort(times_s, kind="stable")
+    ordered_s = times_s[order]
+    begins = np.flatnonzero(np.diff(ordered_s, prepend=-np.inf) > same_s)
+    levelled_s = np.empty_like(times_s)
+    levelled_s[order] = np.repeat(ordered_s[begins], np.diff(begins, append=len(times_s)))
+    return levelled_s
 
 
 class _Ends:

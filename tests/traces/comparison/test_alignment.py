@@ -55,6 +55,17 @@ def pairs_of(comparison: Comparison) -> set[tuple[int, int]]:
     return set(zip(ours.tolist(), theirs.tolist(), strict=True))
 
 
+@pytest.mark.parametrize("ends_s", [(1.0, 1.0), (np.nextafter(1.0, 2.0), 1.0), (1.0, np.nextafter(1.0, 2.0))])
+def test_an_op_of_no_duration_comes_after_the_op_that_ends_as_it_begins(ends_s: tuple[float, float]) -> None:
+    """The critical path goes through both, also where rounding lets the longer one end a little later."""
+    builder = TimelineBuilder()
+    for name, stream, start_s, end_s in (
+        ("product", "compute", 0.0, ends_s[0]), ("wait", "tp", ends_s[1], ends_s[1]), ("sum", "tp", ends_s[1], 2.0),
+    ):  # fmt: skip
+        builder.add(rank=0, stream=stream, name=name, kind=name, start_s=start_s, end_s=end_s, num_bytes=0)
+    assert critical_path_s(builder.build()) == pytest.approx({"product": 1.0, "sum": 1.0})
+
+
 @given(timelines)
 def test_a_timeline_differs_in_nothing_from_itself(timeline: Timeline) -> None:
     """Every op is aligned with itself by name, and nothing differs."""
