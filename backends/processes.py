@@ -136,7 +136,7 @@ def _script_hidden() -> Iterator[None]:
 # --- in a started process ----------------------------------------------------------------------------------
 
 
-def _work(connection: Connection, beat_s: float | None) -> None:
+def _work(connection: Connection, beat_s: float | None) -> NoReturn:
     """Do what is asked for until nothing more can come. The imports that the work needs come with the first of it."""
     line = Line(connection)
     Thread(target=_end_with_parent, name="parent watch", daemon=True).start()
@@ -146,6 +146,9 @@ def _work(connection: Connection, beat_s: float | None) -> None:
         while True:
             function, arguments = line.receive()
             function(line, *arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # nobody waits for more; Python and torch would take half a second of processor time to tidy up
 
 
 def _end_with_parent() -> NoReturn:
