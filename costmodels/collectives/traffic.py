@@ -34,7 +34,7 @@ up to g, a the largest that divides every node's ranks (p in a single node); [x]
 n: full tensor (all_reduce, broadcast, reduce), gathered output, un-scattered input, one rank's send buffer
 (all_to_all). The ring visits the ranks node by node, so it leaves each node once. In one node, with one rank per
 node, and in equal nodes of a power of two ranks these are exactly the bytes of the step lists (the tree sends fewer);
-recursive and Bruck's algorithms on other nodes are charged no less than theirs.
+recursive and Bruck's algorithms on other nodes are charged no less than the steps of any one node.
 
 Sources: Thakur et al. 2005 (ring, recursive doubling and halving, pairwise); Bruck et al. 1997; Sanders et al. 2009
 (double binary tree); Klenk et al. 2020 (in-switch: every rank supplies its n and multicasts its reduced n/g, as NCCL's
