@@ -9,7 +9,8 @@ CALIBRATE ?= yes
 BIN := .venv/bin
 RUNS := .venv/.runs
 STAMP := .venv/.installed
-INSTALL := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+# Compiling every file of torch at once takes half of the time; Python compiles what it imports when it first does
+INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 SIMULATE := $(BIN)/simulate
 CALIBRATED := $(if $(filter yes,$(CALIBRATE)),$(OUT)/this-machine.yaml)
 PROFILE := $(if $(CALIBRATED),--set cluster.profile=$(abspath $(CALIBRATED)))

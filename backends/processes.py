@@ -11,11 +11,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing import get_all_start_methods, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
 from threading import Lock, Thread
 from types import ModuleType
@@ -74,10 +75,14 @@ class LocalProcess:
 
 
 @contextmanager
-def local_processes(count: int, *, beat_s: float | None = None) -> Iterator[list[LocalProcess]]:
+def local_processes(
+    count: int, *, beat_s: float | None = None, imported: Sequence[str] = ()
+) -> Iterator[list[LocalProcess]]:
     """Yield ``count`` processes. At the end of the block all are gone: after an error at once, else when they are idle.
 
     ``beat_s``: each process sends ``BEAT`` at this interval, from before its work is imported until it ends.
+    ``imported``: modules that the work needs and that take long to import. A server imports them once, stays until this
+    process ends, and forks all processes that ask for modules; it knows the modules and the environment of the first.
 
         with local_processes(2) as found:
             found[0].begin(answer, 6, 7)  # answer(line, 6, 7) sends what it finds through line
@@ -87,7 +92,7 @@ def local_processes(count: int, *, beat_s: float | None = None) -> Iterator[list
     started: list[LocalProcess] = []
     try:
         for _ in range(count):
-            started.append(_started(beat_s))
+            started.append(_started(beat_s, imported))
         yield started
         for each in started:
             each.line.close()
@@ -101,10 +106,13 @@ def local_processes(count: int, *, beat_s: float | None = None) -> Iterator[list
             each.process.join()
 
 
-def _started(beat_s: float | None) -> LocalProcess:
-    context = get_context("spawn")
+def _started(beat_s: float | None, imported: Sequence[str]) -> LocalProcess:
+    context: SpawnContext | ForkServerContext = get_context("spawn")
+    if imported and "forkserver" in get_all_start_methods():
+        context = get_context("forkserver")
+        context.set_forkserver_preload(list(imported))
     ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, beat_s), daemon=True)
+    process: BaseProcess = context.Process(target=_work, args=(theirs, beat_s), daemon=True)
     with _interrupts_held(), _script_hidden():
         process.start()
     theirs.close()  # so that the end of the process is the end of the line

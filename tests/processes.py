@@ -48,14 +48,19 @@ def children(parent: int) -> list[int]:
 
 
 def workers(parent: int) -> list[int]:
-    """Return the processes that a process has started to work for it, oldest first."""
-    return [pid for pid in children(parent) if is_worker(pid)]
+    """Return the processes that work for a process, oldest first: its own, and those of a server that forks for it."""
+    own = [pid for pid in children(parent) if is_worker(pid)]
+    return [worker for pid in own for worker in (children(pid) if _forks(pid) else [pid])]
+
+
+def _forks(pid: int) -> bool:
+    return "forkserver" in Path(f"/proc/{pid}/cmdline").read_text()
 
 
 def is_worker(pid: int) -> bool:
     """Return whether a process exists and is one that was started to work for another."""
     try:
-        return "spawn_main" in Path(f"/proc/{pid}/cmdline").read_text()
+        return any(start in Path(f"/proc/{pid}/cmdline").read_text() for start in ("spawn_main", "forkserver"))
     except OSError:
         return False
 

@@ -70,7 +70,7 @@ class LocalRanks:
     def __enter__(self) -> Self:
         store, port = served_store()
         self._started.callback(_let_go, store)  # it serves until all ranks are gone
-        self._processes = self._started.enter_context(local_processes(self.size, beat_s=LOOK_S))
+        self._processes = self._started.enter_context(local_processes(self.size, beat_s=LOOK_S, imported=[__name__]))
         for rank, process in enumerate(self._processes):
             member = JobMember(
                 rank=rank, size=self.size, local_rank=rank, local_size=self.size, address="localhost", port=port,
