@@ -8,6 +8,7 @@ from costmodels.kernels.attention import ATTENTION_KERNELS
 from costmodels.kernels.blocks import BLOCK_KERNELS
 from costmodels.kernels.elementwise import ELEMENTWISE_KERNELS
 from costmodels.kernels.exact_moe import EXACT_MOE_KERNELS
+from costmodels.kernels.expert_gates import EXPERT_GATE_KERNELS
 from costmodels.kernels.float8 import FLOAT8_KERNELS
 from costmodels.kernels.gemm import GEMM_KERNELS
 from costmodels.kernels.gemm_parts import GEMM_PART_KERNELS
@@ -34,6 +35,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *MOE_KERNELS,
             *RING_SCORE_KERNELS,
             *EXACT_MOE_KERNELS,
+            *EXPERT_GATE_KERNELS,
         )
     }
 )

@@ -84,7 +84,7 @@ def products(shape: GemmShape, inputs: Sequence[TensorSpec], outputs: Sequence[T
 # --- choice, dispatch, combination ---------------------------------------------------------------------------------
 
 
-def _route_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+def route_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return weights, experts and slots of logits[..., E]."""
     (logits,) = inputs
     top_k = attributes["top_k"]
@@ -97,10 +97,11 @@ def _route_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tupl
 
 def _route_in_groups_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return the same where each choice is from a group of its own."""
-    return _route_outputs(inputs, {**attributes, "num_groups": attributes["top_k"]})
+    return route_outputs(inputs, {**attributes, "num_groups": attributes["top_k"]})
 
 
-def _route_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+def route_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the gradient of the logits, given that of the weights, and what was chosen."""
     gradient, logits, experts = inputs
     require(gradient.shape == experts.shape, "every choice has a weight and an expert", gradient, experts)
     return (logits,)
@@ -232,15 +233,15 @@ MOE_KERNELS = (
     ),
     Kernel("gate_tokens", "elementwise", (2, 2), _gate_tokens_outputs, streaming(1)),
     Kernel("gate_tokens_backward", "elementwise", (3, 3), _gate_tokens_backward_outputs, streaming(4)),
-    Kernel("route", "elementwise", (1, 1), _route_outputs, routing(0, 20, ROUTING_KERNELS)),
+    Kernel("route", "elementwise", (1, 1), route_outputs, routing(0, 20, ROUTING_KERNELS)),
     Kernel("route_k_top_1", "elementwise", (1, 1), _route_in_groups_outputs, routing(0, 20, ROUTING_KERNELS)),
-    Kernel("route_group_limited", "elementwise", (1, 1), _route_outputs, routing(0, 25, GROUP_LIMITED_KERNELS)),
+    Kernel("route_group_limited", "elementwise", (1, 1), route_outputs, routing(0, 25, GROUP_LIMITED_KERNELS)),
     Kernel(
-        "route_k_top_1_backward", "elementwise", (3, 3), _route_backward_outputs,
+        "route_k_top_1_backward", "elementwise", (3, 3), route_backward_outputs,
         routing(1, 8, ROUTING_BACKWARD_KERNELS),
     ),
     Kernel(
-        "route_backward", "elementwise", (3, 3), _route_backward_outputs, routing(1, 8, ROUTING_BACKWARD_KERNELS)
+        "route_backward", "elementwise", (3, 3), route_backward_outputs, routing(1, 8, ROUTING_BACKWARD_KERNELS)
     ),
     Kernel("dispatch", "elementwise", (2, 2), _dispatch_outputs, _permuting),
     Kernel("dispatch_backward", "elementwise", (2, 2), _dispatch_backward_outputs, _summing),

@@ -191,6 +191,26 @@ GATES = {
         },
         data_degree=2, expert_degree=2, tensor_degree=2, sequence_parallel=True,
     ),
+    "switch, ep4": training(
+        model={**MIXTURE, "experts": experts(gate="switch", top_k=1, balance_loss=0.3)},
+        data_degree=4, expert_degree=4, batch=(8, 1),
+    ),
+    "gshard, ep2 x dp2": training(
+        model={**MIXTURE, "experts": experts(gate="gshard", balance_loss=0.3)}, data_degree=4, expert_degree=2,
+        batch=(8, 2), recompute="full",
+    ),
+    "gshard, ep2 x cp2": training(
+        model={**MIXTURE, "experts": experts(gate="gshard")}, data_degree=2, expert_degree=2, context_degree=2,
+        batch=(4, 2),
+    ),
+    "expert_choice, ep2 x tp2 sp": training(
+        model={**MIXTURE, "experts": experts(gate="expert_choice")}, data_degree=2, expert_degree=2,
+        tensor_degree=2, sequence_parallel=True,
+    ),
+    "hash, ep2 x pp2": training(
+        model={**MIXTURE, "experts": experts(gate="hash", top_k=1, shared_ffn_hidden_size=8)}, data_degree=2,
+        expert_degree=2, pipeline={"degree": 2},
+    ),
 }  # fmt: skip
 """Other gates than that of the k best of all experts."""
 

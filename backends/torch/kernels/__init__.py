@@ -9,6 +9,7 @@ from backends.torch.kernels.blocks import BLOCK_KERNELS
 from backends.torch.kernels.context import DTYPES, KernelContext, KernelFunction, RankContext
 from backends.torch.kernels.elementwise import ELEMENTWISE_KERNELS
 from backends.torch.kernels.exact_moe import EXACT_MOE_KERNELS
+from backends.torch.kernels.expert_gates import EXPERT_GATE_KERNELS
 from backends.torch.kernels.float8 import FLOAT8_KERNELS
 from backends.torch.kernels.gemm import GEMM_KERNELS
 from backends.torch.kernels.gemm_parts import GEMM_PART_KERNELS
@@ -32,6 +33,7 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         **MOE_KERNELS,
         **RING_SCORE_KERNELS,
         **EXACT_MOE_KERNELS,
+        **EXPERT_GATE_KERNELS,
     }
 )
 

@@ -109,8 +109,7 @@ def route_group_limited(_: KernelContext, inputs: Sequence[Tensor], attributes: 
 
 def _numbered(experts: Tensor, num_experts: int, attributes: Attributes) -> tuple[Tensor, Tensor]:
     """Return the experts of all choices, and the slots of these."""
-    slots = _slots(experts.flatten(0, -2), num_experts, attributes["capacity"]).view(experts.shape)
-    return experts.to(torch.int32), slots.to(torch.int32)
+    return experts.to(torch.int32), first_come_slots(experts, num_experts, attributes["capacity"])
 
 
 def forced_experts(logits: Tensor, counts: Sequence[int], top_k: int) -> Tensor:
@@ -138,20 +137,27 @@ def _in_groups(logits: Tensor, num_groups: int) -> Tensor:
     return logits.reshape(*logits.shape[:-1], num_groups, -1)
 
 
-def _slots(experts: Tensor, num_experts: int, capacity: int) -> Tensor:
-    """Return the slot of every choice of experts[T, k]: first come, first served, all first choices before second."""
-    flat = experts.T.flatten()
+def first_come_slots(experts: Tensor, num_experts: int, capacity: int) -> Tensor:
+    """Return the slot, int32, of every choice of experts[..., k]: all first choices are served before second ones.
+
+    A choice of no expert, of number ``num_experts``, gets none.
+    """
+    flat = experts.flatten(0, -2).T.flatten()
     order = flat.argsort(stable=True)
-    counts = flat.bincount(minlength=num_experts)
+    counts = flat.bincount(minlength=num_experts + 1)
     starts = counts.cumsum(0) - counts
     places = torch.empty_like(flat)
     places[order] = torch.arange(flat.numel(), device=flat.device) - starts[flat[order]]
-    slots = torch.where(places < capacity, flat * capacity + places, num_experts * capacity)
-    return slots.view(experts.shape[1], -1).T.contiguous()
+    found = (places < capacity) & (flat < num_experts)
+    slots = torch.where(found, flat * capacity + places, num_experts * capacity)
+    return slots.view(experts.shape[-1], -1).T.contiguous().view(experts.shape).to(torch.int32)
 
 
 def route_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the gradient of the logits, of the weights and of the loss that keeps experts equally busy."""
+    """Return the gradient of the logits, of the weights and of the loss that keeps experts equally busy.
+
+    ``balanced_choices``: how many of a token's choices count in that loss, the first; left out: all.
+    """
     gradient, logits, chosen = inputs
     experts = chosen.long()
     weights = choice_weights(logits, experts)
@@ -162,7 +168,8 @@ def route_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attri
         change = torch.zeros_like(logits).scatter_add_(-1, experts, of_chosen)
     if attributes["balance_loss"]:
         num_experts = logits.shape[-1]
-        parts = experts.flatten().bincount(minlength=num_experts).to(logits.dtype) / experts.numel()
+        counted = experts[..., : attributes.get("balanced_choices")]
+        parts = counted.flatten().bincount(minlength=num_experts).to(logits.dtype) / counted.numel()
         shares = logits.softmax(-1)
         pull = shares * (parts - (shares * parts).sum(-1, keepdim=True))
         change += attributes["balance_loss"] * num_experts * pull

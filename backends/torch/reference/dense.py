@@ -16,8 +16,16 @@ from torch.nn import functional as nn
 
 from backends.torch.kernels import DTYPES
 from backends.torch.reference.experts import expert_shapes, through_experts
+from backends.torch.reference.gates import GateInputs
 from backends.torch.reference.latent import latent_qkv, latent_shapes
-from backends.torch.values.randomness import dropout_key, initial_normal, kept_by_dropout, token_ids
+from backends.torch.values.randomness import (
+    dropout_key,
+    expert_draws,
+    hashed_experts,
+    initial_normal,
+    kept_by_dropout,
+    token_ids,
+)
 from sim.training.layers.rank_routing import forced_of_replicas
 from sim.training.spec.job import DenseTraining
 from sim.training.spec.models.model import TransformerSpec
@@ -209,7 +217,8 @@ class DenseModel:
                 y, balance = through_experts(
                     self._spec, self.parameters, f"layer{i}", normed,
                     microbatch_size=self.job.training.microbatch_size,
-                    chunks=self.job.parallel.sequence.chunks, forced=forced_of_replicas(self.job, i),
+                    chunks=self.job.parallel.sequence.chunks, inputs=self._gate_inputs(f"layer{i}.route"),
+                    forced=forced_of_replicas(self.job, i),
                 )  # fmt: skip
                 self.balance.append(balance)
                 x = x + self._dropped(self._post_norm(y, f"layer{i}.post_norm2"), f"layer{i}.mlp_out", batch_dim=1)
@@ -232,6 +241,14 @@ class DenseModel:
             first_sample=0, num_samples=self.job.training.global_batch_size,
             positions=torch.arange(m.sequence_length, device=self.device) + shift, vocab_size=m.vocab_size,
         )  # fmt: skip
+
+    def _gate_inputs(self, salt: str) -> GateInputs:
+        """Return what a layer's gate may read besides scores, of all tokens of the global batch."""
+        job, positions = self.job, torch.arange(self._spec.sequence_length, device=self.device)
+        batch = job.training.global_batch_size
+        draws = expert_draws(job.seed, self.step, salt, first_sample=0, num_samples=batch, positions=positions)
+        assert self._spec.experts is not None
+        return GateInputs(hashed_experts(job.seed, salt, self._tokens(0), self._spec.experts.num_experts), draws)
 
     def _dropped(self, x: Tensor, salt: str, *, batch_dim: int) -> Tensor:
         probability = self._spec.dropout

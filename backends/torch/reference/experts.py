@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as nn
 
-from sim.moe.choices import forced_choices
+from backends.torch.reference.gates import GateInputs, weights_of_experts
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.model import TransformerSpec
 
@@ -24,8 +24,8 @@ def expert_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
     assert spec is not None
     gates = () if model.family == "gpt" else (2,)
     f, shared = spec.ffn_hidden_size, spec.shared_ffn_hidden_size
-    shapes: dict[str, tuple[int, ...]] = {
-        "router.weight": (h, spec.num_experts),
+    shapes: dict[str, tuple[int, ...]] = {"router.weight": (h, spec.num_experts)} if spec.traits.has_scores else {}
+    shapes |= {
         "experts.fc1.weight": (spec.num_experts, h, *gates, f), "experts.fc2.weight": (spec.num_experts, f, h),
     }  # fmt: skip
     if shared:
@@ -41,12 +41,14 @@ def through_experts(
     *,
     microbatch_size: int,
     chunks: Sequence[Sequence[int]],
+    inputs: GateInputs,
     forced: Sequence[Sequence[int]] = (),
 ) -> tuple[Tensor, Tensor]:
     """Return what a layer's experts make of x[s, b, h], of all samples of a global batch.
 
     Beside it what they add to the loss, the mean over micro-batches and the ranks that share their sequences.
     ``chunks``: which equal chunks of a sequence each of these ranks has.
+    ``inputs``: of the gate, [s, b], beside the scores.
     ``forced``: how often each data-parallel rank, of which each has a micro-batch in turn, chooses each expert.
     """
     assert model.experts is not None
@@ -57,7 +59,11 @@ def through_experts(
     columns, balances = [], []
     for turn, samples in enumerate(torch.split(x, microbatch_size, 1)):
         counts = forced[turn % len(forced)] if forced else ()
-        found = [_routed(model.experts, p, samples[tokens].flatten(0, 1), activation, counts) for tokens in owned]
+        columns_of = slice(turn * microbatch_size, (turn + 1) * microbatch_size)
+        found = [
+            _routed(model.experts, p, samples[tokens].flatten(0, 1), activation, inputs.of(tokens, columns_of), counts)
+            for tokens in owned
+        ]
         columns.append(torch.cat([y.view(-1, *samples.shape[1:]) for y, _ in found])[in_order])
         balances += [balance for _, balance in found]
     y = torch.cat(columns, 1)
@@ -74,60 +80,27 @@ def _tokens_of_ranks(num_tokens: int, chunks: Sequence[Sequence[int]]) -> list[T
 
 
 def _routed(
-    spec: ExpertsSpec, p: Mapping[str, Tensor], x: Tensor, activation: Activation, forced: Sequence[int]
+    spec: ExpertsSpec,
+    p: Mapping[str, Tensor],
+    x: Tensor,
+    activation: Activation,
+    inputs: GateInputs,
+    forced: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted outputs of the experts that tokens x[T, h] are routed to and have a slot for them.
 
     Beside it, E times the sum over experts of mean share and part of the choices: 1 where experts are equally busy.
     """
-    scores = x @ p["router.weight"]
-    shares = scores.softmax(-1)
-    if forced:
-        chosen = torch.from_numpy(forced_choices(forced, len(x))).to(x.device)
-    elif spec.routing == "balanced":
-        chosen = (torch.arange(len(x) * spec.top_k, device=x.device) % spec.num_experts).view(len(x), -1)
-    else:
-        chosen = _best_of_groups(spec, scores).argsort(-1, descending=True)[:, : spec.top_k]
-    weights = shares.gather(1, chosen)
-    if spec.gate == "k_top_1":
-        chosen, weights = _best_of_each(spec, scores)
-    elif spec.top_k > 1:
-        weights = weights / weights.sum(1, keepdim=True)
-    capacity = len(x) if spec.dispatch == "exact" else spec.capacity(len(x))
-    kept = _kept(chosen, spec.num_experts, capacity)
+    scores = x @ p["router.weight"] if spec.traits.has_scores else x.new_zeros(len(x), spec.num_experts)
+    weights = weights_of_experts(spec, scores, inputs, forced)
     y = torch.zeros_like(x)
     for expert in range(spec.num_experts):
-        tokens, choice = ((chosen == expert) & kept).nonzero(as_tuple=True)
+        tokens = weights.kept[:, expert].nonzero(as_tuple=True)[0]
         hidden = activation(x[tokens], p["experts.fc1.weight"][expert])
-        y = y.index_add(0, tokens, weights[tokens, choice, None] * (hidden @ p["experts.fc2.weight"][expert]))
-    asked = torch.stack([(chosen == expert).to(x.dtype).mean() for expert in range(spec.num_experts)])
-    return y, spec.num_experts * (shares.mean(0) * asked).sum()
-
-
-def _best_of_each(spec: ExpertsSpec, scores: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the best expert of each of k groups of scores[T, E], and its softmax in the group, [T, k]."""
-    size = spec.num_experts // spec.top_k
-    found = [part.softmax(1).max(1) for part in torch.split(scores, size, 1)]
-    chosen = torch.stack([best.indices + group * size for group, best in enumerate(found)], 1)
-    return chosen, torch.stack([best.values for best in found], 1)
-
-
-def _best_of_groups(spec: ExpertsSpec, scores: Tensor) -> Tensor:
-    """Return scores[T, E] with those of the groups left out that no expert is chosen from."""
-    if spec.gate != "group_limited":
-        return scores
-    size, counted = spec.num_experts // spec.num_groups, max(1, spec.top_k // spec.top_groups)
-    parts = torch.split(scores, size, 1)
-    sums = torch.stack([part.sort(1, descending=True).values[:, :counted].sum(1) for part in parts], 1)
-    least = sums.sort(1, descending=True).values[:, spec.top_groups - 1, None]
-    return torch.where((sums >= least).repeat_interleave(size, 1), scores, -torch.inf)
-
-
-def _kept(chosen: Tensor, num_experts: int, capacity: int) -> Tensor:
-    """Return which choices [T, k] find a slot: all first choices are served before all second ones, in token order."""
-    in_turn: Tensor = nn.one_hot(chosen.T.flatten(), num_experts)
-    place: Tensor = (in_turn.cumsum(0) * in_turn).sum(1)
-    return (place <= capacity).view(chosen.shape[1], -1).T
+        of_expert = weights.values[tokens, expert, None] * (hidden @ p["experts.fc2.weight"][expert])
+        y = y.index_add(0, tokens, of_expert)
+    parts = weights.asked.sum(0).to(x.dtype) / weights.asked.sum()
+    return y, spec.num_experts * (scores.softmax(-1).mean(0) * parts).sum()
 
 
 def _swiglu(x: Tensor, weight: Tensor) -> Tensor:

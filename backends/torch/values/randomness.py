@@ -1,4 +1,4 @@
-"""What a run draws at random: parameters, tokens, dropout masks. The reference draws the same."""
+"""What a run draws at random: parameters, tokens, dropout masks, experts. The reference draws the same."""
 
 from collections.abc import Sequence
 from math import prod
@@ -27,8 +27,23 @@ def token_ids(
     vocab_size: int,
 ) -> Tensor:
     """Return the token ids [positions, samples] of some samples of a step's global batch."""
+    return integers(key_of("tokens", seed, step), _places(first_sample, num_samples, positions), vocab_size)
+
+
+def expert_draws(seed: int, step: int, salt: str, *, first_sample: int, num_samples: int, positions: Tensor) -> Tensor:
+    """Return float64 numbers [positions, samples] in [0, 1) by which a gate draws, of tokens of a step's batch."""
+    return uniform(key_of("experts", seed, step, salt), _places(first_sample, num_samples, positions))
+
+
+def hashed_experts(seed: int, salt: str, ids: Tensor, num_experts: int) -> Tensor:
+    """Return the fixed expert, int64, of every token id."""
+    return integers(key_of("hash", seed, salt), ids, num_experts)
+
+
+def _places(first_sample: int, num_samples: int, positions: Tensor) -> Tensor:
+    """Return a number for each token [positions, samples] of a step's global batch."""
     samples = torch.arange(first_sample, first_sample + num_samples, dtype=torch.int64, device=positions.device)
-    return integers(key_of("tokens", seed, step), (samples[None, :] << 32) + positions[:, None], vocab_size)
+    return (samples[None, :] << 32) + positions[:, None]
 
 
 def kept_by_dropout(

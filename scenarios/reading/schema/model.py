@@ -6,7 +6,8 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
-from sim.training.spec.models.experts import CapacityRule, Dispatch, ExpertGate, RoutingWord
+from sim.training.spec.models.experts import CapacityRule, Dispatch, RoutingWord
+from sim.training.spec.models.gates import ExpertGate
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 LayersOrZero = Annotated[int, Field(ge=0, le=10_000)]
@@ -122,8 +123,9 @@ class ExpertsSection(Section):
     as often to each expert as it says.
     """
     gate: ExpertGate = "top_k"
-    """`top_k`: the experts of the highest scores; `k_top_1`: the best of each of top_k groups; `group_limited`: of the
-    best groups alone.
+    """`top_k`: the experts of the highest scores; `switch`: the one best; `gshard`: two, the second at random;
+    `k_top_1`: the best of each of top_k groups; `group_limited`: of the best groups alone; `expert_choice`: experts
+    choose tokens; `hash`: a fixed expert of each word.
     """
     num_groups: Groups = 1
     """group_limited: equal groups of experts, as those of a node."""

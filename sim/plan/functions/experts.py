@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from sim.plan.errors import LayoutError
 from sim.plan.functions.basic import only, summed_layout
 from sim.plan.functions.linear import Products, WeightGradient, input_gradient_layout
+from sim.plan.functions.rows import Rows as TokenRows
 from sim.plan.functions.tracing import Gradients, Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Kind
 from sim.plan.words.layout import PARTIAL, Layout, Shard
@@ -68,10 +69,7 @@ def route(
 
 def route_in_groups(t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int) -> Routes:
     """Return the choice of the best expert in each of ``top_k`` groups, weighed by its softmax there."""
-    weights, experts, slots = t.compute(
-        name, "route_k_top_1", (logits,), (logits.layout,) * 3, labels=("weights", "experts", "slots"),
-        top_k=top_k, capacity=capacity,
-    )  # fmt: skip
+    weights, experts, slots = _choice(t, name, "route_k_top_1", logits, top_k=top_k, capacity=capacity)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
@@ -94,13 +92,56 @@ def route_limited(
     return _routed(t, name, "route_group_limited", logits, balance_loss, top_k=top_k, capacity=capacity, **groups)
 
 
+def route_drawn(
+    t: TaskTracer, name: str, logits: Tensor, rows: TokenRows, *, capacity: int, balance_loss: float
+) -> Routes:
+    """Return the two best experts of each token, of which the second gets a slot at random (``gate: gshard``).
+
+    ``rows``: which tokens of their sequences these are. In the balance loss first choices count alone.
+    """
+    weights, experts, slots = _choice(
+        t, name, "route_gshard", logits, top_k=2, capacity=capacity, salt=name, **rows.attributes
+    )
+    record_choice(t, name, logits, weights, experts, balance_loss, balanced_choices=1)
+    return Routes(weights, slots, logits.shape[-1], capacity)
+
+
+def route_by_experts(t: TaskTracer, name: str, logits: Tensor, *, capacity: int) -> Routes:
+    """Return the tokens that experts choose, ``capacity`` each; the weights are the softmax over all experts."""
+    weights, slots = t.compute(
+        name, "route_expert_choice", (logits,), (logits.layout,) * 2, labels=("weights", "slots"), capacity=capacity
+    )
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "route_expert_choice_backward", (only(gradients), logits, slots), (logits.layout,),
+            kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    t.record((logits,), (weights,), backward)
+    return Routes(weights, slots, logits.shape[-1], capacity)
+
+
+def route_words(t: TaskTracer, name: str, ids: Tensor, dtype: str, *, num_experts: int, capacity: int) -> Routes:
+    """Return the fixed expert of every token id[s, b], with the weight 1 in a type."""
+    weights, _, slots = t.compute(
+        name, "route_hash", (ids,), (ids.layout,) * 3, labels=("weights", "experts", "slots"),
+        num_experts=num_experts, capacity=capacity, salt=name, dtype=dtype,
+    )  # fmt: skip
+    return Routes(weights, slots, num_experts, capacity)
+
+
 def _routed(t: TaskTracer, name: str, kernel: str, logits: Tensor, balance_loss: float, **attributes: Any) -> Routes:
     """Emit the kernel of a gate whose weights are the softmax of what was chosen."""
-    weights, experts, slots = t.compute(
-        name, kernel, (logits,), (logits.layout,) * 3, labels=("weights", "experts", "slots"), **attributes
-    )
+    weights, experts, slots = _choice(t, name, kernel, logits, **attributes)
     record_choice(t, name, logits, weights, experts, balance_loss)
     return Routes(weights, slots, logits.shape[-1], attributes["capacity"])
+
+
+def _choice(t: TaskTracer, name: str, kernel: str, logits: Tensor, **attributes: Any) -> Sequence[Tensor]:
+    """Emit the kernel of a gate; return weights, experts and slots."""
+    labels = ("weights", "experts", "slots")
+    return t.compute(name, kernel, (logits,), (logits.layout,) * 3, labels=labels, **attributes)
 
 
 def record_choice(
@@ -110,13 +151,14 @@ def record_choice(
     weights: Tensor,
     experts: Tensor,
     balance_loss: float,
+    **attributes: Any,
 ) -> None:
     """Put the choice of experts on the tape: the logits' gradient comes from the weights and from the balance loss."""
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
             f"{name}.backward", "route_backward", (only(gradients), logits, experts), (logits.layout,),
-            kind=Kind.WORKSPACE, balance_loss=balance_loss,
+            kind=Kind.WORKSPACE, balance_loss=balance_loss, **attributes,
         )  # fmt: skip
 
     t.record((logits,), (weights,), backward)

@@ -12,6 +12,7 @@ from sim.plan.functions.linear import linear
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Kind
 from sim.plan.words.layout import REPLICATED, Layout, sharded
+from sim.training.layers.gates import Gating
 from sim.training.layers.layer import LayerBuilder
 from sim.training.layers.mlp import two_products
 from sim.training.spec.models.experts import ExpertsSpec
@@ -22,10 +23,11 @@ def expert_mlp(b: LayerBuilder, t: TaskTracer, layer: int, x: Tensor) -> Tensor:
     """Return the output of a layer's experts for x: of each token's chosen experts, and of the shared ones."""
     spec, name = b.model.experts, f"layer{layer}"
     assert spec is not None
-    logits = _scores(b, t, f"{name}.router", x, spec.num_experts)
+    scores = _scores(b, t, f"{name}.router", x, spec.num_experts) if spec.traits.has_scores else None
     gate = _scores(b, t, f"{name}.shared_gate", x, 1) if spec.shared_gate else None
     x = b.tensor.enter(t, x)
-    y = (exact_experts if spec.dispatch == "exact" else slotted_experts)(b, t, layer, logits, x, spec)
+    gating = Gating(b, t, layer, spec, x, scores)
+    y = (exact_experts if spec.dispatch == "exact" else slotted_experts)(b, t, gating)
     if spec.shared_ffn_hidden_size:
         shared = two_products(b, t, f"{name}.shared", x, spec.shared_ffn_hidden_size)
         if gate is not None:
@@ -42,45 +44,30 @@ def _scores(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, num_scores: in
     return b.tensor.enter(t, logits, again=False)
 
 
-def slotted_experts(b: LayerBuilder, t: TaskTracer, layer: int, logits: Tensor, x: Tensor, spec: ExpertsSpec) -> Tensor:
+def slotted_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
     """Return the weighted outputs of the chosen experts for x[s, b, h]; a sum over tensor-parallel ranks."""
-    name = f"layer{layer}"
-    routes = _routes(b, t, layer, logits, spec, spec.capacity(x.shape[0] * x.shape[1]))
+    name, routes = f"layer{gating.layer}", gating.routes()
     is_shared = t.mesh.degree(EXPERT_AXIS) > 1
-    y = ex.dispatch(t, f"{name}.dispatch", x, routes, EXPERT_AXIS if is_shared else "")
+    y = ex.dispatch(t, f"{name}.dispatch", gating.x, routes, EXPERT_AXIS if is_shared else "")
     if is_shared:
         y = ex.exchange(t, y, EXPERT_AXIS, 0)
-    y = _experts(b, t, f"{name}.experts", y, spec)
+    y = _experts(b, t, f"{name}.experts", y, gating.spec)
     if is_shared:
         y = ex.exchange(t, y, EXPERT_AXIS, 1)
     return ex.combine(t, f"{name}.combine", y, routes)
 
 
-def _routes(b: LayerBuilder, t: TaskTracer, layer: int, logits: Tensor, spec: ExpertsSpec, capacity: int) -> ex.Routes:
-    """Return the choices of a layer's gate, or those that are forced, and their slots."""
-    name, balance_loss = f"layer{layer}.route", spec.balance_loss * b.loss_scale
-    if spec.gate == "k_top_1":
-        return ex.route_in_groups(t, name, logits, top_k=spec.top_k, capacity=capacity)
-    if spec.group_limit is not None:
-        return ex.route_limited(
-            t, name, logits, top_k=spec.top_k, capacity=capacity, limit=spec.group_limit, balance_loss=balance_loss
-        )
-    return ex.route(
-        t, name, logits, top_k=spec.top_k, capacity=capacity, balanced=spec.routing == "balanced",
-        forced=() if b.routing is None else b.routing.chosen(layer), balance_loss=balance_loss,
-    )  # fmt: skip
-
-
-def exact_experts(b: LayerBuilder, t: TaskTracer, layer: int, logits: Tensor, x: Tensor, spec: ExpertsSpec) -> Tensor:
+def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
     """Return the same with a row for every choice: ranks exchange counts, then as many rows as there are."""
-    name, routing, ranks = f"layer{layer}", b.routing, t.mesh.degree(EXPERT_AXIS)
+    layer, spec, routing, ranks = gating.layer, gating.spec, b.routing, t.mesh.degree(EXPERT_AXIS)
+    name = f"layer{layer}"
     assert routing is not None
     found = exact.route_exact(
-        t, f"{name}.route", logits, top_k=spec.top_k, forced=routing.chosen(layer),
-        balance_loss=spec.balance_loss * b.loss_scale,
+        t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
+        balance_loss=gating.balance_loss,
     )  # fmt: skip
     counts, sizes = found.counts, routing.sizes(layer)
-    y = ex.dispatch(t, f"{name}.dispatch", x, found.routes, EXPERT_AXIS if ranks > 1 else "")
+    y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, EXPERT_AXIS if ranks > 1 else "")
     if ranks > 1:
         counts = ex.all_to_all(t, counts, EXPERT_AXIS, Kind.ACTIVATION)
         y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, routing.place)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from backends.torch.values.randomness import expert_draws
 from tests.backends.kernels.test_kernels import assert_close, gradients, random, run
 
 S, B, H, E, K, F = 6, 3, 8, 5, 2, 7
@@ -209,3 +210,44 @@ def test_a_limited_gate_chooses_from_the_best_groups(seed: int, top_k: int, top_
     if top_groups == 3:
         plain = run("route", logits, balanced=False, **options)
         assert torch.equal(experts, plain[1])
+
+
+@given(st.integers(0, 99), st.integers(1, S * B))
+def test_experts_take_the_tokens_that_score_them_highest(seed: int, capacity: int) -> None:
+    """Every expert's slots are filled, each by a token of its own, and no token that it leaves weighs more."""
+    logits = random(S, B, E, seed=seed)
+    weights, slots = run("route_expert_choice", logits, capacity=capacity)
+    assert_close([weights], [logits.softmax(-1)])
+    flat, shares = slots.view(-1, E).long(), weights.view(-1, E)
+    for expert in range(E):
+        taken = flat[:, expert] < E * capacity
+        assert sorted(flat[taken, expert].tolist()) == [*range(expert * capacity, (expert + 1) * capacity)]
+        left = [0.0, *shares[~taken, expert].tolist()]
+        assert float(shares[taken, expert].min()) >= max(left)
+
+
+@given(st.integers(0, 99), st.integers(1, 40))
+def test_second_choices_of_gshard_are_drawn(seed: int, capacity: int) -> None:
+    """First choices are all served while there are slots; of the second ones those above their draw are never sent."""
+    logits = random(S, B, E, seed=seed)
+    weights, experts, slots = run("route_gshard", logits, top_k=2, capacity=capacity, salt="layer0.route")
+    plain = run("route", logits, top_k=2, capacity=capacity, balanced=False)
+    assert torch.equal(experts, plain[1])
+    assert_close([weights], [plain[0]])
+    assert torch.equal(slots[..., 0], plain[2][..., 0])
+    draws = expert_draws(5, 0, "layer0.route", first_sample=0, num_samples=B, positions=torch.arange(S))
+    assert bool((slots[..., 1][draws >= 2.0 * weights[..., 1]] == E * capacity).all())
+    if capacity >= S * B:
+        assert bool((slots[..., 1][draws < 2.0 * weights[..., 1]] < E * capacity).all())
+
+
+def test_words_have_a_fixed_expert() -> None:
+    """Equal ids go to one expert, whatever their place; many ids spread over all experts about evenly."""
+    ids = torch.arange(4000).repeat(2).view(-1, 2)
+    options = {"num_experts": E, "capacity": 8000, "salt": "layer1.route", "dtype": "float64"}
+    weights, experts, _ = run("route_hash", ids, **options)
+    flat = experts.flatten()
+    assert torch.equal(flat[:4000], flat[4000:])
+    assert bool((weights == 1.0).all())
+    counts = flat[:4000].bincount(minlength=E)
+    assert float(counts.max()) < 1.15 * 4000 / E

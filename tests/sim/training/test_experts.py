@@ -14,9 +14,11 @@ from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
 from sim.plan.facts.description import describe, kernel_work
+from sim.plan.facts.work_shares import work_shares
 from sim.plan.words.buffer import Kind, Scope
 from sim.plan.words.op import Collective, CollectiveKind, Compute
 from sim.plan.words.program import Plan
+from sim.training.data.axes import SAMPLE_AXES
 from sim.training.errors import SpecError
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.parallelism.sharding import ShardingSpec
@@ -306,6 +308,11 @@ def test_slots_are_counted_by_the_rule_of_each_system(rule: str, factor: float, 
         ({"gate": "k_top_1", "top_k": 3}, "8 experts are no 3 equal groups"),
         ({"gate": "k_top_1", "balance_loss": 0.1}, "without a balance loss"),
         ({"gate": "k_top_1", "routing": "balanced"}, "the routing is forced"),
+        ({"gate": "switch"}, "switch chooses 1 of the experts, and top_k is 2"),
+        ({"gate": "gshard", "top_k": 3}, "gshard chooses 2 of the experts"),
+        ({"gate": "gshard", "routing": "balanced"}, "the routing is forced"),
+        ({"gate": "expert_choice", "balance_loss": 0.1}, "without a balance loss"),
+        ({"gate": "hash", "top_k": 1, "balance_loss": 0.1}, "without a balance loss"),
         ({"num_groups": 2}, "gate top_k has no such groups"),
         ({"gate": "group_limited", "num_groups": 3}, "no 3 equal groups"),
         ({"gate": "group_limited", "num_groups": 8}, "1 of 8 groups have 1 experts, and a token goes to 2"),
@@ -316,3 +323,24 @@ def test_gates_that_cannot_be_are_refused(keys: dict[str, Any], says: str) -> No
     """Groups that are not equal, or too few, and choices that are forced already, are errors with their keys."""
     with pytest.raises(SpecError, match=says):
         ExpertsSpec(**EXPERTS | keys)
+
+
+def test_every_slot_is_filled_where_experts_choose() -> None:
+    """Twice the even share makes every token reach twice as many experts on the mean, and no slot is empty."""
+    spec = ExpertsSpec(**EXPERTS | {"gate": "expert_choice", "capacity_factor": 2.0})
+    assert spec.reached(64) == 2.0 * spec.top_k
+    plan = build_dense_training(dense_job(model=mixture(gate="expert_choice", capacity_factor=2.0)), "chosen")
+    shares = [share for task in work_shares(plan, SAMPLE_AXES)[0].values() for share in task]
+    assert max(share.empty_slots for share in shares) == 0.0
+
+
+def test_a_hash_needs_no_router() -> None:
+    """A table of words has no weights, no product of scores, and no gradient; its kernel reads the token ids."""
+    plan = build_dense_training(dense_job(model=mixture(gate="hash", top_k=1)), "hash")
+    program = plan.programs[0]
+    kernels = {op.kernel for task in program.tasks.values() for op in task.ops if isinstance(op, Compute)}
+    assert not any("router" in name for name in program.buffers)
+    assert "route_hash" in kernels
+    assert not any(kernel.startswith(("router", "route_backward")) for kernel in kernels)
+    scored, hashed = (ExpertsSpec(**EXPERTS | {"top_k": 1, "gate": gate}) for gate in ("switch", "hash"))
+    assert scored.num_parameters(16, 2) - hashed.num_parameters(16, 2) == 16 * scored.num_experts

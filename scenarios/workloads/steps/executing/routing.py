@@ -20,16 +20,19 @@ from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.parallelism.mesh_axes import PIPELINE_AXIS
 
 OPTION: Final = "--record-routing"
-_ROUTING_KERNELS: Final = ("route", "route_exact", "route_k_top_1", "route_group_limited")
+_ROUTING_KERNELS: Final = ("route", "route_exact", "route_k_top_1", "route_group_limited", "route_gshard", "route_hash")
 _CHOSEN: Final = re.compile(r"layer(\d+)\.route\.experts")
 
 
 def check_recordable(scenario: StepScenario) -> None:
-    """Raise ScenarioError where there are no experts, or where several ranks have tokens of one source."""
+    """Raise ScenarioError where tokens choose no experts, or where several ranks have tokens of one source."""
     job = scenario.job
     rule = remedy = ""
     if not isinstance(job, TrainingJob) or job.model.experts is None:
         rule, remedy = "the scenario has no experts", "leave it out, or write model.experts"
+    elif not job.model.experts.traits.tokens_choose:
+        rule = f"with gate {job.model.experts.gate} every expert takes as many tokens as it has slots"
+        remedy = "leave it out, or write another gate"
     elif job.parallel.context_degree > 1:
         rule, remedy = "ranks share sequences, and a file has one source per replica", "write context.degree: 1"
     if rule:

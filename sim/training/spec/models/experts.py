@@ -11,10 +11,10 @@ from sim.moe.routing import Routing, RoutingShape, RoutingSource
 from sim.moe.sources import Even
 from sim.plan.functions.experts import filled_slots
 from sim.training.errors import SpecError
+from sim.training.spec.models.gates import GATE_TRAITS, ExpertGate, GateTraits
 
 RoutingWord = Literal["learned", "balanced"]
 Dispatch = Literal["slots", "exact"]
-ExpertGate = Literal["top_k", "k_top_1", "group_limited"]
 CapacityRule = Literal["even_share", "deepspeed", "tutel", "hetumoe"]
 _ROUTING_KEY: Final = "model.experts.routing"
 _GATE_KEY: Final = "model.experts.gate"
@@ -44,10 +44,13 @@ class ExpertsSpec:
     """
 
     gate: ExpertGate = "top_k"
-    """Which experts a token chooses by its scores. ``top_k``: the best of all. ``k_top_1``: the best of each of
-    ``top_k`` equal groups, weighed by its softmax there (Yang et al. 2021, M6-T). ``group_limited``: the best of those
-    ``top_groups`` groups, of ``num_groups``, whose best scores add up to most (DeepSeek-AI 2024, V3, section 2.1.2,
-    where a group is a node's experts).
+    """Which experts a token goes to. ``top_k``: the best of all. ``switch``: the one best (Fedus et al. 2021).
+    ``gshard``: the two best, the second at random, the likelier the more it weighs (Lepikhin et al. 2020, algorithm 1).
+    ``k_top_1``: the best of each of ``top_k`` equal groups, weighed by its softmax there (Yang et al. 2021, M6-T).
+    ``group_limited``: the best of those ``top_groups`` groups, of ``num_groups``, whose best scores add up to most
+    (DeepSeek-AI 2024, V3, section 2.1.2, where a group is a node's experts). ``expert_choice``: every expert takes as
+    many tokens as it has slots, those that score it highest (Zhou et al. 2022). ``hash``: a fixed random expert of each
+    word, without a router (Roller et al. 2021).
     """
 
     num_groups: int = 1
@@ -83,15 +86,19 @@ class ExpertsSpec:
 
     def _check_gate(self) -> None:
         """Raise SpecError where a gate does not go with the rest."""
-        if self.gate != "top_k" and self.routing != "learned":
-            rule = f"{self.gate} chooses by scores, and the routing is forced"
+        traits = self.traits
+        if not traits.may_be_forced and self.routing != "learned":
+            rule = f"{self.gate} makes its own choices, and the routing is forced"
             raise SpecError(_GATE_KEY, rule, "write gate: top_k, or routing: learned")
+        if traits.top_k not in {None, self.top_k}:
+            rule = f"{self.gate} chooses {traits.top_k} of the experts, and top_k is {self.top_k}"
+            raise SpecError("model.experts.top_k", rule, f"write {traits.top_k}, or another gate")
+        if self.balance_loss and not traits.has_balance_loss:
+            rule, remedy = f"{self.gate} is built without a balance loss", "leave it out, or write gate: top_k"
+            raise SpecError("model.experts.balance_loss", rule, remedy)
         if self.gate == "k_top_1" and self.num_experts % self.top_k:
             rule = f"{self.num_experts} experts are no {self.top_k} equal groups"
             raise SpecError(_GATE_KEY, rule, "choose a num_experts that top_k divides")
-        if self.gate == "k_top_1" and self.balance_loss:
-            rule, remedy = "k_top_1 is built without a balance loss", "leave it out, or write gate: top_k"
-            raise SpecError("model.experts.balance_loss", rule, remedy)
         if self.gate != "group_limited":
             if (self.num_groups, self.top_groups) != (1, 1):
                 rule, remedy = f"gate {self.gate} has no such groups", "leave it out, or write gate: group_limited"
@@ -108,9 +115,9 @@ class ExpertsSpec:
             raise SpecError("model.experts.top_groups", rule, f"write a number of {least} to {self.num_groups}")
 
     @property
-    def group_limit(self) -> tuple[int, int] | None:
-        """Return the number of groups of experts, and of those that a token chooses from; None: from all experts."""
-        return (self.num_groups, self.top_groups) if self.gate == "group_limited" else None
+    def traits(self) -> GateTraits:
+        """Return what the gate needs and what it goes with."""
+        return GATE_TRAITS[self.gate]
 
     @property
     def is_forced(self) -> bool:
@@ -148,10 +155,12 @@ class ExpertsSpec:
     def reached(self, num_tokens: int, forced: Routing | None = None) -> float:
         """Return how many experts a token reaches on the mean, of a rank's tokens; choices are forced or spread evenly.
 
-        That is ``top_k``, less the choices that find no slot.
+        That is ``top_k``, less the choices that find no slot; where experts choose, all slots over all tokens.
         """
         if self.dispatch == "exact":
             return float(self.top_k)
+        if not self.traits.tokens_choose:
+            return self.num_experts * self.capacity(num_tokens) / num_tokens
         choices = num_tokens * self.top_k
         if forced is not None:
             return self.top_k * forced.kept_fraction(self.capacity(num_tokens))
@@ -172,8 +181,8 @@ class ExpertsSpec:
 
     @property
     def _num_scores(self) -> int:
-        """Return how many scores a token gets: one per expert, and one for the shared ones where they are weighed."""
-        return self.num_experts + (1 if self.shared_gate else 0)
+        """Return how many scores a token gets: of the experts it chooses by them, and of the shared ones if weighed."""
+        return (self.num_experts if self.traits.has_scores else 0) + (1 if self.shared_gate else 0)
 
 
 @lru_cache(maxsize=16)

@@ -1,0 +1,66 @@
+"""Gates that do more than take the best scores: draws, choices by experts, and a table of words."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, rows_of
+from backends.torch.kernels.moe import choice_weights, first_come_slots
+from backends.torch.values.randomness import expert_draws, hashed_experts
+
+
+def route_gshard(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return weights, experts and slots of the two best; the second gets a slot if a draw is below twice its weight."""
+    (logits,) = inputs
+    num_experts, (num_rows, num_samples) = logits.shape[-1], logits.shape[:2]
+    experts = logits.topk(2, -1).indices
+    weights = choice_weights(logits, experts)
+    draws = expert_draws(
+        context.rank.seed, context.rank.step, attributes["salt"],
+        first_sample=context.first_sample(num_samples), num_samples=num_samples,
+        positions=context.positions(num_rows, **rows_of(attributes)),
+    )  # fmt: skip
+    is_sent = torch.stack([torch.ones_like(draws, dtype=torch.bool), draws < 2.0 * weights[..., 1]], -1)
+    sent = torch.where(is_sent, experts, num_experts)
+    return weights, experts.to(torch.int32), first_come_slots(sent, num_experts, attributes["capacity"])
+
+
+def route_expert_choice(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return every token's softmax, and its slots with those experts of whose best tokens it is one."""
+    (logits,), capacity = inputs, attributes["capacity"]
+    weights, num_experts = logits.softmax(-1), logits.shape[-1]
+    best = weights.flatten(0, -2).topk(capacity, 0).indices  # [slot of an expert, expert]
+    numbers = torch.arange(num_experts * capacity, device=logits.device).view(num_experts, capacity).T
+    slots = torch.full_like(logits.flatten(0, -2), num_experts * capacity, dtype=torch.int32)
+    slots.scatter_(0, best, numbers.to(torch.int32))
+    return weights, slots.view(logits.shape)
+
+
+def route_expert_choice_backward(
+    _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
+) -> tuple[Tensor, ...]:
+    """Return the gradient of the logits: that of the softmax over all experts."""
+    gradient, logits, _slots = inputs
+    weights = logits.softmax(-1)
+    return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)),)
+
+
+def route_hash(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the weight 1, the fixed expert of every token id, and its slot."""
+    (ids,), num_experts = inputs, attributes["num_experts"]
+    experts = hashed_experts(context.rank.seed, attributes["salt"], ids, num_experts)[..., None]
+    weights = torch.ones(experts.shape, dtype=DTYPES[attributes["dtype"]], device=ids.device)
+    return weights, experts.to(torch.int32), first_come_slots(experts, num_experts, attributes["capacity"])
+
+
+EXPERT_GATE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
+    {
+        "route_gshard": route_gshard,
+        "route_expert_choice": route_expert_choice,
+        "route_expert_choice_backward": route_expert_choice_backward,
+        "route_hash": route_hash,
+    }
+)

@@ -1,0 +1,124 @@
+"""Gates of the dense reference: which experts each token reaches, and with which weight, as tables [token, expert].
+
+They are written from the gates' definitions, token by token and expert by expert, without the plan's kernels.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as nn
+
+from sim.moe.choices import forced_choices
+from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.models.gates import ExpertGate
+
+
+@dataclass(frozen=True, slots=True)
+class GateInputs:
+    """What gates read besides scores, of tokens [s, b] or, of one rank's, [T]: fixed experts of words, and draws."""
+
+    hashed: Tensor
+    draws: Tensor
+
+    def of(self, tokens: Tensor, samples: slice) -> "GateInputs":
+        """Return those of some tokens of some samples, in a row."""
+        return GateInputs(self.hashed[tokens, samples].flatten(), self.draws[tokens, samples].flatten())
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertWeights:
+    """Tables [T, E]: the weight of each expert's output, where it is ``kept``, and which choices count as ``asked``."""
+
+    values: Tensor
+    kept: Tensor
+    asked: Tensor
+
+
+def weights_of_experts(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, forced: Sequence[int]) -> ExpertWeights:
+    """Return the weights by the gate of scores[T, E]. ``forced``: how often each expert is chosen, whatever these."""
+    return _GATES[spec.gate](spec, scores, inputs, forced)
+
+
+def _best(spec: ExpertsSpec, scores: Tensor, _: GateInputs, forced: Sequence[int]) -> ExpertWeights:
+    if forced:
+        chosen = torch.from_numpy(forced_choices(forced, len(scores))).to(scores.device)
+    elif spec.routing == "balanced":
+        turns = torch.arange(len(scores) * spec.top_k, device=scores.device)
+        chosen = (turns % spec.num_experts).view(len(scores), -1)
+    else:
+        chosen = _largest(scores, spec.top_k)
+    return _served(spec, chosen, _renormalised(scores, chosen))
+
+
+def _gshard(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _: Sequence[int]) -> ExpertWeights:
+    chosen = _largest(scores, 2)
+    weights = _renormalised(scores, chosen)
+    sent = torch.stack([torch.ones_like(inputs.draws, dtype=torch.bool), inputs.draws < 2.0 * weights[:, 1]], 1)
+    found = _served(spec, chosen, weights, sent)
+    return ExpertWeights(found.values, found.kept, nn.one_hot(chosen[:, 0], spec.num_experts))
+
+
+def _k_top_1(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+    size = spec.num_experts // spec.top_k
+    found = [part.softmax(1).max(1) for part in torch.split(scores, size, 1)]
+    chosen = torch.stack([best.indices + group * size for group, best in enumerate(found)], 1)
+    return _served(spec, chosen, torch.stack([best.values for best in found], 1))
+
+
+def _group_limited(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+    size, counted = spec.num_experts // spec.num_groups, max(1, spec.top_k // spec.top_groups)
+    parts = torch.split(scores, size, 1)
+    sums = torch.stack([part.sort(1, descending=True).values[:, :counted].sum(1) for part in parts], 1)
+    least = sums.sort(1, descending=True).values[:, spec.top_groups - 1, None]
+    allowed = torch.where((sums >= least).repeat_interleave(size, 1), scores, -torch.inf)
+    chosen = _largest(allowed, spec.top_k)
+    return _served(spec, chosen, _renormalised(scores, chosen))
+
+
+def _expert_choice(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+    shares, capacity = scores.softmax(1), spec.capacity(len(scores))
+    places = shares.argsort(0, descending=True).argsort(0)  # of each token among those of an expert
+    return ExpertWeights(shares, places < capacity, places < capacity)
+
+
+def _hash(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+    chosen = inputs.hashed[:, None]
+    return _served(spec, chosen, torch.ones_like(scores[:, :1]))
+
+
+_Gate = Callable[[ExpertsSpec, Tensor, GateInputs, Sequence[int]], ExpertWeights]
+_GATES: Final[Mapping[ExpertGate, _Gate]] = MappingProxyType(
+    {
+        "top_k": _best, "switch": _best, "gshard": _gshard, "k_top_1": _k_top_1, "group_limited": _group_limited,
+        "expert_choice": _expert_choice, "hash": _hash,
+    }
+)  # fmt: skip
+
+
+def _largest(scores: Tensor, count: int) -> Tensor:
+    return scores.argsort(-1, descending=True)[:, :count]
+
+
+def _renormalised(scores: Tensor, chosen: Tensor) -> Tensor:
+    """Return the softmax of the chosen [T, k] over themselves; of a single one, its share among all."""
+    weights = scores.softmax(-1).gather(1, chosen)
+    return weights / weights.sum(1, keepdim=True) if chosen.shape[1] > 1 else weights
+
+
+def _served(spec: ExpertsSpec, chosen: Tensor, weights: Tensor, sent: Tensor | None = None) -> ExpertWeights:
+    """Return the tables of choices [T, k], of which all first are served before all second ones, in token order.
+
+    ``sent``: which of them are served at all; None: all.
+    """
+    capacity = len(chosen) if spec.dispatch == "exact" else spec.capacity(len(chosen))
+    in_turn = nn.one_hot(chosen.T.flatten(), spec.num_experts)
+    if sent is not None:
+        in_turn = in_turn * sent.T.flatten()[:, None]
+    is_kept = (in_turn * (in_turn.cumsum(0) <= capacity)).view(chosen.shape[1], -1, spec.num_experts)
+    kept = is_kept.sum(0).bool()
+    values = torch.zeros(kept.shape, dtype=weights.dtype, device=weights.device).scatter(1, chosen, weights)
+    return ExpertWeights(values, kept, nn.one_hot(chosen, spec.num_experts).sum(1))

@@ -1,0 +1,43 @@
+"""Kernels of gates that do more than take the best scores: draws, choices by experts, and a table of words.
+
+Shapes are those of ``moe.py``: weights, experts and slots of logits[s, b, E] are [s, b, k]; where experts choose, every
+token has a place for each expert, k = E.
+"""
+
+from collections.abc import Sequence
+
+from costmodels.kernels.elementwise import streaming
+from costmodels.kernels.moe import (
+    ROUTING_BACKWARD_KERNELS,
+    ROUTING_KERNELS,
+    route_backward_outputs,
+    route_outputs,
+    routing,
+)
+from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, require
+
+
+def _expert_choice_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return weights and slots [..., E] of logits[..., E], by token and expert."""
+    (logits,) = inputs
+    num_tokens = logits.num_elements // logits.shape[-1]
+    require(attributes["capacity"] <= num_tokens, "an expert must not have more slots than tokens", logits)
+    return logits, TensorSpec(logits.shape, "int32")
+
+
+def _hash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return weights, experts and slots [..., 1] of token ids."""
+    (ids,) = inputs
+    choices = (*ids.shape, 1)
+    return TensorSpec(choices, attributes["dtype"]), TensorSpec(choices, "int32"), TensorSpec(choices, "int32")
+
+
+EXPERT_GATE_KERNELS = (
+    Kernel("route_gshard", "elementwise", (1, 1), route_outputs, routing(0, 25, ROUTING_KERNELS)),
+    Kernel("route_expert_choice", "elementwise", (1, 1), _expert_choice_outputs, routing(0, 20, ROUTING_KERNELS)),
+    Kernel(
+        "route_expert_choice_backward", "elementwise", (3, 3), route_backward_outputs,
+        routing(1, 8, ROUTING_BACKWARD_KERNELS),
+    ),
+    Kernel("route_hash", "elementwise", (1, 1), _hash_outputs, streaming(0)),
+)  # fmt: skip
