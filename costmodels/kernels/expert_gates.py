@@ -1,7 +1,7 @@
 """Kernels of gates that do more than take the best scores: draws, choices by experts, and a table of words.
 
-Shapes are those of ``moe.py``: weights, experts and slots of logits[s, b, E] are [s, b, k]; where experts choose, every
-token has a place for each expert, k = E.
+Shapes are those of ``moe.py``: weights, experts and slots of logits[s, b, E] are [s, b, k]. Where experts choose, and
+where a token has any number of them, it has a place for each expert, k = E.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from costmodels.kernels.moe import (
 from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, require
 
 
-def _expert_choice_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+def _by_expert_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return weights and slots [..., E] of logits[..., E], by token and expert."""
     (logits,) = inputs
     num_tokens = logits.num_elements // logits.shape[-1]
@@ -34,9 +34,14 @@ def _hash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple
 
 EXPERT_GATE_KERNELS = (
     Kernel("route_gshard", "elementwise", (1, 1), route_outputs, routing(0, 25, ROUTING_KERNELS)),
-    Kernel("route_expert_choice", "elementwise", (1, 1), _expert_choice_outputs, routing(0, 20, ROUTING_KERNELS)),
+    Kernel("route_expert_choice", "elementwise", (1, 1), _by_expert_outputs, routing(0, 20, ROUTING_KERNELS)),
     Kernel(
         "route_expert_choice_backward", "elementwise", (3, 3), route_backward_outputs,
+        routing(1, 8, ROUTING_BACKWARD_KERNELS),
+    ),
+    Kernel("route_dense_to_sparse", "elementwise", (1, 1), _by_expert_outputs, routing(0, 30, ROUTING_KERNELS)),
+    Kernel(
+        "route_dense_to_sparse_backward", "elementwise", (3, 3), route_backward_outputs,
         routing(1, 8, ROUTING_BACKWARD_KERNELS),
     ),
     Kernel("route_hash", "elementwise", (1, 1), _hash_outputs, streaming(0)),

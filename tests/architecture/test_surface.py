@@ -127,6 +127,10 @@ KEYS = {
     *(f"model.experts.{key}" for key in ("num_experts", "top_k", "ffn_hidden_size", "shared_ffn_hidden_size")),
     *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "balance_loss")),
     *(f"model.experts.{key}" for key in ("gate", "num_groups", "top_groups", "capacity_rule")),
+    *(
+        f"model.experts.dense_to_sparse.{key}"
+        for key in ("start", "end", "decay", "decay_steps", "hard_after", "step", "score_deviation")
+    ),
     *("model.experts.dispatch", *(f"model.experts.routing.{key}" for key in ("shares", "trace", "step"))),
     *(f"model.experts.routing.skew.{key}" for key in ("zipf", "fluctuation", "memory_steps", "swap_probability")),
     *("model.experts.routing.skew.concentration", "model.experts.routing.skew.layer_correlation"),

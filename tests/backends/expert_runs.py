@@ -1,9 +1,11 @@
 """Tiny trainings with experts that run for real, of which each must reproduce the dense reference."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from backends.execution.request import ExecutionRequest
+from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.recorded import Recorded, RecordedRouting
 from sim.moe.routing import RoutingShape
 from sim.moe.skew import Skew
@@ -169,6 +171,9 @@ EXACT_ALONE = {
 }  # fmt: skip
 """The same and more, all ranks in one process."""
 
+COOLED = DenseToSparse(start=2.0, end=0.2, decay_steps=1000, step=1000)
+"""A token of random scores has about two active experts of four."""
+
 GATES = {
     "k_top_1, ep2 x dp2": training(
         model={**MIXTURE, "experts": experts(gate="k_top_1")}, data_degree=4, expert_degree=2, batch=(8, 2)
@@ -206,6 +211,19 @@ GATES = {
     "expert_choice, ep2 x tp2 sp": training(
         model={**MIXTURE, "experts": experts(gate="expert_choice")}, data_degree=2, expert_degree=2,
         tensor_degree=2, sequence_parallel=True,
+    ),
+    "dense_to_sparse, cooled, ep2 x dp2": training(
+        model={**MIXTURE, "experts": experts(gate="dense_to_sparse", top_k=1, dense_to_sparse=COOLED)},
+        data_degree=4, expert_degree=2, batch=(8, 2),
+    ),
+    "dense_to_sparse, hard, ep2 x cp2": training(
+        model={
+            **MIXTURE,
+            "experts": experts(
+                gate="dense_to_sparse", top_k=1, dense_to_sparse=replace(COOLED, hard_after=900), capacity_factor=1.5
+            ),
+        },
+        data_degree=2, expert_degree=2, context_degree=2, batch=(4, 2), recompute="full",
     ),
     "hash, ep2 x pp2": training(
         model={**MIXTURE, "experts": experts(gate="hash", top_k=1, shared_ffn_hidden_size=8)}, data_degree=2,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, rows_of
 from backends.torch.kernels.moe import choice_weights, first_come_slots
-from backends.torch.values.randomness import expert_draws, hashed_experts
+from backends.torch.values.randomness import expert_draws, gumbel_noise, hashed_experts
 
 
 def route_gshard(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -48,6 +48,35 @@ def route_expert_choice_backward(
     return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)),)
 
 
+def route_dense_to_sparse(
+    context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
+) -> tuple[Tensor, ...]:
+    """Return a Gumbel softmax of all experts, and slots of those above the threshold, or of the best alone."""
+    (logits,), capacity = inputs, attributes["capacity"]
+    num_rows, num_samples, num_experts = logits.shape
+    noise = gumbel_noise(
+        context.rank.seed, context.rank.step, attributes["salt"], num_experts,
+        first_sample=context.first_sample(num_samples), num_samples=num_samples,
+        positions=context.positions(num_rows, **rows_of(attributes)),
+    )  # fmt: skip
+    weights = ((logits + noise.to(logits.dtype)) / attributes["temperature"]).softmax(-1)
+    is_active = weights > attributes["threshold"]
+    if attributes["hard"]:
+        is_active = torch.zeros_like(is_active).scatter_(-1, weights.argmax(-1, keepdim=True), value=True)
+    places = is_active.flatten(0, 1).cumsum(0).view(logits.shape) - 1
+    numbers = torch.arange(num_experts, device=logits.device) * capacity + places
+    slots = torch.where(is_active & (places < capacity), numbers, num_experts * capacity)
+    return weights, slots.to(torch.int32)
+
+
+def route_dense_to_sparse_backward(
+    _: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
+) -> tuple[Tensor, ...]:
+    """Return the gradient of the logits: that of the softmax, at its temperature."""
+    gradient, _logits, weights = inputs
+    return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)) / attributes["temperature"],)
+
+
 def route_hash(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the weight 1, the fixed expert of every token id, and its slot."""
     (ids,), num_experts = inputs, attributes["num_experts"]
@@ -61,6 +90,8 @@ EXPERT_GATE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "route_gshard": route_gshard,
         "route_expert_choice": route_expert_choice,
         "route_expert_choice_backward": route_expert_choice_backward,
+        "route_dense_to_sparse": route_dense_to_sparse,
+        "route_dense_to_sparse_backward": route_dense_to_sparse_backward,
         "route_hash": route_hash,
     }
 )

@@ -21,6 +21,7 @@ from backends.torch.reference.latent import latent_qkv, latent_shapes
 from backends.torch.values.randomness import (
     dropout_key,
     expert_draws,
+    gumbel_noise,
     hashed_experts,
     initial_normal,
     kept_by_dropout,
@@ -244,11 +245,17 @@ class DenseModel:
 
     def _gate_inputs(self, salt: str) -> GateInputs:
         """Return what a layer's gate may read besides scores, of all tokens of the global batch."""
-        job, positions = self.job, torch.arange(self._spec.sequence_length, device=self.device)
+        job, spec = self.job, self._spec.experts
+        assert spec is not None
         batch = job.training.global_batch_size
-        draws = expert_draws(job.seed, self.step, salt, first_sample=0, num_samples=batch, positions=positions)
-        assert self._spec.experts is not None
-        return GateInputs(hashed_experts(job.seed, salt, self._tokens(0), self._spec.experts.num_experts), draws)
+        positions = torch.arange(self._spec.sequence_length, device=self.device)
+        return GateInputs(
+            hashed_experts(job.seed, salt, self._tokens(0), spec.num_experts),
+            expert_draws(job.seed, self.step, salt, first_sample=0, num_samples=batch, positions=positions),
+            gumbel_noise(
+                job.seed, self.step, salt, spec.num_experts, first_sample=0, num_samples=batch, positions=positions
+            ),
+        )
 
     def _dropped(self, x: Tensor, salt: str, *, batch_dim: int) -> Tensor:
         probability = self._spec.dropout

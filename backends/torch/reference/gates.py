@@ -13,20 +13,26 @@ from torch import Tensor
 from torch.nn import functional as nn
 
 from sim.moe.choices import forced_choices
+from sim.moe.dense_to_sparse import THRESHOLD
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.gates import ExpertGate
 
 
 @dataclass(frozen=True, slots=True)
 class GateInputs:
-    """What gates read besides scores, of tokens [s, b] or, of one rank's, [T]: fixed experts of words, and draws."""
+    """What gates read besides scores, of tokens [s, b] or, of one rank's, [T].
+
+    The fixed experts of words, draws from 0 to 1, and Gumbel noise, [s, b, E] or [T, E].
+    """
 
     hashed: Tensor
     draws: Tensor
+    noise: Tensor
 
     def of(self, tokens: Tensor, samples: slice) -> "GateInputs":
         """Return those of some tokens of some samples, in a row."""
-        return GateInputs(self.hashed[tokens, samples].flatten(), self.draws[tokens, samples].flatten())
+        own = (x[tokens, samples].flatten(0, 1) for x in (self.hashed, self.draws, self.noise))
+        return GateInputs(*own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +91,15 @@ def _expert_choice(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Se
     return ExpertWeights(shares, places < capacity, places < capacity)
 
 
+def _dense_to_sparse(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+    schedule = spec.cooling
+    assert schedule is not None
+    weights = nn.softmax((scores + inputs.noise) / schedule.temperature, 1)
+    best = nn.one_hot(weights.argmax(1), spec.num_experts).bool()
+    active = best if schedule.is_hard else weights > THRESHOLD
+    return ExpertWeights(weights, active & (active.cumsum(0) <= spec.capacity(len(scores))), active)
+
+
 def _hash(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
     chosen = inputs.hashed[:, None]
     return _served(spec, chosen, torch.ones_like(scores[:, :1]))
@@ -94,7 +109,7 @@ _Gate = Callable[[ExpertsSpec, Tensor, GateInputs, Sequence[int]], ExpertWeights
 _GATES: Final[Mapping[ExpertGate, _Gate]] = MappingProxyType(
     {
         "top_k": _best, "switch": _best, "gshard": _gshard, "k_top_1": _k_top_1, "group_limited": _group_limited,
-        "expert_choice": _expert_choice, "hash": _hash,
+        "expert_choice": _expert_choice, "dense_to_sparse": _dense_to_sparse, "hash": _hash,
     }
 )  # fmt: skip
 

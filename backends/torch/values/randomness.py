@@ -35,6 +35,17 @@ def expert_draws(seed: int, step: int, salt: str, *, first_sample: int, num_samp
     return uniform(key_of("experts", seed, step, salt), _places(first_sample, num_samples, positions))
 
 
+def gumbel_noise(
+    seed: int, step: int, salt: str, num_experts: int, *, first_sample: int, num_samples: int, positions: Tensor
+) -> Tensor:
+    """Return Gumbel noise [positions, samples, expert], float64, of tokens of a step's global batch."""
+    places = _places(first_sample, num_samples, positions)[..., None] * num_experts
+    index = places + torch.arange(num_experts, device=positions.device)
+    drawn = uniform(key_of("gumbel", seed, step, salt), index)
+    noise: Tensor = -torch.log(-torch.log(drawn.clamp(min=2.0**-53)))
+    return noise
+
+
 def hashed_experts(seed: int, salt: str, ids: Tensor, num_experts: int) -> Tensor:
     """Return the fixed expert, int64, of every token id."""
     return integers(key_of("hash", seed, salt), ids, num_experts)

@@ -6,6 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
+from sim.moe.dense_to_sparse import Decay
 from sim.training.spec.models.experts import CapacityRule, Dispatch, RoutingWord
 from sim.training.spec.models.gates import ExpertGate
 
@@ -21,6 +22,7 @@ Groups = Annotated[int, Field(ge=1, le=100_000)]
 TopK = Annotated[int, Field(ge=1, le=100_000)]
 CapacityFactor = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
 BalanceLoss = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
+Temperature = Annotated[float, Field(ge=0.001, le=1_000, allow_inf_nan=False)]
 RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
 HeadSize = Annotated[int, Field(ge=1, le=100_000)]
 GlobalEvery = Annotated[int, Field(ge=2, le=10_000)]
@@ -70,6 +72,25 @@ class SkewSection(Section):
     """How closely ranks follow the common shares (Dirichlet); 50 to 200 for data that differ between ranks."""
     layer_correlation: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     """0: every layer has popular experts of its own; 1: all have the same."""
+
+
+class DenseToSparseSection(Section):
+    """The gate `dense_to_sparse`: how its temperature falls, and the step at which it is taken."""
+
+    start: Temperature = 1.0
+    """Temperature of the first step."""
+    end: Temperature = 0.5
+    """Temperature after decay_steps, where it stays."""
+    decay: Decay = "exponential"
+    """`exponential`: by equal factors; `linear`: by equal differences."""
+    decay_steps: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10_000
+    """Steps in which the temperature falls from start to end."""
+    hard_after: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
+    """From this step on the best expert alone is active; left out: never."""
+    step: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    """The step that is simulated, from 0."""
+    score_deviation: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 1.0
+    """Standard deviation of a token's scores, from which the number of active experts follows."""
 
 
 class RoutingSection(Section):
@@ -125,8 +146,10 @@ class ExpertsSection(Section):
     gate: ExpertGate = "top_k"
     """`top_k`: the experts of the highest scores; `switch`: the one best; `gshard`: two, the second at random;
     `k_top_1`: the best of each of top_k groups; `group_limited`: of the best groups alone; `expert_choice`: experts
-    choose tokens; `hash`: a fixed expert of each word.
+    choose tokens; `dense_to_sparse`: many experts at first, one in the end; `hash`: a fixed expert of each word.
     """
+    dense_to_sparse: DenseToSparseSection | None = None
+    """The schedule of the gate of this name."""
     num_groups: Groups = 1
     """group_limited: equal groups of experts, as those of a node."""
     top_groups: Groups = 1
@@ -236,6 +259,7 @@ class ExpertsOverrides(Section):
     routing: RoutingChoice | None = None
     dispatch: Dispatch | None = None
     gate: ExpertGate | None = None
+    dense_to_sparse: DenseToSparseSection | None = None
     num_groups: Groups | None = None
     top_groups: Groups | None = None
     capacity_rule: CapacityRule | None = None

@@ -1,4 +1,4 @@
-"""From `model.experts.routing` to the way in which a step is routed."""
+"""From keys of `model.experts` to the way in which a step is routed."""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -8,7 +8,8 @@ from typing import Final
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
-from scenarios.reading.schema.model import RoutingSection
+from scenarios.reading.schema.model import DenseToSparseSection, RoutingSection
+from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.errors import RoutingError
 from sim.moe.recorded import RecordedRouting
 from sim.moe.routing import RoutingSource
@@ -44,6 +45,15 @@ def routing_of(document: Document, section: RoutingSection | RoutingWord, seed: 
     except RoutingError as error:
         where = (*_KEY, "step")
         raise ScenarioError(document.origin(where), ".".join(map(str, where)), error.rule, error.remedy) from error
+
+
+def dense_to_sparse_of(document: Document, section: DenseToSparseSection | None) -> DenseToSparse | None:
+    """Return the schedule of a gate that a scenario states. Raises ScenarioError for a temperature that rises."""
+    try:
+        return None if section is None else DenseToSparse(**section.model_dump())
+    except RoutingError as error:
+        key = ("model", "experts", "dense_to_sparse", "end")
+        raise ScenarioError(document.origin(key), ".".join(key), error.rule, error.remedy) from error
 
 
 def _read(file: Path) -> RecordedRouting:

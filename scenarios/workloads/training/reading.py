@@ -16,7 +16,7 @@ from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaMode
 from scenarios.reading.schema.parallel import OsdpSection
 from scenarios.reading.sequence_parallel import shares_sequence
 from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
-from scenarios.workloads.training.forced_routing import routing_of
+from scenarios.workloads.training.forced_routing import dense_to_sparse_of, routing_of
 from scenarios.workloads.training.long_run.reading import reliability_spec
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
@@ -160,7 +160,9 @@ def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) 
             keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
         if section.experts is not None:
             routing = routing_of(document, section.experts.routing, seed)
-            keys["experts"] = ExpertsSpec(**section.experts.model_dump(exclude={"routing"}), routing=routing)
+            cooling = dense_to_sparse_of(document, section.experts.dense_to_sparse)
+            stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse"})
+            keys["experts"] = ExpertsSpec(**stated, routing=routing, dense_to_sparse=cooling)
         return TransformerSpec(**keys)
 
 

@@ -79,7 +79,7 @@ class _Walk:
     programs, unless samples are split along them: such roles run one program on other sizes.
     ``differs``: by buffer, the axes over which its values differ so far.
     ``filled``: by buffer of expert slots, the fraction of slots with tokens.
-    ``chosen``: by buffer that numbers the slots of forced choices, the same fraction.
+    ``chosen``: by buffer that numbers the slots of forced choices, or of a stated number of them, the same fraction.
     ``received``: the axes of the messages seen by the last walk.
     """
 
@@ -173,6 +173,10 @@ class _Walk:
         if isinstance(op, Compute) and op.kernel == "route" and "forced" in op.attributes:
             forced, capacity = op.attributes["forced"], op.attributes["capacity"]
             self.chosen[op.writes[2]] = sum(min(count, capacity) for count in forced) / (len(forced) * capacity)
+        if isinstance(op, Compute) and "expected_choices" in op.attributes:
+            num_experts, capacity = self.program.buffers[op.writes[-1]].shape[-1], op.attributes["capacity"]
+            found = filled_slots(op.attributes["expected_choices"], num_experts, capacity)
+            self.chosen[op.writes[-1]] = found / (num_experts * capacity)
         if isinstance(op, Compute) and op.kernel == "dispatch":
             choices = prod(self.program.buffers[op.reads[1]].shape)
             num_experts, capacity = op.attributes["num_experts"], op.attributes["capacity"]

@@ -7,7 +7,7 @@ gradients that are sums still to be made go through as they come.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from sim.plan.errors import LayoutError
@@ -116,6 +116,39 @@ def route_by_experts(t: TaskTracer, name: str, logits: Tensor, *, capacity: int)
         return r.compute(
             f"{name}.backward", "route_expert_choice_backward", (only(gradients), logits, slots), (logits.layout,),
             kind=Kind.WORKSPACE,
+        )  # fmt: skip
+
+    t.record((logits,), (weights,), backward)
+    return Routes(weights, slots, logits.shape[-1], capacity)
+
+
+@dataclass(frozen=True, slots=True)
+class Cooling:
+    """A Gumbel softmax at a temperature, of which weights above the threshold count, or the ``hard`` best alone.
+
+    ``expected_choices``: experts that count, over all tokens, on the mean.
+    """
+
+    temperature: float
+    threshold: float
+    hard: bool
+    expected_choices: int
+
+
+def route_cooling(t: TaskTracer, name: str, logits: Tensor, rows: TokenRows, cooling: Cooling, capacity: int) -> Routes:
+    """Return any number of experts for each token, weighed by a Gumbel softmax (``gate: dense_to_sparse``).
+
+    ``rows``: which tokens of their sequences these are.
+    """
+    weights, slots = t.compute(
+        name, "route_dense_to_sparse", (logits,), (logits.layout,) * 2, labels=("weights", "slots"),
+        capacity=capacity, salt=name, **asdict(cooling), **rows.attributes,
+    )  # fmt: skip
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "route_dense_to_sparse_backward", (only(gradients), logits, weights), (logits.layout,),
+            kind=Kind.WORKSPACE, temperature=cooling.temperature,
         )  # fmt: skip
 
     t.record((logits,), (weights,), backward)

@@ -6,6 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
+from sim.moe.dense_to_sparse import THRESHOLD
 from sim.plan.functions import basic as f
 from sim.plan.functions import experts as ex
 from sim.plan.functions.tracing import TaskTracer, Tensor
@@ -81,6 +82,13 @@ def _expert_choice(g: Gating) -> ex.Routes:
     return ex.route_by_experts(g.tracer, g.name, g.logits, capacity=g.capacity)
 
 
+def _dense_to_sparse(g: Gating) -> ex.Routes:
+    schedule, num_tokens = g.spec.cooling, g.x.shape[0] * g.x.shape[1]
+    assert schedule is not None
+    cooling = ex.Cooling(schedule.temperature, THRESHOLD, schedule.is_hard, g.spec.choices(num_tokens))
+    return ex.route_cooling(g.tracer, g.name, g.logits, g.builder.rows, cooling, g.capacity)
+
+
 def _hash(g: Gating) -> ex.Routes:
     b, dtype = g.builder, "float64" if g.x.dtype == "float64" else "float32"
     ids = f.tokens(
@@ -98,6 +106,7 @@ _GATES: Final[Mapping[ExpertGate, Callable[[Gating], ex.Routes]]] = MappingProxy
         "k_top_1": _k_top_1,
         "group_limited": _group_limited,
         "expert_choice": _expert_choice,
+        "dense_to_sparse": _dense_to_sparse,
         "hash": _hash,
     }
 )

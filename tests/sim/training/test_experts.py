@@ -12,6 +12,7 @@ from sim.engine.findings.sent import sent_bytes
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
+from sim.moe.dense_to_sparse import DenseToSparse
 from sim.plan.checking.check import check
 from sim.plan.facts.description import describe, kernel_work
 from sim.plan.facts.work_shares import work_shares
@@ -313,6 +314,8 @@ def test_slots_are_counted_by_the_rule_of_each_system(rule: str, factor: float, 
         ({"gate": "gshard", "routing": "balanced"}, "the routing is forced"),
         ({"gate": "expert_choice", "balance_loss": 0.1}, "without a balance loss"),
         ({"gate": "hash", "top_k": 1, "balance_loss": 0.1}, "without a balance loss"),
+        ({"dense_to_sparse": DenseToSparse()}, "gate top_k has no temperature"),
+        ({"gate": "dense_to_sparse", "top_k": 1, "capacity_rule": "tutel"}, "counts top_k choices"),
         ({"num_groups": 2}, "gate top_k has no such groups"),
         ({"gate": "group_limited", "num_groups": 3}, "no 3 equal groups"),
         ({"gate": "group_limited", "num_groups": 8}, "1 of 8 groups have 1 experts, and a token goes to 2"),
@@ -344,3 +347,19 @@ def test_a_hash_needs_no_router() -> None:
     assert not any(kernel.startswith(("router", "route_backward")) for kernel in kernels)
     scored, hashed = (ExpertsSpec(**EXPERTS | {"top_k": 1, "gate": gate}) for gate in ("switch", "hash"))
     assert scored.num_parameters(16, 2) - hashed.num_parameters(16, 2) == 16 * scored.num_experts
+
+
+def test_slots_follow_the_active_experts_of_a_cooling_gate() -> None:
+    """With a factor of 1 slots are those of the mean active experts; the work of a step falls with the temperature."""
+    found = []
+    for step in (0, 500, 1000):
+        schedule = DenseToSparse(start=1.0, end=0.1, decay_steps=1000, step=step)
+        spec = ExpertsSpec(**EXPERTS | {"gate": "dense_to_sparse", "top_k": 1, "dense_to_sparse": schedule})
+        active = schedule.active_experts(spec.num_experts)
+        assert spec.reached(4096) == pytest.approx(active, rel=1e-3)
+        assert 0.0 <= spec.capacity(4096) - round(4096 * active) / spec.num_experts < 1.0
+        found.append(active)
+    assert found == sorted(found, reverse=True)
+    plan = build_dense_training(dense_job(model=mixture(gate="dense_to_sparse", top_k=1)), "cooling")
+    shares = [share for task in work_shares(plan, SAMPLE_AXES)[0].values() for share in task]
+    assert max(share.empty_slots for share in shares) < 0.05

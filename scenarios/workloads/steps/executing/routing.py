@@ -31,7 +31,7 @@ def check_recordable(scenario: StepScenario) -> None:
     if not isinstance(job, TrainingJob) or job.model.experts is None:
         rule, remedy = "the scenario has no experts", "leave it out, or write model.experts"
     elif not job.model.experts.traits.tokens_choose:
-        rule = f"with gate {job.model.experts.gate} every expert takes as many tokens as it has slots"
+        rule = f"with gate {job.model.experts.gate} a token has any number of experts, not top_k"
         remedy = "leave it out, or write another gate"
     elif job.parallel.context_degree > 1:
         rule, remedy = "ranks share sequences, and a file has one source per replica", "write context.degree: 1"

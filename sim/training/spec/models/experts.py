@@ -6,6 +6,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Final, Literal
 
+from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.errors import RoutingError
 from sim.moe.routing import Routing, RoutingShape, RoutingSource
 from sim.moe.sources import Even
@@ -50,8 +51,11 @@ class ExpertsSpec:
     ``group_limited``: the best of those ``top_groups`` groups, of ``num_groups``, whose best scores add up to most
     (DeepSeek-AI 2024, V3, section 2.1.2, where a group is a node's experts). ``expert_choice``: every expert takes as
     many tokens as it has slots, those that score it highest (Zhou et al. 2022). ``hash``: a fixed random expert of each
-    word, without a router (Roller et al. 2021).
+    word, without a router (Roller et al. 2021). ``dense_to_sparse``: many at first, one in the end, see there.
     """
+
+    dense_to_sparse: DenseToSparse | None = None
+    """Of the gate of this name, whose default is that of its class: how many experts are active at which step."""
 
     num_groups: int = 1
     top_groups: int = 1
@@ -96,6 +100,12 @@ class ExpertsSpec:
         if self.balance_loss and not traits.has_balance_loss:
             rule, remedy = f"{self.gate} is built without a balance loss", "leave it out, or write gate: top_k"
             raise SpecError("model.experts.balance_loss", rule, remedy)
+        if self.dense_to_sparse is not None and self.gate != "dense_to_sparse":
+            rule, remedy = f"gate {self.gate} has no temperature", "leave it out, or write gate: dense_to_sparse"
+            raise SpecError("model.experts.dense_to_sparse", rule, remedy)
+        if self.gate == "dense_to_sparse" and self.capacity_rule != "even_share":
+            rule = "a rule of a system counts top_k choices, and this gate makes others"
+            raise SpecError("model.experts.capacity_rule", rule, "leave it out")
         if self.gate == "k_top_1" and self.num_experts % self.top_k:
             rule = f"{self.num_experts} experts are no {self.top_k} equal groups"
             raise SpecError(_GATE_KEY, rule, "choose a num_experts that top_k divides")
@@ -120,6 +130,16 @@ class ExpertsSpec:
         return GATE_TRAITS[self.gate]
 
     @property
+    def cooling(self) -> DenseToSparse | None:
+        """Return the schedule of gate ``dense_to_sparse``; None of another."""
+        return self.dense_to_sparse or DenseToSparse() if self.gate == "dense_to_sparse" else None
+
+    def choices(self, num_tokens: int) -> int:
+        """Return how many choices some tokens make, of gate ``dense_to_sparse`` on the mean."""
+        active = self.top_k if self.cooling is None else self.cooling.active_experts(self.num_experts)
+        return round(num_tokens * active)
+
+    @property
     def is_forced(self) -> bool:
         """Return whether a stated routing is forced on the step, be it even or not."""
         return not isinstance(self.routing, str)
@@ -142,9 +162,12 @@ class ExpertsSpec:
 
         With T tokens, k choices, E experts and a factor c. ``even_share``: ceil(c T k / E). ``deepspeed``: the same,
         and 8 at least (deepspeed/moe/sharded_moe.py). ``tutel``: k int(c ceil(T/E)) (tutel/impls/fast_dispatch.py).
-        ``hetumoe``: k ceil(c T / E) (hetu/v1/python/hetu/layers/TopGate.py).
+        ``hetumoe``: k ceil(c T / E) (hetu/v1/python/hetu/layers/TopGate.py). Of gate ``dense_to_sparse``: as
+        ``even_share``, k being the active experts on the mean.
         """
         factor, k = Fraction(repr(self.capacity_factor)), self.top_k
+        if self.cooling is not None:
+            return min(num_tokens, ceil(factor * self.choices(num_tokens) / self.num_experts))
         share = Fraction(num_tokens, self.num_experts)
         slots = {
             "even_share": ceil(factor * share * k), "deepspeed": max(ceil(factor * share * k), _LEAST_CAPACITY),
@@ -159,9 +182,9 @@ class ExpertsSpec:
         """
         if self.dispatch == "exact":
             return float(self.top_k)
-        if not self.traits.tokens_choose:
+        if self.gate == "expert_choice":
             return self.num_experts * self.capacity(num_tokens) / num_tokens
-        choices = num_tokens * self.top_k
+        choices = self.choices(num_tokens)
         if forced is not None:
             return self.top_k * forced.kept_fraction(self.capacity(num_tokens))
         return filled_slots(choices, self.num_experts, self.capacity(num_tokens)) / num_tokens

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
 
-ExpertGate = Literal["top_k", "switch", "gshard", "k_top_1", "group_limited", "expert_choice", "hash"]
+ExpertGate = Literal[
+    "top_k", "switch", "gshard", "k_top_1", "group_limited", "expert_choice", "hash", "dense_to_sparse"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +16,7 @@ class GateTraits:
 
     ``top_k``: the only number of choices that it is defined for; None: any. ``has_scores``: a router scores experts.
     ``may_be_forced``: a stated routing may take the place of its choices. ``has_balance_loss``: a loss may keep its
-    experts busy. ``tokens_choose``: each token chooses ``top_k`` experts; otherwise experts choose tokens.
+    experts busy. ``tokens_choose``: each token chooses ``top_k`` experts; otherwise any number of experts has a token.
     """
 
     top_k: int | None = None
@@ -32,6 +34,7 @@ GATE_TRAITS: Final[Mapping[ExpertGate, GateTraits]] = MappingProxyType(
         "k_top_1": GateTraits(has_balance_loss=False),
         "group_limited": GateTraits(),
         "expert_choice": GateTraits(has_balance_loss=False, tokens_choose=False),
+        "dense_to_sparse": GateTraits(top_k=1, has_balance_loss=False, tokens_choose=False),
         "hash": GateTraits(top_k=1, has_scores=False, has_balance_loss=False),
     }
 )
