@@ -10,7 +10,6 @@ from costmodels.kernels.elementwise import streaming
 from costmodels.kernels.moe import (
     ROUTING_BACKWARD_KERNELS,
     ROUTING_KERNELS,
-    route_backward_outputs,
     route_outputs,
     routing,
 )
@@ -25,6 +24,13 @@ def _by_expert_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> 
     return logits, TensorSpec(logits.shape, "int32")
 
 
+def _softmax_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the gradient of the logits, given that of the weights of all experts and these."""
+    gradient, weights = inputs
+    require(gradient.shape == weights.shape, "every weight has a gradient", gradient, weights)
+    return (weights,)
+
+
 def _hash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return weights, experts and slots [..., 1] of token ids."""
     (ids,) = inputs
@@ -35,13 +41,9 @@ def _hash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple
 EXPERT_GATE_KERNELS = (
     Kernel("route_gshard", "elementwise", (1, 1), route_outputs, routing(0, 25, ROUTING_KERNELS)),
     Kernel("route_expert_choice", "elementwise", (1, 1), _by_expert_outputs, routing(0, 20, ROUTING_KERNELS)),
-    Kernel(
-        "route_expert_choice_backward", "elementwise", (3, 3), route_backward_outputs,
-        routing(1, 8, ROUTING_BACKWARD_KERNELS),
-    ),
     Kernel("route_dense_to_sparse", "elementwise", (1, 1), _by_expert_outputs, routing(0, 30, ROUTING_KERNELS)),
     Kernel(
-        "route_dense_to_sparse_backward", "elementwise", (3, 3), route_backward_outputs,
+        "route_softmax_backward", "elementwise", (2, 2), _softmax_backward_outputs,
         routing(1, 8, ROUTING_BACKWARD_KERNELS),
     ),
     Kernel("route_hash", "elementwise", (1, 1), _hash_outputs, streaming(0)),

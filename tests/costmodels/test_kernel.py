@@ -157,8 +157,7 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("route_gshard", [SCORED], {"top_k": K}, [f32(S, B, K), SLOTS, SLOTS]),
     ("route_expert_choice", [SCORED], {"capacity": C}, [SCORED, TensorSpec((S, B, E), "int32")]),
     ("route_dense_to_sparse", [SCORED], {"capacity": C}, [SCORED, TensorSpec((S, B, E), "int32")]),
-    ("route_dense_to_sparse_backward", [SCORED, SCORED, SCORED], {}, [SCORED]),
-    ("route_expert_choice_backward", [SCORED, SCORED, TensorSpec((S, B, E), "int32")], {}, [SCORED]),
+    ("route_softmax_backward", [SCORED, SCORED], {}, [SCORED]),
     (
         "route_hash",
         [TensorSpec((S, B), "int64")],

@@ -39,15 +39,6 @@ def route_expert_choice(_: KernelContext, inputs: Sequence[Tensor], attributes: 
     return weights, slots.view(logits.shape)
 
 
-def route_expert_choice_backward(
-    _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
-) -> tuple[Tensor, ...]:
-    """Return the gradient of the logits: that of the softmax over all experts."""
-    gradient, logits, _slots = inputs
-    weights = logits.softmax(-1)
-    return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)),)
-
-
 def route_dense_to_sparse(
     context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 ) -> tuple[Tensor, ...]:
@@ -69,11 +60,9 @@ def route_dense_to_sparse(
     return weights, slots.to(torch.int32)
 
 
-def route_dense_to_sparse_backward(
-    _: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
-) -> tuple[Tensor, ...]:
-    """Return the gradient of the logits: that of the softmax, at its temperature."""
-    gradient, _logits, weights = inputs
+def route_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradient of the logits, of which the weights are the softmax at a temperature."""
+    gradient, weights = inputs
     return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)) / attributes["temperature"],)
 
 
@@ -89,9 +78,8 @@ EXPERT_GATE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
         "route_gshard": route_gshard,
         "route_expert_choice": route_expert_choice,
-        "route_expert_choice_backward": route_expert_choice_backward,
         "route_dense_to_sparse": route_dense_to_sparse,
-        "route_dense_to_sparse_backward": route_dense_to_sparse_backward,
+        "route_softmax_backward": route_softmax_backward,
         "route_hash": route_hash,
     }
 )

@@ -111,14 +111,7 @@ def route_by_experts(t: TaskTracer, name: str, logits: Tensor, *, capacity: int)
     weights, slots = t.compute(
         name, "route_expert_choice", (logits,), (logits.layout,) * 2, labels=("weights", "slots"), capacity=capacity
     )
-
-    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return r.compute(
-            f"{name}.backward", "route_expert_choice_backward", (only(gradients), logits, slots), (logits.layout,),
-            kind=Kind.WORKSPACE,
-        )  # fmt: skip
-
-    t.record((logits,), (weights,), backward)
+    _record_softmax(t, name, logits, weights, temperature=1.0)
     return Routes(weights, slots, logits.shape[-1], capacity)
 
 
@@ -144,15 +137,20 @@ def route_cooling(t: TaskTracer, name: str, logits: Tensor, rows: TokenRows, coo
         name, "route_dense_to_sparse", (logits,), (logits.layout,) * 2, labels=("weights", "slots"),
         capacity=capacity, salt=name, **asdict(cooling), **rows.attributes,
     )  # fmt: skip
+    _record_softmax(t, name, logits, weights, cooling.temperature)
+    return Routes(weights, slots, logits.shape[-1], capacity)
+
+
+def _record_softmax(t: TaskTracer, name: str, logits: Tensor, weights: Tensor, temperature: float) -> None:
+    """Put a gate on the tape whose weights are the softmax of all logits at a temperature."""
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
-            f"{name}.backward", "route_dense_to_sparse_backward", (only(gradients), logits, weights), (logits.layout,),
-            kind=Kind.WORKSPACE, temperature=cooling.temperature,
+            f"{name}.backward", "route_softmax_backward", (only(gradients), r.saved(weights)), (logits.layout,),
+            kind=Kind.WORKSPACE, temperature=temperature,
         )  # fmt: skip
 
     t.record((logits,), (weights,), backward)
-    return Routes(weights, slots, logits.shape[-1], capacity)
 
 
 def route_words(t: TaskTracer, name: str, ids: Tensor, dtype: str, *, num_experts: int, capacity: int) -> Routes:
