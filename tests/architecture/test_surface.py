@@ -167,6 +167,7 @@ KEYS = {
     *("parallel.data.bucket", "parallel.axis_order"),
     *("parallel.data.shard_degree", "parallel.data.gradient_sync", "parallel.data.prefetch"),
     *("parallel.data.reshard_after_forward", "parallel.data.local_degree", "parallel.data.offload"),
+    *("memory.manager", "memory.gathered", "memory.cached"),
     *("parallel.data.osdp.memory_limit", "parallel.data.osdp.splits", "parallel.data.osdp.gap"),
     *("reliability.mtbf_per_device", "reliability.mtbf_per_nic", "reliability.mtbf_per_node"),
     *("reliability.mtbf_of_job", "reliability.checkpoint.save", "reliability.checkpoint.interval"),

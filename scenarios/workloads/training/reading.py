@@ -12,6 +12,7 @@ from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.models.hub import config_path
 from scenarios.reading.models.huggingface import read_model
 from scenarios.reading.models.model_presets import load_presets
+from scenarios.reading.schema.memory import MemorySection
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
 from scenarios.reading.schema.parallel import OsdpSection
 from scenarios.reading.sequence_parallel import shares_sequence
@@ -21,6 +22,7 @@ from scenarios.workloads.training.long_run.reading import reliability_spec
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.workload import Workload
+from sim.memory.spec import MemorySpec
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
@@ -79,8 +81,11 @@ def _refuse_unknown_rate(document: Document, training: TrainingSpec, cluster: Cl
 
 def _refuse_unlike_hosts(document: Document, parallel: ParallelSpec, cluster: ClusterSpec) -> None:
     """Raise ScenarioError where hosts are to work that are not all of one type."""
-    if parallel.sharding.offload is not None and cluster.node_types:
-        key, names = "parallel.data.offload", " and ".join(dict.fromkeys(name for name, _ in cluster.node_types))
+    if not (parallel.sharding.offload is None and parallel.memory is None) and cluster.node_types:
+        key, names = (
+            "parallel.data.offload" if parallel.memory is None else "memory.manager",
+            " and ".join(dict.fromkeys(name for name, _ in cluster.node_types)),
+        )
         rule = f"it is not built for hosts of several types, and these are {names}"
         raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out, or use nodes of one type")
 
@@ -189,6 +194,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             expert_degree=section.expert.degree,
             zero_stage=section.data.zero_stage,
             sharding=ShardingSpec(**section.data.model_dump(include=set(ShardingSpec.__dataclass_fields__))),
+            memory=None if checked.memory is None else _memory(checked.memory),
             osdp=None if section.data.osdp is None else _osdp(section.data.osdp),
             overlap_gradient_sync=section.data.overlap_gradient_sync,
             overlap_parameter_gather=section.data.overlap_parameter_gather,
@@ -196,6 +202,12 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             bucket_bytes=round(section.data.bucket or 0),
             axis_order=section.axis_order,
         )
+
+
+def _memory(section: MemorySection) -> MemorySpec:
+    """Return how state lies in tiers of memory."""
+    gathered = None if section.gathered is None else round(section.gathered)
+    return MemorySpec(manager=section.manager, gathered_bytes=gathered, cached_bytes=round(section.cached or 0))
 
 
 def _osdp(section: OsdpSection) -> OsdpSpec:

@@ -3,6 +3,7 @@
 from typing import Literal
 
 from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, SoftwareSection
+from scenarios.reading.schema.memory import MemorySection
 from scenarios.reading.schema.model import Model
 from scenarios.reading.schema.parallel import ParallelSection
 from scenarios.reading.schema.training import TrainingSection
@@ -19,6 +20,8 @@ class DenseScenario(ScenarioSection):
     model: Model
     training: TrainingSection
     parallel: ParallelSection = ParallelSection()
+    memory: MemorySection | None = None
+    """State in tiers of memory; default: all of it on the devices."""
     network: NetworkSection = NetworkSection()
     software: SoftwareSection = SoftwareSection()
     reliability: ReliabilitySection | None = None

@@ -160,6 +160,10 @@ class StepEndWriter:
         """Return the axes over which the flat pieces of some parameters are sharded."""
         return shard_axes(self.tracer.mesh, of_experts=is_shared_out(parameters[0]))
 
+    def is_shared(self, parameters: Sequence[Parameter]) -> bool:
+        """Return whether several ranks share out the state of some parameters."""
+        return self.tracer.mesh.degree(*self.shard_axes(parameters)) > 1
+
     def shard_hops(self, parameters: Sequence[Parameter]) -> tuple[tuple[str, ...], ...]:
         """Return the axes of ``shard_axes`` as one tuple per all_gather; see ``axes.shard_hops``."""
         return shard_hops(self.tracer.mesh, of_experts=is_shared_out(parameters[0]))
@@ -281,7 +285,7 @@ class StepEndWriter:
         reads = tuple(tensor.name for tensor in (*state, *gradients, *values))
         writes = tuple(tensor.name for tensor in (*state, *values))
         attributes = {
-            "axes": self.shard_axes(bucket.parameters), "size": self._piece_size(bucket.parameters),
+            "axes": self.shard_axes(bucket.parameters), "size": self.piece_size(bucket.parameters),
             "num_gradients": len(gradients), "num_parameters": len(values), **self._numbers,
         }  # fmt: skip
         t.emit(Compute(t.unique(f"{rule}.{name}"), f"{rule}_piece", reads, writes, attributes))
@@ -310,10 +314,10 @@ class StepEndWriter:
         """Return a new buffer for this rank's flat piece of some parameters; a persistent one starts with zeros."""
         if scope is Scope.PERSISTENT and initial is None:
             initial = Initial("zeros")
-        shape = (self._piece_size(parameters),)
+        shape = (self.piece_size(parameters),)
         return self.tracer.tensor(Buffer(name, shape, dtype, kind, scope, tier, initial))
 
-    def _piece_size(self, parameters: Sequence[Parameter]) -> int:
+    def piece_size(self, parameters: Sequence[Parameter]) -> int:
         """Return the number of elements of a rank's flat piece of some parameters."""
         total = sum(prod(p.value.shape) for p in parameters)
         return -(-total // self.tracer.mesh.degree(*self.shard_axes(parameters)))

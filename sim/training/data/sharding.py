@@ -12,10 +12,11 @@ With shards within groups, the groups' sums of gradients are all_reduced once a 
 linear, so the sum over micro-batches may come before or after it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from sim.memory.movement import Movement, Window
 from sim.plan.functions.float8 import cast_in_pass, drop_casts
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
@@ -23,15 +24,12 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute, Op
 from sim.plan.words.program import Phase
 from sim.training.data.axes import replica_axes
 from sim.training.data.buckets import Bucket, make_buckets
+from sim.training.data.gathers import Gathers, Hops, Pass, Shard, between, gather
 from sim.training.data.optimizer import EMBEDDING_STREAM, StepEndWriter
 from sim.training.data.units import (
     END_UNIT,
-    Gathers,
-    Hops,
     Unit,
-    between,
     bucket_units,
-    gather,
     layer_units,
     with_own_buffers,
     with_reductions,
@@ -63,13 +61,13 @@ def write_sharded_step(
     if job.parallel.zero_stage < 3:
         parted = with_table_apart(fresh, apart=shared)
         units = bucket_units(parted, bucket_bytes=job.parallel.bucket_bytes, tied=tied)
-        whole = _whole_buckets(alone, len(units), job.parallel.bucket_bytes)
+        whole = whole_buckets(alone, len(units), job.parallel.bucket_bytes)
         return ShardedStepWriter(job, tracer, step_end, units, whole=whole).write()
     parameters = [p for group in fresh.values() for p in group]
     joins_ends = job.model.tied_embeddings and not shared
     units = layer_units(parameters, joins_ends=joins_ends, apart=tied or shared, tied=tied)
-    whole = _whole_buckets(alone, len(units), 0)
-    return ShardedStepWriter(job, tracer, step_end, units, gathering=_gathering(job), whole=whole).write()
+    whole = whole_buckets(alone, len(units), 0)
+    return ShardedStepWriter(job, tracer, step_end, units, gathering=gathering_of(job), whole=whole).write()
 
 
 def _by_sharing(
@@ -88,7 +86,7 @@ def _by_sharing(
     return found
 
 
-def _whole_buckets(groups: Mapping[int, Sequence[Parameter]], begin: int, bucket_bytes: int) -> list[Bucket]:
+def whole_buckets(groups: Mapping[int, Sequence[Parameter]], begin: int, bucket_bytes: int) -> list[Bucket]:
     """Return the buckets of parameters that are not sharded, counted from ``begin``."""
     buckets = make_buckets(groups, bucket_bytes=bucket_bytes, overlap=True, tied=False)
     return [replace(bucket, index=begin + bucket.index) for bucket in buckets]
@@ -112,7 +110,7 @@ def shares_table(job: DenseTraining) -> bool:
     return job.model.tied_embeddings and pipeline.degree == 1 and pipeline.virtual_stages > 1
 
 
-def _gathering(job: DenseTraining) -> Gathering:
+def gathering_of(job: DenseTraining) -> Gathering:
     """Return when stage 3 gathers its units.
 
     Where each backward directly follows its own forward, backward begins with the unit that ended forward, so that unit
@@ -172,9 +170,20 @@ class ShardedStepWriter:
         return {unit.name: self.step_end.shard_hops(unit.parameters) for unit in self.units}
 
     @property
-    def _shards(self) -> dict[str, str]:
-        """Return the buffer of this rank's piece of each unit's parameters."""
-        return {name: shard.name for name, shard in self.parameter_shards.items()}
+    def _shards(self) -> dict[str, Shard]:
+        """Return this rank's piece of each unit's parameters."""
+        hops = self._hops
+        return {name: Shard(shard.name, hops[name]) for name, shard in self.parameter_shards.items()}
+
+    @property
+    def _movement(self) -> Movement:
+        """Return the policy that says when units are gathered."""
+        return Window(self.job.parallel.sharding.units_ahead)
+
+    @property
+    def _joins_passes(self) -> bool:
+        """Return whether a micro-batch's units are gathered for its forward and its backward as one pass."""
+        return False
 
     # --- buffers ---------------------------------------------------------------------------------------------------
 
@@ -205,8 +214,8 @@ class ShardedStepWriter:
 
     def _write_gather(self) -> list[str]:
         """Write the task that gathers all units for a step."""
-        hops, shards = self._hops, self._shards
-        ops = [op for u in self.units for op in gather("all_gather", hops[u.name], u, shards[u.name], {})]
+        shards = self._shards
+        ops = [op for u in self.units for op in gather("all_gather", shards[u.name], u, {})]
         self._add_between("all_gather", Scope.STEP)
         return [self.tracer.add_task("gather_parameters", Phase.PREPARE, ops).name]
 
@@ -217,16 +226,19 @@ class ShardedStepWriter:
         """
         if self.job.training.types.casts:
             self._cast_in_passes()
-        ahead, buffers = self.job.parallel.sharding.units_ahead, self.tracer.buffers
+        buffers = self.tracer.buffers
         begins = [Buffer(f"{label}.begin", (0,), "uint8", Kind.WORKSPACE) for label in ("all_gather", "regather")]
-        forward = Gathers(self._hops, "all_gather", self._shards, {}, frozenset(), ahead, begins[0].name)
-        for task, ops in self._rewritten(Phase.FORWARD):
-            self._replace(task, forward.into(ops, self.units))
         held = frozenset(unit.name for unit in self.units if gathering.kept is None or unit.name in gathering.kept)
         names = {name: f"{name}.regathered" for unit in self.units if unit.name not in held for name in unit.values}
-        backward = Gathers(self._hops, "regather", self._shards, names, held, ahead, begins[1].name)
-        for task, ops in self._rewritten(Phase.BACKWARD):
-            self._replace(task, backward.into(ops, self.units))
+        forwards = {task: Pass("all_gather", ops, {}) for task, ops in self._rewritten(Phase.FORWARD)}
+        backwards = {task: Pass("regather", ops, names) for task, ops in self._rewritten(Phase.BACKWARD)}
+        if self._joins_passes:
+            self._gather_in(forwards | backwards, held, begins[0].name)
+        else:
+            for task, one in forwards.items():
+                self._gather_in({task: one}, frozenset(), begins[0].name)
+            for task, one in backwards.items():
+                self._gather_in({task: one}, held, begins[1].name)
         written = {name for task in self.tracer.tasks.values() for op in task.ops for name in op.writes}
         buffers.update({new: replace(buffers[old], name=new) for old, new in names.items() if new in written})
         buffers.update({begin.name: begin for begin in begins if begin.name in written})
@@ -235,6 +247,12 @@ class ShardedStepWriter:
         for phase in (Phase.FORWARD, Phase.BACKWARD):
             with_own_buffers(self.tracer, phase)
         return []
+
+    def _gather_in(self, passes: Mapping[str, Pass], held: Set[str], begin: str) -> None:
+        """Gather units in tasks that follow each other at once; see ``Gathers``."""
+        gathers = Gathers(self._shards, held, self._movement, begin)
+        for task, ops in zip(passes, gathers.into(list(passes.values()), self.units), strict=True):
+            self._replace(task, ops)
 
     def _cast_in_passes(self) -> None:
         """Cast gathered parameters within each pass, so that no 8-bit copy outlives the parameters it was cast from."""
@@ -262,8 +280,8 @@ class ShardedStepWriter:
             pieces[unit.name] = self.step_end.flat(name, unit.parameters, dtype, Kind.GRADIENT, Scope.MICROBATCH)
         gathers = self.gathering is not None  # gathers run on the reductions' stream, so computing waits anyway
         sums = {} if gathers else {name: shard.name for name, shard in self.gradient_shards.items()}
+        reductions = {unit.name: self._microbatch_reduction(unit, pieces[unit.name]) for unit in self.units}
         for task, ops in self._rewritten(Phase.BACKWARD):
-            reductions = {unit.name: self._microbatch_reduction(unit, pieces[unit.name]) for unit in self.units}
             self._replace(task, with_reductions(ops, self.units, reductions, sums))
         with_own_buffers(self.tracer, Phase.BACKWARD)
 

@@ -1,27 +1,24 @@
 """Units: parameters that travel together as one flat vector, and the rewriting of tasks for them.
 
-Sharding rewrites finished tasks. A unit's parameters are gathered before the first op that reads them, or earlier with
-prefetching. Its gradients begin as zeros before the first op that adds to them, and are reduced after the last such op.
+Sharding rewrites finished tasks. A unit's gradients begin as zeros before the first op that adds to them, and are
+reduced after the last such op. ``gathers.py`` has the other half: parameters that are gathered before they are read.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from sim.plan.functions.tracing import Parameter, ProgramTracer, Tensor
 from sim.plan.words.buffer import BYTES_PER_ELEMENT, Scope
-from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, on_other_buffers
+from sim.plan.words.op import Compute, Op, on_other_buffers
 from sim.plan.words.program import Phase
 from sim.training.data.buckets import TIED_SOURCE, is_shared_out, make_buckets, other_axes
-from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 BUCKET_ELEMENTS: Final = 500_000_000
 _AT_ONCE: Final = 2
 """Number of units with gradients in memory at once: one in backward, one being reduced."""
 _OWN: Final = ".of."
-Hops = tuple[tuple[str, ...], ...]
-"""The axes of successive all_gathers; the last tuple's runs first. See ``shard_hops``."""
 END_UNIT = "ends"
 TIED_UNIT = "tied"
 
@@ -47,6 +44,11 @@ class Unit:
     def values(self) -> tuple[str, ...]:
         """Return the buffers of the parameters."""
         return tuple(p.value.name for p in self.parameters)
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of the whole parameters in bytes."""
+        return sum(p.value.spec.num_bytes for p in self.parameters)
 
     @property
     def gradients(self) -> tuple[str, ...]:
@@ -195,95 +197,3 @@ def with_reductions(
 def _departure(unit: Unit, buffers: tuple[str, ...]) -> Compute:
     """Return the op that delays a unit's gradients until another unit's are reduced, and keeps these in memory."""
     return Compute(f"zeros.{unit.name}.wait", "delay", buffers, (), {"duration_s": 0.0})
-
-
-# --- parameters ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Gathers:
-    """The all_gathers of a pass.
-
-    ``hops``: by unit, the axes of its all_gathers.
-    ``shards``: by unit, the buffer of this rank's piece.
-    ``names``: by parameter, its name in this pass once gathered.
-    ``held``: units that are gathered already.
-    ``ahead``: number of units gathered ahead of the unit that computes.
-    ``begin``: an empty buffer that the pass writes first, so that nothing is gathered while the previous pass computes.
-    """
-
-    hops: Mapping[str, Hops]
-    label: str
-    shards: Mapping[str, str]
-    names: Mapping[str, str]
-    held: Set[str]
-    ahead: int
-    begin: str
-
-    def into(self, ops: Sequence[Op], units: Sequence[Unit]) -> list[Op]:
-        """Return a pass that gathers its units in the order of their first reads.
-
-        At most ``1 + ahead`` units are gathered at once, not counting units held for another pass or read out of order.
-        A unit is gathered once the unit ``1 + ahead`` places before it has been used, in issue order and in time.
-        """
-        order = self._order(ops, units)
-        if all(unit.name in self.held for _, unit in order):
-            return list(ops)
-        starts = [position for position, _ in order]
-        inserted: dict[int, list[Op]] = {}
-        for place, (_, unit) in enumerate(order):
-            if unit.name in self.held:
-                continue
-            position, gate = self._after(ops, starts, place - self.ahead)
-            block = inserted.setdefault(position, [])
-            if not block:
-                block.append(self._wait(unit, gate))
-            block += gather(self.label, self.hops[unit.name], unit, self.shards[unit.name], self.names)
-        result: list[Op] = []
-        for position, op in enumerate(ops):
-            result += inserted.get(position, [])
-            result.append(replace(op, reads=tuple(self.names.get(name, name) for name in op.reads)))
-        return [Compute(self.begin, "delay", (), (self.begin,), {"duration_s": 0.0}), *result]
-
-    def _order(self, ops: Sequence[Op], units: Sequence[Unit]) -> list[tuple[int, Unit]]:
-        """Return the units in the order of their first reads, each with the position of the op that reads it first."""
-        unit_of = {name: unit for unit in units for name in unit.values}
-        found: dict[str, tuple[int, Unit]] = {}
-        for position, op in enumerate(ops):
-            for name in op.reads:
-                if name in unit_of:
-                    found.setdefault(unit_of[name].name, (position, unit_of[name]))
-        return sorted(found.values(), key=lambda item: item[0])
-
-    def _after(self, ops: Sequence[Op], starts: Sequence[int], place: int) -> tuple[int, str]:
-        """Return the position of an all_gather after all units before ``place``, and the buffer to wait for."""
-        if place < 1:
-            return 0, self.begin
-        before = reversed(range(starts[place]))
-        position = next(i for i in before if isinstance(ops[i], Compute) and ops[i].writes)
-        return position + 1, ops[position].writes[0]
-
-    def _wait(self, unit: Unit, gate: str) -> Op:
-        name = f"{self.label}.{unit.name}.wait"
-        return Compute(name, "delay", (gate,), (), {"duration_s": 0.0}, stream=DATA_AXIS)
-
-
-def gather(label: str, hops: Hops, unit: Unit, shard: str, names: Mapping[str, str]) -> Iterator[Op]:
-    """Yield the all_gathers of a unit's parameters under the given names, over the last axes first.
-
-    With ``dp_local`` this is MiCS's hierarchical all_gather (Zhang et al. 2022, section 3.3): first between nodes,
-    among the ranks at the same place of each node, then inside nodes. The order of the shards makes the paper's
-    rearrangement between the two unnecessary.
-    """
-    here = shard
-    for axes in reversed(hops[1:]):
-        there, name = between(label, unit), ".".join((between(label, unit), *axes))
-        yield Collective(name, CollectiveKind.ALL_GATHER, axes, (here,), (there,), DATA_AXIS)
-        here = there
-    writes = tuple(names.get(name, name) for name in unit.values)
-    yield Collective(f"{label}.{unit.name}", CollectiveKind.ALL_GATHER, hops[0], (here,), writes, DATA_AXIS)
-
-
-def between(label: str, unit: Unit) -> str:
-    """Return the name of the buffer of a unit that is gathered between nodes and not yet inside."""
-    return f"{label}.{unit.name}.between"

@@ -198,6 +198,24 @@ _OF_SHARDING: Final = (
         "it is not built for groups of replicas, whose sums of shards would have to leave the host again",
         "leave it, or shard_degree, out",
     ),
+    *(
+        Refusal(("tiered",), (other,), f"{_DATA}.{key}", f"{key} is not built with memory.manager{why}", "leave it out")
+        for other, key, why in (
+            ("shard_degree", "shard_degree", ": sums of shards would have to leave the host again"),
+            ("local_degree", "local_degree", ": every rank loads its own piece of a unit, and all gather at once"),
+            ("reshard_after_forward", "reshard_after_forward", ", which says itself when units leave the device"),
+            ("sync_once", "gradient_sync", ": the host adds up the gradients of micro-batches"),
+        )
+    ),
+    Refusal(
+        ("tiered",), ("tied_over_ranks",), "model.tied_embeddings",
+        "the host's sums of the tied table would have to leave it again, to the other pipeline rank",
+        "write tied_embeddings: false, or leave memory out",
+    ),
+    Refusal(
+        ("tiered",), ("fp8",), "training.precision", "fp8 is not built with memory.manager",
+        "write precision: bf16, or leave memory out",
+    ),
     Refusal(
         _SHARDED, ("blocking_sync",), f"{_DATA}.overlap_gradient_sync",
         "ZeRO stage {zero_stage} frees gradients as backward goes on: there is no blocking synchronisation",

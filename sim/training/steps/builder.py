@@ -20,6 +20,7 @@ from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
 from sim.training.data.segments import write_segments
 from sim.training.data.sharding import write_sharded_step
+from sim.training.data.tiered import write_tiered_step
 from sim.training.layers.rank_routing import RankRouting, rank_routings
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
@@ -174,6 +175,8 @@ class StageProgramBuilder:
         parallel, around = self.job.parallel, (self.job, self.tracer, self.place, self.rank, groups)
         if parallel.osdp is not None:
             begin, end = write_operator_step(*around, self.job.operator_choices)
+        elif parallel.memory is not None:
+            begin, end = write_tiered_step(*around)
         elif parallel.sharding.offload is not None:
             begin, end = write_offloaded_step(*around)
         elif parallel.zero_stage > 1 and parallel.num_replicas > 1:

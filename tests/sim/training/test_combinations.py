@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from sim.memory.spec import MemorySpec
 from sim.plan.checking.check import check
 from sim.training.errors import SpecError
 from sim.training.local.builder import build_local_training
@@ -59,6 +60,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "zero_3": {"zero_stage": 3},
     "osdp": {"osdp": OsdpSpec(choices=(("layer0.qkv", Choice(1, 1)),))},
     "offload": {"offload": "optimizer"},
+    "tiered": {"memory": MemorySpec(manager="angel_ptm")},
     "shard_degree": {"shard_degree": 4},
     "local_degree": {"local_degree": 2},
     "reshard_after_forward": {"reshard_after_forward": False},

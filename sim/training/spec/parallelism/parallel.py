@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from math import prod
 
+from sim.memory.spec import MemorySpec
 from sim.plan.words.mesh import Axes
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.sequence.method import SequenceMethod
@@ -28,6 +29,8 @@ class ParallelSpec:
     sharding: ShardingSpec = field(default_factory=ShardingSpec)
     osdp: OsdpSpec | None = None
     """Sharding by operator, in the place of a ZeRO stage."""
+    memory: MemorySpec | None = None
+    """ZeRO 3: state in tiers of memory; None: all of it on the devices."""
     overlap_gradient_sync: bool = True
     overlap_parameter_gather: bool = False
     """ZeRO 1: updated parameters are gathered during the next step's forwards."""

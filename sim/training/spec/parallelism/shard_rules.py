@@ -12,6 +12,15 @@ def check_options(parallel: ParallelSpec) -> None:
     if parallel.osdp is None and sharding.offload is not None and stage != 2:
         rule = f"it needs sharded gradients and whole parameters (zero_stage 2), and zero_stage is {stage}"
         raise SpecError("parallel.data.offload", rule, "leave it out, or write zero_stage: 2")
+    if parallel.memory is not None and stage != 3:
+        rule = f"it moves sharded parameters (zero_stage 3), and zero_stage is {stage}"
+        raise SpecError("memory.manager", rule, "leave memory out, or write parallel.data.zero_stage: 3")
+    memory = parallel.memory
+    if memory is not None and memory.manager != "angel_ptm":
+        for key, value in (("gathered", memory.gathered_bytes), ("cached", memory.cached_bytes or None)):
+            if value is not None:
+                rule = f"it is an option of manager angel_ptm, and manager is {memory.manager}"
+                raise SpecError(f"memory.{key}", rule, "leave it out, or write manager: angel_ptm")
     if parallel.osdp is None:
         _check_stage(parallel)
     if parallel.overlap_parameter_gather and stage != 1:

@@ -1,0 +1,82 @@
+"""Policies of movement: when the parameters of a unit may begin to come to the device.
+
+A pass uses units of parameters, such as layers, one after the other. A unit must be on the device from the first op
+that reads it to the last one, and is let go then. Policies are pure functions of these stays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A stay of a unit on the device: it is read from op ``first`` to op ``last``, both counted in issue order."""
+
+    unit: str
+    first: int
+    last: int
+    num_bytes: int
+
+
+class BudgetError(ValueError):
+    """Memory that is too small for a unit beside those that are used at the same time."""
+
+    def __init__(self, unit: str, needed_bytes: int, budget_bytes: int) -> None:
+        super().__init__(f"unit {unit} needs {needed_bytes} bytes with those used beside it, of {budget_bytes}")
+        self.unit, self.needed_bytes, self.budget_bytes = unit, needed_bytes, budget_bytes
+
+
+class Movement(Protocol):
+    """A policy of movement."""
+
+    def triggers(self, stays: Sequence[Stay]) -> list[int]:
+        """Return, by stay, the op before which its movement begins: not before all earlier ops have ended.
+
+        ``stays``: in the order of their first ops. Triggers never decrease; none is later than its stay's ``first``.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A fixed number of units ahead of the one in use; 0: a unit comes when it is needed (on demand).
+
+    FSDP's and DeepSpeed's rule, counted in units. Example: ``Window(1).triggers(stays)``.
+    """
+
+    units_ahead: int
+
+    def triggers(self, stays: Sequence[Stay]) -> list[int]:
+        """Return for each stay the first op of the stay ``units_ahead`` places before it; see ``Movement``."""
+        places = (place - self.units_ahead for place in range(len(stays)))
+        return [stays[place].first if place > 0 else 0 for place in places]
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """As early as memory allows, by the lifetimes of all units (Angel-PTM; Nie et al., VLDB 2023).
+
+    ``budget_bytes``: memory for units that are on the device or on their way.
+    """
+
+    budget_bytes: int
+
+    def triggers(self, stays: Sequence[Stay]) -> list[int]:
+        """Return for each stay the earliest op from which it fits until its end; see ``Movement``.
+
+        Raises BudgetError for a stay that does not fit even at its own first op.
+        """
+        resident_bytes = np.zeros(max((stay.last for stay in stays), default=-1) + 1, dtype=np.int64)
+        triggers = [0]
+        for stay in stays:
+            earliest = triggers[-1]
+            taken = resident_bytes[earliest : stay.last + 1] + stay.num_bytes
+            full = np.flatnonzero(taken > self.budget_bytes)
+            trigger = earliest + int(full[-1]) + 1 if len(full) else earliest
+            if trigger > stay.first:
+                raise BudgetError(stay.unit, int(taken[stay.first - earliest :].max()), self.budget_bytes)
+            resident_bytes[trigger : stay.last + 1] += stay.num_bytes
+            triggers.append(trigger)
+        return triggers[1:]

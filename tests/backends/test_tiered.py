@@ -1,0 +1,45 @@
+"""State in tiers of memory, run for real: numbers, memory, and what goes wrong without one movement."""
+
+from dataclasses import replace
+
+import pytest
+
+from sim.plan.checking.check import check
+from sim.plan.words.op import Copy
+from sim.training.steps.builder import build_dense_training
+from tests.backends.one_process import run_in_one_process
+from tests.backends.tiered_runs import TIERED_JOBS
+
+
+@pytest.mark.parametrize("name", TIERED_JOBS)
+def test_tiers_of_memory_compute_the_numbers_of_the_dense_reference(name: str) -> None:
+    """Every rank's loss, gradients and updated parameters are within 1e-9, all ranks run in one process."""
+    plan = build_dense_training(TIERED_JOBS[name], name)
+    check(plan)
+    reports = run_in_one_process(plan, TIERED_JOBS[name])
+    assert len(reports) == plan.mesh.size
+    assert all(report.tolerance == 1e-9 and report.passed for report in reports.values()), [
+        report.worst for report in reports.values()
+    ]
+
+
+@pytest.mark.parametrize("direction", ["load.", "offload."])
+def test_each_direction_of_copies_is_missed_when_it_is_left_out(direction: str) -> None:
+    """With parameters that do not come, or gradients that do not leave, the numbers are far off."""
+    job = TIERED_JOBS["lifetimes, dp2, one micro-batch"]
+    plan = build_dense_training(job, "muted")
+    (program,) = plan.programs
+    copies = {op.name for task in program.tasks.values() for op in task.ops if isinstance(op, Copy)}
+    mute = frozenset(name for name in copies if name.startswith(direction))
+    assert mute
+    reports = run_in_one_process(plan, job, {}, mute)
+    assert max(report.worst[1] for report in reports.values()) > 1e-3
+
+
+def test_managers_end_with_the_same_bits() -> None:
+    """One job under two managers has one and the same list of sums and products, and equal errors to the last bit."""
+    job = TIERED_JOBS["on demand, dp2"]
+    memory = TIERED_JOBS["lifetimes, some layers stay, dp2"].parallel.memory
+    other = replace(job, parallel=replace(job.parallel, memory=memory))
+    one, two = (run_in_one_process(build_dense_training(each, "bits"), each) for each in (job, other))
+    assert {rank: report.worst for rank, report in one.items()} == {rank: r.worst for rank, r in two.items()}

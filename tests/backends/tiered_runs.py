@@ -1,0 +1,44 @@
+"""Real runs of training whose state lies in tiers of memory."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sim.memory.spec import MemorySpec
+from sim.training.spec.job import DenseTraining, ShardingSpec
+from tests.backends.expert_runs import MIXTURE
+from tests.backends.jobs import GPT, LLAMA, training
+
+SHORT_GPT: Mapping[str, Any] = {**GPT, "num_layers": 3}
+SHORT_LLAMA: Mapping[str, Any] = {**LLAMA, "num_layers": 3}
+ON_DEMAND = MemorySpec(manager="on_demand")
+DEEPSPEED = MemorySpec(manager="deepspeed")
+ANGEL = MemorySpec(manager="angel_ptm")
+CACHED = MemorySpec(manager="angel_ptm", cached_bytes=60_000)
+"""Part of the units stay on the device."""
+
+TIERED_JOBS: Mapping[str, DenseTraining] = {
+    "on demand, dp2": training(model=SHORT_LLAMA, data_degree=2, zero_stage=3, memory=ON_DEMAND),
+    "deepspeed, dp2 x tp2 sp, two ahead, recompute": training(
+        model=SHORT_LLAMA, data_degree=2, zero_stage=3, tensor_degree=2, sequence_parallel=True, memory=DEEPSPEED,
+        recompute="full", sharding=ShardingSpec(prefetch=2),
+    ),
+    "deepspeed, one rank, tied": training(model=SHORT_GPT, zero_stage=3, memory=DEEPSPEED),
+    "lifetimes, dp2, tied": training(model=SHORT_GPT, data_degree=2, zero_stage=3, memory=ANGEL),
+    "lifetimes, dp2, one micro-batch": training(
+        model=SHORT_LLAMA, data_degree=2, zero_stage=3, memory=ANGEL, batch=(2, 1)
+    ),
+    "lifetimes, some layers stay, dp2": training(model=SHORT_LLAMA, data_degree=2, zero_stage=3, memory=CACHED),
+    "lifetimes, some layers stay, one rank": training(model=SHORT_LLAMA, zero_stage=3, memory=CACHED),
+    "lifetimes, pp2 x dp2": training(
+        model={**LLAMA, "num_layers": 2}, data_degree=2, zero_stage=3, memory=CACHED, pipeline={"degree": 2}
+    ),
+    "lifetimes, two stages of one rank, tied, one micro-batch": training(
+        model=SHORT_GPT, data_degree=2, zero_stage=3, memory=ANGEL, batch=(2, 1),
+        pipeline={"degree": 1, "schedule": "breadth_first", "virtual_stages": 3},
+    ),
+    "lifetimes, cp2": training(model=SHORT_LLAMA, context_degree=2, zero_stage=3, memory=ANGEL),
+    "lifetimes, experts on two ranks": training(
+        model={**MIXTURE, "num_layers": 1}, data_degree=2, expert_degree=2, zero_stage=3, memory=ANGEL
+    ),
+}  # fmt: skip
+"""On as many ranks as they need, all in one process."""
