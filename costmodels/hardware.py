@@ -59,10 +59,20 @@ class LinkSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StorageSpec:
+    """A node's NVMe drives together. ``bandwidth_bytes_per_s``: of reading and writing, which share it."""
+
+    capacity_bytes: int
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HostSpec:
     """The node's own memory and cores, and the links to its devices, per device and direction.
 
     ``memory_attained`` and ``device_attained``: fractions of these bandwidths that streaming and large copies reach.
+    ``storage``: drives for state that does not fit into memory; None: none.
     """
 
     memory_bytes: int
@@ -72,6 +82,7 @@ class HostSpec:
     device_bandwidth_bytes_per_s: float
     device_attained: float
     device_latency_s: float
+    storage: StorageSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

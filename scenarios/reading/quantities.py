@@ -26,7 +26,9 @@ MAX_LONG_S: Final = 1e13
 
 _PATTERN: Final = r"^\s*\+?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?\s*[A-Za-zµ][A-Za-zµ/]*\s*$"
 _FORMATS: Final = {Dimension.TIME: format_time, Dimension.BYTES: format_bytes, Dimension.PRICE: format_price}
-_EXAMPLES: Final = {Dimension.TIME: "250 ms", Dimension.BYTES: "25 MiB", Dimension.PRICE: "2.50 USD/h"}
+_EXAMPLES: Final = {
+    Dimension.TIME: "250 ms", Dimension.BYTES: "25 MiB", Dimension.PRICE: "2.50 USD/h", Dimension.BANDWIDTH: "7 GB/s",
+}  # fmt: skip
 
 MAX_COUNT: Final = 10**18
 _COUNTS: Final = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
@@ -191,6 +193,11 @@ SwitchOrAuto = Annotated[
 ]
 Bytes = Annotated[
     float, PlainValidator(Quantity(Dimension.BYTES, most=2.0**50, allow_zero=False)), quantity_schema(Dimension.BYTES)
+]
+Bandwidth = Annotated[
+    float,
+    PlainValidator(Quantity(Dimension.BANDWIDTH, most=1e15, allow_zero=False)),
+    quantity_schema(Dimension.BANDWIDTH),
 ]
 WholeBytesOrZero = Annotated[
     int,

@@ -61,6 +61,8 @@ def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
     rows = []
     if summary.host_memory is not None:
         rows.append(("host memory", host_memory_words(summary.host_memory)))
+    if summary.storage is not None:
+        rows.append(("drives", host_memory_words(summary.storage)))
     if summary.osdp is not None:
         rows.append(("sharded", sharded_words(summary.osdp)))
     if summary.links:
@@ -135,7 +137,7 @@ def counted(number: float) -> str:
 
 
 def host_memory_words(host: HostMemory) -> str:
-    """Return the use of a node's own memory by its ranks."""
+    """Return the use of a node's own memory, or of its drives, by its ranks."""
     verdict = "fits" if host.fits else "does not fit"
     return f"{format_bytes(host.peak_bytes)} of {format_bytes(host.capacity_bytes)} on every node: {verdict}"
 

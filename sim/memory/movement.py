@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,28 @@ class Earliest:
     def triggers(self, stays: Sequence[Stay]) -> list[int]:
         """Return for each stay the earliest op from which it fits until its end; see ``Movement``.
 
-        Raises BudgetError for a stay that does not fit even at its own first op.
+        Raises BudgetError if units do not even fit when each comes at its own first op.
         """
-        resident_bytes = np.zeros(max((stay.last for stay in stays), default=-1) + 1, dtype=np.int64)
-        triggers = [0]
+        self._check(stays)
+        resident_bytes, triggers = _nothing_resident(stays), [0]
         for stay in stays:
             earliest = triggers[-1]
-            taken = resident_bytes[earliest : stay.last + 1] + stay.num_bytes
-            full = np.flatnonzero(taken > self.budget_bytes)
-            trigger = earliest + int(full[-1]) + 1 if len(full) else earliest
-            if trigger > stay.first:
-                raise BudgetError(stay.unit, int(taken[stay.first - earliest :].max()), self.budget_bytes)
-            resident_bytes[trigger : stay.last + 1] += stay.num_bytes
-            triggers.append(trigger)
+            full = np.flatnonzero(resident_bytes[earliest : stay.last + 1] + stay.num_bytes > self.budget_bytes)
+            triggers.append(earliest + int(full[-1]) + 1 if len(full) else earliest)
+            resident_bytes[triggers[-1] : stay.last + 1] += stay.num_bytes
         return triggers[1:]
+
+    def _check(self, stays: Sequence[Stay]) -> None:
+        resident_bytes = _nothing_resident(stays)
+        for stay in stays:
+            resident_bytes[stay.first : stay.last + 1] += stay.num_bytes
+        needed_bytes = int(resident_bytes.max(initial=0))
+        if needed_bytes > self.budget_bytes:
+            op = int(resident_bytes.argmax())
+            unit = next(stay.unit for stay in reversed(stays) if stay.first <= op <= stay.last)
+            raise BudgetError(unit, needed_bytes, self.budget_bytes)
+
+
+def _nothing_resident(stays: Sequence[Stay]) -> NDArray[np.int64]:
+    """Return zero bytes for each op."""
+    return np.zeros(max((stay.last for stay in stays), default=-1) + 1, dtype=np.int64)

@@ -168,6 +168,7 @@ KEYS = {
     *("parallel.data.shard_degree", "parallel.data.gradient_sync", "parallel.data.prefetch"),
     *("parallel.data.reshard_after_forward", "parallel.data.local_degree", "parallel.data.offload"),
     *("memory.manager", "memory.gathered", "memory.cached"),
+    *(f"memory.tiers.nvme.{key}" for key in ("capacity", "bandwidth", "latency")),
     *("parallel.data.osdp.memory_limit", "parallel.data.osdp.splits", "parallel.data.osdp.gap"),
     *("reliability.mtbf_per_device", "reliability.mtbf_per_nic", "reliability.mtbf_per_node"),
     *("reliability.mtbf_of_job", "reliability.checkpoint.save", "reliability.checkpoint.interval"),

@@ -1,9 +1,12 @@
 """State in tiers of memory, run for real: numbers, memory, and what goes wrong without one movement."""
 
 from dataclasses import replace
+from errno import ENOSPC
 
 import pytest
 
+from backends.execution.errors import ExecutionError
+from backends.torch.values import copying
 from sim.plan.checking.check import check
 from sim.plan.words.op import Copy
 from sim.training.steps.builder import build_dense_training
@@ -43,3 +46,15 @@ def test_managers_end_with_the_same_bits() -> None:
     other = replace(job, parallel=replace(job.parallel, memory=memory))
     one, two = (run_in_one_process(build_dense_training(each, "bits"), each) for each in (job, other))
     assert {rank: report.worst for rank, report in one.items()} == {rank: r.worst for rank, r in two.items()}
+
+
+def test_a_full_disk_is_an_error_that_names_buffer_and_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that cannot have its bytes ends the run before any state is lost."""
+
+    def full(*_: int) -> None:
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(copying, "posix_fallocate", full)
+    job = TIERED_JOBS["state on drives, deepspeed, dp2"]
+    with pytest.raises(ExecutionError, match=r"no file of [\d,]+ bytes in .*No space left on device; make room"):
+        run_in_one_process(build_dense_training(job, "full"), job)

@@ -13,6 +13,8 @@ SHORT_LLAMA: Mapping[str, Any] = {**LLAMA, "num_layers": 3}
 ON_DEMAND = MemorySpec(manager="on_demand")
 DEEPSPEED = MemorySpec(manager="deepspeed")
 ANGEL = MemorySpec(manager="angel_ptm")
+DRIVES = MemorySpec(manager="deepspeed", optimizer_on_drives=True)
+ANGEL_DRIVES = MemorySpec(manager="angel_ptm", optimizer_on_drives=True, cached_bytes=60_000)
 CACHED = MemorySpec(manager="angel_ptm", cached_bytes=60_000)
 """Part of the units stay on the device."""
 
@@ -35,6 +37,12 @@ TIERED_JOBS: Mapping[str, DenseTraining] = {
     "lifetimes, two stages of one rank, tied, one micro-batch": training(
         model=SHORT_GPT, data_degree=2, zero_stage=3, memory=ANGEL, batch=(2, 1),
         pipeline={"degree": 1, "schedule": "breadth_first", "virtual_stages": 3},
+    ),
+    "state on drives, deepspeed, dp2": training(
+        model=SHORT_LLAMA, data_degree=2, zero_stage=3, memory=DRIVES, batch=(2, 1)
+    ),
+    "state on drives, lifetimes, some layers stay, one rank": training(
+        model=SHORT_LLAMA, zero_stage=3, memory=ANGEL_DRIVES
     ),
     "lifetimes, cp2": training(model=SHORT_LLAMA, context_degree=2, zero_stage=3, memory=ANGEL),
     "lifetimes, experts on two ranks": training(

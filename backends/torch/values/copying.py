@@ -1,22 +1,45 @@
 """Copies between tiers of memory: between a device's tensors and its host's."""
 
 from collections.abc import Sequence
+from os import posix_fallocate
+from tempfile import NamedTemporaryFile, gettempdir
 
 import torch
 from torch import Tensor
 
+from backends.execution.errors import ExecutionError
 from sim.plan.words.buffer import Buffer, Tier
 
 
 def place_of(buffer: Buffer, device: torch.device) -> torch.device:
     """Return where the tensor of a buffer lives: on the device, or on its host."""
-    return torch.device("cpu") if buffer.tier is Tier.HOST else device
+    return device if buffer.tier is Tier.DEVICE else torch.device("cpu")
 
 
 def empty(buffer: Buffer, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return memory for a buffer; that of a GPU's host is pinned, so that copies need not wait for it."""
+    if buffer.tier is Tier.NVME:
+        return on_drive(buffer, dtype)
     pinned = buffer.tier is Tier.HOST and device.type == "cuda"
     return torch.empty(buffer.shape, dtype=dtype, device=place_of(buffer, device), pin_memory=pinned)
+
+
+def on_drive(buffer: Buffer, dtype: torch.dtype) -> Tensor:
+    """Return a tensor in a file of its own, which has no name any more and vanishes with the tensor.
+
+    Raises ExecutionError where the file cannot be made, as on a full disk.
+    """
+    num_bytes = max(1, buffer.num_bytes)
+    try:
+        with NamedTemporaryFile(prefix="meshtwin-") as file:
+            posix_fallocate(file.fileno(), 0, num_bytes)
+            tensor = torch.from_file(file.name, shared=True, size=buffer.num_elements, dtype=dtype)
+    except OSError as error:
+        raise ExecutionError(
+            f"buffer {buffer.name!r}: no file of {num_bytes:,} bytes in {gettempdir()}: {error.strerror}; "
+            "make room there, or set TMPDIR to a folder of another drive"
+        ) from error
+    return tensor.reshape(buffer.shape)
 
 
 def copy_between_tiers(reads: Sequence[Tensor], writes: Sequence[Tensor], *, muted: bool) -> None:

@@ -3,14 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
 from costmodels.calibration.document import CalibratedProfile
 from costmodels.collectives.network import COLLNET
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
-from costmodels.hardware import DeviceSpec, NodeSpec, list_nodes, load_node
+from costmodels.hardware import DeviceSpec, NodeSpec, StorageSpec, list_nodes, load_node
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.reading.clusters.plain import AS_CATALOGUED, NetworkFactors, completed, network_factors
 from scenarios.reading.clusters.profile_file import PROFILE_HINT, read_profile
@@ -36,7 +36,7 @@ class ClusterSpec:
     ``node`` is the first then. ``jitter``: by family of kernels, how much devices of one type differ. ``calibrated``:
     the profile of a file, None for the packaged one of each device. ``network``: how fast the links of a node are,
     as multiples of the catalogue's or the profile's; a wiring has its own. ``device_price_usd_per_s``: None for that of
-    the catalogue.
+    the catalogue. ``storage``: drives of a node for training state.
     """
 
     node: str
@@ -48,6 +48,7 @@ class ClusterSpec:
     calibrated: CalibratedProfile | None = field(default=None, repr=False)
     network: NetworkFactors = AS_CATALOGUED
     device_price_usd_per_s: float | None = None
+    storage: StorageSpec | None = None
 
     @property
     def price_usd_per_s(self) -> float | None:
@@ -62,7 +63,8 @@ class ClusterSpec:
     @property
     def node_spec(self) -> NodeSpec:
         """Return the hardware of ``node``: measured rates in place of the catalogue's, and the scenario's network."""
-        return _node_spec(self.node, self.calibrated, self.network)
+        node = _node_spec(self.node, self.calibrated, self.network)
+        return replace(node, host=replace(node.host, storage=self.storage)) if self.storage else node
 
     @property
     def device_types(self) -> tuple[DeviceSpec, ...]:

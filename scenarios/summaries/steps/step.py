@@ -83,7 +83,7 @@ class TensorAxis:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostMemory:
-    """Use of a node's own memory by its ranks."""
+    """Use of a node's own memory, or of its drives, by its ranks."""
 
     peak_bytes: int
     capacity_bytes: int
@@ -154,6 +154,7 @@ class StepSummary:
     memory_capacity_bytes: int | None
     memory_reserve_bytes: int | None = field(default=None, metadata=ABSENT)
     host_memory: HostMemory | None = field(default=None, metadata=ABSENT)
+    storage: HostMemory | None = field(default=None, metadata=ABSENT)
     token_slices: tuple[int, ...] | None = field(default=None, metadata=ABSENT)
     tensor_axes: tuple[TensorAxis, ...] | None = field(default=None, metadata=ABSENT)
     roles: tuple[RoleSummary, ...]

@@ -37,7 +37,8 @@ def summarise(
     parts = {rank: breakdown(run, rank) for rank in run.programs}
     idle = (BUBBLE, EXPERT_WAIT)
     exposed = {r: sum(v for cause, v in p.exposed_s.items() if cause not in idle) for r, p in parts.items()}
-    roles, host = _roles(run, parts, scenario.devices), _host_memory(scenario, run)
+    roles = _roles(run, parts, scenario.devices)
+    host, storage = (_on_node(scenario, run, tier) for tier in (Tier.HOST, Tier.NVME))
     reserve_bytes = max((scenario.software.reserve_bytes(device) for device, _ in scenario.devices), default=None)
     return StepSummary(
         scenario=scenario.name,
@@ -55,10 +56,11 @@ def summarise(
         bubble_fraction=mean_over_ranks(run, {r: p.exposed_s[BUBBLE] for r, p in parts.items()}) / run.iteration_time_s,
         exposed_communication_fraction=mean_over_ranks(run, exposed) / run.iteration_time_s,
         critical_path_s=dict(sorted(path.seconds.items(), key=lambda part: (-part[1], part[0]))),
-        fits_memory=_fits(roles, host, reserve_bytes or 0),
+        fits_memory=_fits(roles, (host, storage), reserve_bytes or 0),
         memory_capacity_bytes=min((device.memory_bytes for device, _ in scenario.devices), default=None),
         memory_reserve_bytes=reserve_bytes,
         host_memory=host,
+        storage=storage,
         token_slices=tuple(scenario.pipeline.token_slices) or None,
         roles=roles,
         links=links_of(use),
@@ -95,8 +97,8 @@ def _roles(run: SimulatedRun, parts: dict[int, Breakdown], devices: Devices) -> 
     )
 
 
-def _fits(roles: Sequence[RoleSummary], host: HostMemory | None, reserve_bytes: int) -> bool | None:
-    """Return whether every row fits on its ranks' device beside the reserve, and the host if it takes memory there.
+def _fits(roles: Sequence[RoleSummary], on_node: Sequence[HostMemory | None], reserve_bytes: int) -> bool | None:
+    """Return whether every row fits on its ranks' device beside the reserve, and on their host and its drives.
 
     None: no devices.
     """
@@ -107,17 +109,19 @@ def _fits(roles: Sequence[RoleSummary], host: HostMemory | None, reserve_bytes: 
         role.peak_memory_bytes + reserve_bytes <= (capacity or 0)
         for role, capacity in zip(roles, capacities, strict=True)
     )
-    return fits and (host is None or host.fits)
+    return fits and all(used is None or used.fits for used in on_node)
 
 
-def _host_memory(scenario: StepScenario, run: SimulatedRun) -> HostMemory | None:
-    """Return the most that a node's ranks take of its own memory, where they take some, and what it has."""
-    most = max(run.memory_of(rank, Tier.HOST).peak_bytes for rank in run.programs)
+def _on_node(scenario: StepScenario, run: SimulatedRun, tier: Tier) -> HostMemory | None:
+    """Return the most that a node's ranks take of its own memory or drives, where they take some, and what it has."""
+    most = max(run.memory_of(rank, tier).peak_bytes for rank in run.programs)
     if not most or scenario.cluster is None:
         return None
     per_node, host = scenario.cluster.devices_per_node, scenario.cluster.node_spec.host
-    peak = most * min(per_node, run.plan.mesh.size)
-    return HostMemory(peak_bytes=peak, capacity_bytes=host.memory_bytes, fits=peak <= host.memory_bytes)
+    peak, capacity = most * min(per_node, run.plan.mesh.size), host.memory_bytes
+    if tier is Tier.NVME:
+        capacity = 0 if host.storage is None else host.storage.capacity_bytes
+    return HostMemory(peak_bytes=peak, capacity_bytes=capacity, fits=peak <= capacity)
 
 
 def _capacity_bytes(devices: Devices, rank: int) -> int | None:

@@ -1,7 +1,9 @@
 """From the file of a training step to its scenario."""
 
+from dataclasses import replace
 from typing import Any
 
+from costmodels.hardware import StorageSpec
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec, forced_algorithms
 from scenarios.reading.clusters.software import software_of
@@ -37,7 +39,7 @@ from sim.training.tensor.registry import tensor_method
 def read_training(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> TrainingScenario:
     """Return the scenario of a document. Raises ScenarioError for whatever is wrong with it."""
     checked = check_document(document, DenseScenario)
-    cluster = cluster_spec(document, checked.cluster)
+    cluster = _with_storage(cluster_spec(document, checked.cluster), checked)
     algorithms = forced_algorithms(document, checked.network, cluster)
     document, model = _model(document, checked)
     parallel = _parallel(document, checked, cluster, model.sequence_length)
@@ -207,7 +209,23 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
 def _memory(section: MemorySection) -> MemorySpec:
     """Return how state lies in tiers of memory."""
     gathered = None if section.gathered is None else round(section.gathered)
-    return MemorySpec(manager=section.manager, gathered_bytes=gathered, cached_bytes=round(section.cached or 0))
+    return MemorySpec(
+        manager=section.manager,
+        gathered_bytes=gathered,
+        cached_bytes=round(section.cached or 0),
+        optimizer_on_drives=section.tiers.nvme is not None,
+    )
+
+
+def _with_storage(cluster: ClusterSpec, checked: DenseScenario) -> ClusterSpec:
+    """Return a cluster whose nodes have the drives that the scenario states, if any."""
+    nvme = None if checked.memory is None else checked.memory.tiers.nvme
+    if nvme is None:
+        return cluster
+    storage = StorageSpec(
+        capacity_bytes=round(nvme.capacity), bandwidth_bytes_per_s=nvme.bandwidth, latency_s=nvme.latency
+    )
+    return replace(cluster, storage=storage)
 
 
 def _osdp(section: OsdpSection) -> OsdpSpec:

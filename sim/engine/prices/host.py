@@ -21,33 +21,42 @@ class HostPricing:
 
     Resources: ("host_link", rank, target tier) is the device's own link to its host in one direction. The links of the
     node's PCIe tree are shared by neighbours, if the cluster has such a tree. ("host_memory", rank) is the rank's share
-    of its host's memory bandwidth; the rank's copies and its work on the host compete for it.
+    of its host's memory bandwidth; the rank's copies and its work on the host compete for it. ("storage", rank) is the
+    rank's share of its node's drives, for which its reads and writes compete.
     """
 
     cluster: Cluster
     network: Network
-    _copies: dict[tuple[int, int, Tier], Activity] = field(default_factory=dict, repr=False)
+    _copies: dict[tuple[int, int, Tier, Tier], Activity] = field(default_factory=dict, repr=False)
 
     def copy(self, program: Program, op: Copy, rank: int) -> Activity:
         """Return the activity of a copy between tiers."""
-        key = (rank, payload_bytes(program, op.reads), _target(program, op))
+        key = (rank, payload_bytes(program, op.reads), _source(program, op), _target(program, op))
         if key not in self._copies:
             self._copies[key] = self._copy(program, op, rank)
         return self._copies[key]
 
     def _copy(self, program: Program, op: Copy, rank: int) -> Activity:
         host, num_bytes = self.cluster.node.host, payload_bytes(program, op.reads)
+        in_memory = ("host_memory", rank), streaming_s(num_bytes, host, self.cluster.devices_per_node)
+        if _uses_storage(program, op):
+            assert host.storage is not None, "a plan with state on drives is for nodes that have some"
+            busy_s = num_bytes * self.cluster.devices_per_node / host.storage.bandwidth_bytes_per_s
+            return Activity(host.storage.latency_s, ((("storage", rank), busy_s), in_memory))
         use = self.links(program, op, np.array([rank]))
         links, seconds = (part.tolist() for part in use.of_row(0))
         demands = (
             (("host_link", rank, _target(program, op)), copy_s(num_bytes, host)),
-            (("host_memory", rank), streaming_s(num_bytes, host, self.cluster.devices_per_node)),
+            in_memory,
             *((("link", link), busy_s) for link, busy_s in zip(links, seconds, strict=True)),
         )
         return Activity(host.device_latency_s + float(use.latencies_s[0]), demands)
 
     def links(self, program: Program, op: Copy, ranks: Ints) -> LinkUse:
         """Return the load of a copy of each rank on the links that neighbours share."""
+        if _uses_storage(program, op):
+            nothing = np.zeros(0, dtype=np.int64)
+            return LinkUse(nothing, nothing, np.zeros(0), np.zeros(0), np.zeros(len(ranks)))
         to_host = _target(program, op) is Tier.HOST
         attained = self.cluster.node.host.device_attained
         return self.network.copies(payload_bytes(program, op.reads), ranks, attained, to_host=to_host)
@@ -62,6 +71,14 @@ class HostPricing:
 def runs_on_host(program: Program, op: Compute) -> bool:
     """Return whether a kernel's buffers lie in host memory: all of them do, or none."""
     return any(program.buffers[name].tier is Tier.HOST for name in (*op.reads[:1], *op.writes[:1]))
+
+
+def _uses_storage(program: Program, op: Copy) -> bool:
+    return Tier.NVME in (_source(program, op), _target(program, op))
+
+
+def _source(program: Program, op: Copy) -> Tier:
+    return program.buffers[op.reads[0]].tier
 
 
 def _target(program: Program, op: Copy) -> Tier:

@@ -106,12 +106,16 @@ def _check_tiers(program: Program, op: Op) -> None:
         sizes = [sum(buffer.num_elements for buffer in buffers) for buffers in (reads, writes)]
         if len(sources) != 1 or len(targets) != 1 or sources == targets:
             raise CheckError(f"{where(program, op)}: a copy goes from one tier of memory to another one")
+        if sources | targets == {Tier.DEVICE, Tier.NVME}:
+            raise CheckError(f"{where(program, op)}: drives are read and written by way of the host's memory")
         if sizes[0] != sizes[1] or len({buffer.dtype for buffer in (*reads, *writes)}) != 1:
             raise CheckError(
                 f"{where(program, op)}: copies {sizes[0]} elements to {sizes[1]}; they are as many, of one type"
             )
     elif len(sources | targets) > 1:
         raise CheckError(f"{where(program, op)}: buffers lie in several tiers of memory; copy them to one first")
+    elif Tier.NVME in sources | targets:
+        raise CheckError(f"{where(program, op)}: nothing computes on drives; copy buffers to the host first")
     elif Tier.HOST in sources | targets and not isinstance(op, Compute):
         raise CheckError(f"{where(program, op)}: ranks communicate from the memory of their devices")
 

@@ -23,10 +23,11 @@ class Kind(StrEnum):
 
 
 class Tier(StrEnum):
-    """The memory of a buffer: the device's own, or the memory of the host that several devices share."""
+    """The memory of a buffer: the device's own, or, shared by several devices, their host's memory or NVMe drives."""
 
     DEVICE = "device"
     HOST = "host"
+    NVME = "nvme"
 
 
 class Scope(StrEnum):

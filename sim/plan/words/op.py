@@ -135,7 +135,7 @@ class Recv:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A copy of buffers from one tier of memory to another, over the link between device and host.
+    """A copy of buffers from one tier of memory to another, over the link between device and host, or host and drives.
 
     The buffers in ``reads`` count as one flat vector, and so do those in ``writes``. Both have the same length and
     type.

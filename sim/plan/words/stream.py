@@ -18,6 +18,7 @@ class Purpose(StrEnum):
     TO_HOST = "d2h"
     FROM_HOST = "h2d"
     HOST = "host"
+    NVME = "nvme"
     TIED_EMBEDDING = "embedding"
 
 

@@ -13,7 +13,7 @@ what stays on the device, and when the host begins to update:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from sim.memory.movement import BudgetError, Earliest, Movement, Window
@@ -35,6 +35,10 @@ HOST: Final = "host"
 """The stream of the host's sums of gradients, and of updates that wait for all of these."""
 HOST_UPDATE: Final = "host_update"
 """The stream of updates beside the sums of other units' gradients."""
+READ: Final = "nvme_read"
+WRITE: Final = "nvme_write"
+_STAGED: Final = 2
+"""Number of units whose state is in the host's memory on its way from and to drives."""
 
 
 def write_tiered_step(
@@ -78,10 +82,15 @@ def _cached(step_end: StepEndWriter, units: Sequence[Unit], cached_bytes: int) -
 
 @dataclass(slots=True, kw_only=True)
 class TieredStepWriter(ShardedStepWriter):
-    """Writes the step of one program. ``cached``: units whose shards stay on the device."""
+    """Writes the step of one program.
+
+    ``cached``: units whose shards stay on the device. ``staged``: by unit, in the order of updates, the buffers of its
+    state in the host's memory.
+    """
 
     memory: MemorySpec
     cached: frozenset[str]
+    staged: list[tuple[str, ...]] = field(init=False, default_factory=list)
 
     # --- when units come -------------------------------------------------------------------------------------------
 
@@ -130,7 +139,7 @@ class TieredStepWriter(ShardedStepWriter):
         return self._state(unit, "gradient_shard", self.tracer.gradient_dtype, Kind.GRADIENT, "zeros")
 
     def _parameter_shard(self, unit: Unit, label: str, dtype: str) -> Tensor:
-        return self._state(unit, f"shard{label}", dtype, Kind.OPTIMIZER if label else Kind.PARAMETER, "shard")
+        return self._state(unit, f"shard{label}", dtype, Kind.PARAMETER, "shard")
 
     def _add_between(self, label: str, scope: Scope) -> None:
         """Add the buffers of shards that have come from the host."""
@@ -177,22 +186,51 @@ class TieredStepWriter(ShardedStepWriter):
         if hosted and not self._updates_at_once:
             gate = Compute("all_gradients", "delay", hosted, (), {"duration_s": 0.0}, HOST)
             names.append(self.tracer.add_task("wait_for_gradients", Phase.OPTIMIZER, [gate]).name)
-        updates = ShardedStepWriter._write_update(self)
-        return [*names, *(reversed(updates) if self._updates_at_once else updates)]
+        order = list(reversed(self.units)) if self._updates_at_once else self.units
+        for unit in order:
+            t = TaskTracer(self.tracer, Scope.STEP)
+            self._update_unit(t, unit, self.gradient_shards[unit.name])
+            names += self.step_end.finish(f"optimizer.{unit.name}", Phase.OPTIMIZER, t)
+        return names
 
     def _update_unit(self, t: TaskTracer, unit: Unit, gradient: Tensor) -> None:
         types, shard = self.job.training.types, self.parameter_shards[unit.name]
-        kept = (unit.parameters, types.master, Kind.OPTIMIZER, Scope.PERSISTENT)
-        moments = [
-            self.step_end.flat(f"shard.{unit.name}.{label}", *kept, tier=self._tier(unit))
-            for label in self.step_end.moments
-        ]
-        updated = [shard, *moments]
+        on_host = unit.name not in self.cached
+        tier = Tier.NVME if on_host and self.memory.optimizer_on_drives else self._tier(unit)
+        state = [self._optimizer_state(unit, label, tier) for label in self.step_end.moments]
         if types.mixed:
-            updated = [self._parameter_shard(unit, ".master", types.master), *moments, shard]
-        self.step_end.optimize(t, f"shard.{unit.name}", gradient, updated)
-        if unit.name not in self.cached:
+            state.insert(0, self._optimizer_state(unit, "master", tier))
+        here = self._read(t, unit, gradient, state) if tier is Tier.NVME else state
+        self.step_end.optimize(t, f"shard.{unit.name}", gradient, [*here, shard] if types.mixed else [shard, *here])
+        if on_host:
             t.ops[-1] = replace(t.ops[-1], stream=HOST_UPDATE if self._updates_at_once else HOST)
+        if here is not state:
+            t.emit(Copy(f"write.{unit.name}", _names(here), _names(state), WRITE))
+
+    def _optimizer_state(self, unit: Unit, label: str, tier: Tier) -> Tensor:
+        """Return a new persistent buffer for this rank's piece of a unit's master weights or of a moment."""
+        initial = None
+        if label == "master":
+            initial = Initial("shard", of=unit.values, axes=self.step_end.shard_axes(unit.parameters))
+        kept = (self.job.training.types.master, Kind.OPTIMIZER, Scope.PERSISTENT, initial, tier)
+        return self.step_end.flat(f"shard.{unit.name}.{label}", unit.parameters, *kept)
+
+    def _read(self, t: TaskTracer, unit: Unit, gradient: Tensor, state: Sequence[Tensor]) -> list[Tensor]:
+        """Write the read of a unit's state into the host's memory, once its gradient and room are there."""
+        staged = [
+            self.step_end.flat(f"{s.name}.staged", unit.parameters, s.dtype, Kind.OPTIMIZER, Scope.STEP, tier=Tier.HOST)
+            for s in state
+        ]
+        if staged:
+            left = self.staged[-_STAGED] if len(self.staged) >= _STAGED else ()
+            self.staged.append(_names(staged))
+            t.emit(Compute(f"read.{unit.name}.wait", "delay", (gradient.name, *left), (), {"duration_s": 0.0}, READ))
+            t.emit(Copy(f"read.{unit.name}", _names(state), _names(staged), READ))
+        return staged
+
+
+def _names(tensors: Sequence[Tensor]) -> tuple[str, ...]:
+    return tuple(tensor.name for tensor in tensors)
 
 
 def _zero(name: str, buffers: Sequence[str], stream: str) -> Compute:

@@ -171,9 +171,10 @@ def memory_of(plan: Plan, scenario: StepScenario) -> tuple[int | None, bool | No
 def _fits_host(plan: Plan, scenario: StepScenario) -> bool:
     if scenario.cluster is None:
         return True
-    host_bytes = max(memory_use(program, Tier.HOST).peak_bytes for program in plan.programs)
-    per_node = min(scenario.cluster.devices_per_node, plan.mesh.size)
-    return host_bytes * per_node <= scenario.cluster.node_spec.host.memory_bytes
+    per_node, host = min(scenario.cluster.devices_per_node, plan.mesh.size), scenario.cluster.node_spec.host
+    rooms = {Tier.HOST: host.memory_bytes, Tier.NVME: 0 if host.storage is None else host.storage.capacity_bytes}
+    peaks = {tier: max(memory_use(program, tier).peak_bytes for program in plan.programs) for tier in rooms}
+    return all(peaks[tier] * per_node <= room_bytes for tier, room_bytes in rooms.items())
 
 
 def by_time(trials: Sequence[Trial]) -> Iterator[Trial]:

@@ -1,0 +1,161 @@
+"""State in tiers of memory: what moves, what stays where, when units come, and what is refused."""
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from costmodels.hardware import StorageSpec, load_node
+from costmodels.profile import load_profile
+from sim.cluster.cluster import Cluster
+from sim.engine.folding.folding import no_fold
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.memory import memory_use
+from sim.engine.running.simulate import simulate
+from sim.memory.spec import MemorySpec
+from sim.plan.checking.check import check
+from sim.plan.errors import CheckError
+from sim.plan.facts.description import payload_bytes
+from sim.plan.words.buffer import Buffer, Kind, Scope, Tier
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Compute, Copy, Op
+from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from sim.training.errors import SpecError
+from tests.sim.jobs import LLAMA, dense_job, dense_plan
+
+MODEL = LLAMA | {"num_layers": 6, "hidden_size": 256, "ffn_hidden_size": 704}
+TIED = MODEL | {"tied_embeddings": True}
+MANAGERS = ("on_demand", "deepspeed", "angel_ptm")
+DRIVE = StorageSpec(capacity_bytes=10**12, bandwidth_bytes_per_s=3.5e9, latency_s=0.0)
+
+
+def tiered(manager: Any, *, drives: bool = False, cached_bytes: int = 0, **keys: Any) -> Plan:
+    """Return the plan of a job whose state lies in tiers of memory, in mixed precision."""
+    memory = MemorySpec(manager=manager, optimizer_on_drives=drives, cached_bytes=cached_bytes)
+    return dense_plan(**{"model": MODEL, "zero_stage": 3, "precision": "bf16", "memory": memory} | keys)
+
+
+def prices(num_ranks: int, storage: StorageSpec | None = None) -> ClusterPricing:
+    """Return prices on a node of A100, with drives if they are given."""
+    node = load_node("dgx-a100-40g")
+    node = replace(node, host=replace(node.host, storage=storage))
+    return ClusterPricing(Cluster(node, 1, num_ranks), load_profile(node.device.generation))
+
+
+def copied_bytes(plan: Plan) -> Counter[tuple[Tier, Tier]]:
+    """Return the bytes of a rank's copies in a step, by the tiers that they join."""
+    (program,), found = plan.programs, Counter[tuple[Tier, Tier]]()
+    for *_, op in program.instances():
+        if isinstance(op, Copy):
+            ends = program.buffers[op.reads[0]].tier, program.buffers[op.writes[0]].tier
+            found[ends] += payload_bytes(program, op.reads)
+    return found
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_a_step_moves_shards_up_for_each_pass_and_gradients_down(manager: str) -> None:
+    """Per micro-batch 2 x 2 bytes per parameter of the shard go up, but the last unit's once, and 4 come down."""
+    for dp, m in ((1, 1), (4, 2)):
+        plan = tiered(manager, dp=dp, m=m)
+        check(plan)
+        job, moved = dense_job(model=MODEL, dp=dp, m=m), copied_bytes(plan)
+        shard = job.model.num_parameters / dp
+        last = (MODEL["vocab_size"] + 1) * MODEL["hidden_size"] / dp
+        embedding = MODEL["vocab_size"] * MODEL["hidden_size"] / dp
+        assert moved[Tier.HOST, Tier.DEVICE] == pytest.approx(m * 2 * (2 * shard - last - embedding), rel=1e-3)
+        assert moved[Tier.DEVICE, Tier.HOST] == pytest.approx(m * 4 * shard, rel=1e-3)
+
+
+def test_a_step_on_drives_reads_and_writes_twelve_bytes_per_parameter() -> None:
+    """Master weights and two moments of 32 bits, once each way; the host has the state of a few units."""
+    plan = tiered("angel_ptm", drives=True, dp=2)
+    check(plan)
+    shard, moved = dense_job(model=MODEL).model.num_parameters / 2, copied_bytes(plan)
+    assert moved[Tier.NVME, Tier.HOST] == moved[Tier.HOST, Tier.NVME] == pytest.approx(12 * shard, rel=1e-3)
+    (program,) = plan.programs
+    assert memory_use(program, Tier.NVME).peak_bytes == pytest.approx(12 * shard, rel=1e-2)
+    on_host = (memory_use(each.programs[0], Tier.HOST).peak_bytes for each in (plan, tiered("angel_ptm", dp=2)))
+    assert next(on_host) + 4 * shard < next(on_host)
+
+
+def test_a_synchronous_step_waits_for_the_sweep_over_the_drives() -> None:
+    """A step takes at least 24 bytes per parameter of the node over the drives' bandwidth, and what it computes before.
+
+    The reference's figure is the sum of both; here the host updates the first units before backward has ended.
+    """
+    num_ranks, sweep_s = 8, 24 * dense_job(model=MODEL).model.num_parameters / DRIVE.bandwidth_bytes_per_s
+    without_s = simulate(tiered("deepspeed", dp=num_ranks), prices(num_ranks)).iteration_time_s
+    for manager in ("deepspeed", "angel_ptm"):
+        step_s = simulate(tiered(manager, drives=True, dp=num_ranks), prices(num_ranks, DRIVE)).iteration_time_s
+        assert sweep_s < step_s < sweep_s + without_s
+
+
+def test_earlier_movement_is_no_slower() -> None:
+    """On demand is slowest; lifetimes, with the window's memory, are no slower than the window."""
+    times = [simulate(tiered(manager, dp=8, b=4), prices(8)).iteration_time_s for manager in MANAGERS]
+    assert times[0] > times[1] >= times[2]
+
+
+def test_units_that_stay_are_updated_on_the_device_and_not_copied() -> None:
+    """With room for all state nothing is copied, and the device holds 18 bytes per parameter of the shard."""
+    plan = tiered("angel_ptm", dp=2, cached_bytes=10**9)
+    check(plan)
+    assert not copied_bytes(plan)
+    (program,) = plan.programs
+    kept = sum(b.num_bytes for b in program.buffers.values() if b.scope is Scope.PERSISTENT and b.tier is Tier.DEVICE)
+    assert kept == pytest.approx(18 * dense_job(model=MODEL).model.num_parameters / 2, rel=1e-3)
+    half = tiered("angel_ptm", dp=2, cached_bytes=kept // 2)
+    assert 0 < sum(copied_bytes(half).values()) < sum(copied_bytes(tiered("angel_ptm", dp=2)).values())
+
+
+def test_folded_ranks_share_hosts_and_drives_as_all_of_them_do() -> None:
+    """One simulated rank that stands for all takes as long as all of them simulated."""
+    plan = tiered("angel_ptm", drives=True, dp=4, m=2)
+    folded, whole = simulate(plan, prices(4, DRIVE)), simulate(plan, prices(4, DRIVE), fold=no_fold)
+    assert len(folded.programs) < len(whole.programs) == 4
+    assert folded.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("memory", "keys", "key"),
+    [
+        (MemorySpec(manager="angel_ptm"), {"zero_stage": 2}, "memory.manager"),
+        (MemorySpec(manager="deepspeed", cached_bytes=1), {}, "memory.cached"),
+        (MemorySpec(manager="on_demand", gathered_bytes=1), {}, "memory.gathered"),
+        (
+            MemorySpec(manager="angel_ptm"),
+            {"pp": 2, "model": MODEL | {"tied_embeddings": True}},
+            "model.tied_embeddings",
+        ),
+    ],
+)
+def test_what_is_not_built_is_refused(memory: MemorySpec, keys: dict[str, Any], key: str) -> None:
+    """Other stages, options of another manager, and tied tables of two ranks, each with its key."""
+    with pytest.raises(SpecError) as refused:
+        dense_job(**{"model": MODEL, "zero_stage": 3, "dp": 2, "memory": memory} | keys)
+    assert refused.value.key == key
+
+
+def test_too_little_memory_for_a_layer_is_refused_with_what_it_takes() -> None:
+    """The remedy names enough memory: with it the plan is built."""
+    memory = MemorySpec(manager="angel_ptm", gathered_bytes=1000)
+    with pytest.raises(SpecError, match="write 2 MB or more") as refused:
+        dense_plan(model=MODEL, zero_stage=3, precision="bf16", memory=memory)
+    assert refused.value.key == "memory.gathered"
+    dense_plan(model=MODEL, zero_stage=3, precision="bf16", memory=replace(memory, gathered_bytes=2_000_000))
+
+
+@pytest.mark.parametrize(
+    ("op", "rule"),
+    [
+        (Copy("c", ("device",), ("nvme",), "nvme"), "by way of the host's memory"),
+        (Compute("k", "copy", ("nvme",), ("nvme",)), "nothing computes on drives"),
+    ],
+)
+def test_drives_are_reached_from_the_host_alone(op: Op, rule: str) -> None:
+    """No copy leads from a device to drives, and no kernel works there."""
+    buffers = {str(t): Buffer(str(t), (4,), "float32", Kind.WORKSPACE, Scope.PERSISTENT, t) for t in Tier}
+    task = Task("task", Phase.PREPARE, (op,))
+    with pytest.raises(CheckError, match=rule):
+        check(Plan("wrong", Mesh((("dp", 1),)), (Program({}, buffers, {"task": task}, (Call("task"),)),)))
