@@ -156,3 +156,13 @@ def test_a_cube_is_fast_where_a_node_holds_the_axes_of_activations() -> None:
     for found in (squares, weights):
         sent = {entry.axis: entry.sent_bytes_per_rank for entry in found.tensor_axes or ()}
         assert sent["tp_weight"] < min(sent["tp_output"], sent["tp_input"])
+
+
+def test_state_that_stays_and_early_updates_nearly_double_the_throughput_of_a_window() -> None:
+    """Angel-PTM's abstract has up to 88.9 % more throughput: 29 billion parameters reach 97 %, without a cache 21 %."""
+    window, uncached = '{"manager": "deepspeed"}', '{"manager": "angel_ptm", "gathered": "5 GB"}'
+    name = "angel-ptm-gpt-29b-8-a100"
+    whole, without, ahead = (summary_of(name, *set_) for set_ in ((), (f"memory={uncached}",), (f"memory={window}",)))
+    assert whole.fits_memory
+    assert ahead.iteration_time_s / whole.iteration_time_s == pytest.approx(1.97, abs=0.1)
+    assert ahead.iteration_time_s / without.iteration_time_s == pytest.approx(1.21, abs=0.1)
