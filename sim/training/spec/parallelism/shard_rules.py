@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from sim.memory.spec import MemorySpec
 from sim.training.errors import SpecError
 from sim.training.spec.parallelism.parallel import ParallelSpec
 
@@ -12,20 +13,29 @@ def check_options(parallel: ParallelSpec) -> None:
     if parallel.osdp is None and sharding.offload is not None and stage != 2:
         rule = f"it needs sharded gradients and whole parameters (zero_stage 2), and zero_stage is {stage}"
         raise SpecError("parallel.data.offload", rule, "leave it out, or write zero_stage: 2")
-    if parallel.memory is not None and stage != 3:
-        rule = f"it moves sharded parameters (zero_stage 3), and zero_stage is {stage}"
-        raise SpecError("memory.manager", rule, "leave memory out, or write parallel.data.zero_stage: 3")
-    memory = parallel.memory
-    if memory is not None and memory.manager != "angel_ptm":
-        for key, value in (("gathered", memory.gathered_bytes), ("cached", memory.cached_bytes or None)):
-            if value is not None:
-                rule = f"it is an option of manager angel_ptm, and manager is {memory.manager}"
-                raise SpecError(f"memory.{key}", rule, "leave it out, or write manager: angel_ptm")
+    if parallel.memory is not None:
+        _check_memory(parallel, parallel.memory)
     if parallel.osdp is None:
         _check_stage(parallel)
     if parallel.overlap_parameter_gather and stage != 1:
         rule = f"updated parameters are gathered with zero_stage 1, and zero_stage is {stage}"
         raise SpecError("parallel.data.overlap_parameter_gather", rule, "leave it out, or write zero_stage: 1")
+
+
+def _check_memory(parallel: ParallelSpec, memory: MemorySpec) -> None:
+    """Raise SpecError for tiers of memory without sharded parameters, and for an option of another manager."""
+    if parallel.zero_stage != 3:
+        rule = f"it moves sharded parameters (zero_stage 3), and zero_stage is {parallel.zero_stage}"
+        raise SpecError("memory.manager", rule, "leave memory out, or write parallel.data.zero_stage: 3")
+    options = {
+        "memory.gathered": (memory.gathered_bytes, "angel_ptm"),
+        "memory.cached": (memory.cached_bytes or None, "angel_ptm"),
+        "parallel.data.prefetch": (parallel.sharding.prefetch, "deepspeed"),
+    }
+    for key, (value, manager) in options.items():
+        if value is not None and memory.manager != manager:
+            rule = f"it is an option of memory.manager {manager}, and manager is {memory.manager}"
+            raise SpecError(key, rule, f"leave it out, or write manager: {manager}")
 
 
 def _check_stage(parallel: ParallelSpec) -> None:

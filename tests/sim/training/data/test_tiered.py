@@ -22,6 +22,7 @@ from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute, Copy, Op
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 from sim.training.errors import SpecError
+from sim.training.spec.parallelism.sharding import ShardingSpec
 from tests.sim.jobs import LLAMA, dense_job, dense_plan
 
 MODEL = LLAMA | {"num_layers": 6, "hidden_size": 256, "ffn_hidden_size": 704}
@@ -123,6 +124,7 @@ def test_folded_ranks_share_hosts_and_drives_as_all_of_them_do() -> None:
         (MemorySpec(manager="angel_ptm"), {"zero_stage": 2}, "memory.manager"),
         (MemorySpec(manager="deepspeed", cached_bytes=1), {}, "memory.cached"),
         (MemorySpec(manager="on_demand", gathered_bytes=1), {}, "memory.gathered"),
+        (MemorySpec(manager="angel_ptm"), {"sharding": ShardingSpec(prefetch=2)}, "parallel.data.prefetch"),
         (
             MemorySpec(manager="angel_ptm"),
             {"pp": 2, "model": MODEL | {"tied_embeddings": True}},
