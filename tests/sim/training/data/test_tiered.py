@@ -26,7 +26,6 @@ from sim.training.spec.parallelism.sharding import ShardingSpec
 from tests.sim.jobs import LLAMA, dense_job, dense_plan
 
 MODEL = LLAMA | {"num_layers": 6, "hidden_size": 256, "ffn_hidden_size": 704}
-TIED = MODEL | {"tied_embeddings": True}
 MANAGERS = ("on_demand", "deepspeed", "angel_ptm")
 DRIVE = StorageSpec(capacity_bytes=10**12, bandwidth_bytes_per_s=3.5e9, latency_s=0.0)
 
