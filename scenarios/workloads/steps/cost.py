@@ -30,7 +30,7 @@ _NODES_PER_CALL: Final = 8
 """More than most calls take whose tasks coalesce."""
 _FORMS: Final = 2
 """Shorter forms of a step are as long together as the first so many times, where it soon repeats itself."""
-_REPEATING: Final = ("1f1b", "interleaved_1f1b")
+REPEATING: Final = ("1f1b", "interleaved_1f1b")
 """Schedules of which few forms are tried before one repeats itself."""
 _TANGLED: Final = 3
 """Where backwards come in parts, calls wait for each other in many ways; each way takes time to find."""
@@ -67,7 +67,7 @@ class CostModel:
         nodes = sum(num_nodes(program) for program in simulated)
         if any(_in_single_ops(task) for program in plan.programs for task in program.tasks.values()) and self.uneven:
             nodes *= _SPLITTING
-        forms = _FORMS if schedule in _REPEATING and Shorter(plan).times else 1
+        forms = _FORMS if schedule in REPEATING and Shorter(plan).times else 1
         if schedule in SPLIT_SCHEDULES:
             compiling_s *= _TANGLED
         return compiling_s + _RANK_S * plan.mesh.size + _NODE_S * self.ranks_per_program * nodes * forms
@@ -81,7 +81,7 @@ def num_task_ops(programs: Iterable[Program]) -> int:
 def shortest_programs(plan: Plan, schedule: str) -> Sequence[Program]:
     """Return the programs that a run passes through, in the plan's order: those of the shortest form of a step."""
     shorter = Shorter(plan)
-    short = shorter.without(shorter.times[0]) if schedule in _REPEATING and shorter.times else None
+    short = shorter.without(shorter.times[0]) if schedule in REPEATING and shorter.times else None
     return plan.programs if short is None else [short.programs[id(program)] for program in plan.programs]
 
 

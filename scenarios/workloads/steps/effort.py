@@ -1,9 +1,10 @@
 """The predicted cost of a step's simulation, once it is known which ranks are alike."""
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from scenarios.workloads.effort import Effort
-from scenarios.workloads.steps.cost import num_nodes, num_task_ops, shortest_programs
+from scenarios.workloads.steps.cost import REPEATING, num_nodes, num_task_ops
 from sim.engine.folding.folding import Folding
 from sim.engine.running.shorter import Shorter
 from sim.plan.words.program import Plan, Program
@@ -14,23 +15,32 @@ _NODE_BYTES: Final = 700
 _PROGRAM_BYTES: Final = 70e6
 """The program itself, with its libraries."""
 _TRIED: Final = 5
-"""As many forms of a step are simulated where it may repeat itself in a way that has to be found."""
+"""As many shorter forms of a step are simulated where it may repeat itself in a way that has to be found."""
 
 
 def effort_of(plan: Plan, folding: Folding, schedule: str) -> Effort:
     """Return what simulating a plan takes. Read off simulations of 20,000 to 300,000 nodes of the graph."""
-    short = dict(zip(map(id, plan.programs), shortest_programs(plan, schedule), strict=True))
     programs = [plan.program_of(rank) for rank in folding.multiplicity]
-    nodes = sum(num_nodes(short[id(program)]) for program in programs)
-    if all(short[id(program)] is program for program in programs) and Shorter(plan).times:
-        nodes *= _TRIED
+    forms = [[form[id(program)] for program in programs] for form in _forms(plan, schedule)]
+    nodes = [sum(map(num_nodes, form)) for form in forms]
     return Effort(
         num_ranks=plan.mesh.size,
         num_simulated=len(programs),
-        num_ops=sum(_num_ops(short[id(program)]) for program in programs),
-        time_s=_OP_S * (num_task_ops(programs) + nodes),
-        memory_bytes=_PROGRAM_BYTES + _NODE_BYTES * nodes,
+        num_ops=sum(map(_num_ops, forms[-1])),
+        time_s=_OP_S * (num_task_ops(programs) + sum(nodes)),
+        memory_bytes=_PROGRAM_BYTES + _NODE_BYTES * sum(nodes),
     )
+
+
+def _forms(plan: Plan, schedule: str) -> Sequence[Mapping[int, Program]]:
+    """Return the forms of a step that are simulated one after the other, each by identity of the plan's own programs.
+
+    They are the step itself where it does not repeat itself. How many it takes to see that it does is a guess.
+    """
+    shorter = Shorter(plan)
+    left_out = shorter.times[: 1 if schedule in REPEATING else _TRIED]
+    forms = [form.programs for times in left_out if (form := shorter.without(times)) is not None]
+    return forms or [{id(program): program for program in plan.programs}]
 
 
 def _num_ops(program: Program) -> int:

@@ -86,6 +86,7 @@ class SimulatedRun:
     simulate_whole: Callable[[], "SimulatedRun"] | None = field(default=None, repr=False)
     _memory: dict[tuple[int, Tier], MemoryUse] = field(default_factory=dict, repr=False)
     _kept_times: dict[int, list[TaskTimes]] = field(default_factory=dict, repr=False)
+    _uncounted_times: dict[int, list[TaskTimes]] = field(default_factory=dict, repr=False)
 
     @property
     def num_events(self) -> int:
@@ -207,7 +208,7 @@ class SimulatedRun:
         if rank in self._kept_times:
             return self._kept_times[rank]
         origin_s, first = self.origin_s, self._shown_calls(rank).start
-        found = self._shown_times(rank)
+        found = self._uncounted_times.pop(rank, None) or self._shown_times(rank)
         if self.num_steps > 1:
             found = [
                 replace(
@@ -283,10 +284,19 @@ class SimulatedRun:
 
     @cached_property
     def origin_s(self) -> float:
-        """Return when the first op of the step began, over all ranks."""
+        """Return when the first op of the step began, over all ranks.
+
+        The times that it is found in wait for ``task_times``, which counts them from there.
+        """
         if self.num_steps == 1:
             return 0.0
-        return float(min((t.starts_s.min() for rank in self.programs for t in self._shown_times(rank)), default=0.0))
+        begins_s = []
+        for rank in self.programs:
+            found = self._shown_times(rank)
+            begins_s += [times.starts_s.min() for times in found]
+            if len(self.loop.ends_s) <= MOST_KEPT_NODES:
+                self._uncounted_times[rank] = found
+        return float(min(begins_s, default=0.0))
 
     @cached_property
     def _calls(self) -> dict[int, dict[str, "_Calls"]]:
