@@ -223,7 +223,7 @@ def _wrong_program(program: Program, what: str) -> Program:
     elif what == "optimizer before sync":
         calls = [*optimizers, *(call for call in calls if call not in optimizers)]
     elif what == "optimizer of the step itself":
-        calls = [replace(call, lag=0) if call in optimizers else call for call in calls]
+        calls = [call._replace(lag=0) if call in optimizers else call for call in calls]
     elif what == "cleared before summed":
         early = [call for call in calls if call.task.startswith("zero_gradients.")]
         calls = [*early, *(call for call in calls if call not in early)]

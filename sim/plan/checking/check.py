@@ -1,7 +1,7 @@
 """Checks of a whole plan before it runs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from itertools import chain
 from typing import NamedTuple
 
@@ -127,24 +127,37 @@ def _check_reads(program: Program) -> None:
     shared = {buffer for buffer, count in num_tasks.items() if count > 1}
     for name, task in program.tasks.items():
         needs[name], gives[name] = _needs_and_gives(program, task, shared)
+    for scope in _INSTANCED:
+        _check_instances(program, scope, needs, gives)
+
+
+def _check_instances(
+    program: Program,
+    scope: Scope,
+    needs: Mapping[str, Mapping[Scope, Mapping[str, Op]]],
+    gives: Mapping[str, Mapping[Scope, Set[str]]],
+) -> None:
+    """Raise CheckError for a read of a buffer of one scope that nothing has written for its micro-batch, or its step.
+
+    Micro-batches with equal histories of calls are checked together.
+    """
     histories: list[frozenset[str]] = [frozenset()]
-    after: dict[tuple[int, str, Scope], int] = {}
-    now: dict[tuple[Scope, int | None], int] = defaultdict(int)
-    for call in program.calls:
-        for scope in _INSTANCED:
-            instance = scope, call.microbatch if scope is Scope.MICROBATCH else None
-            step = now[instance], call.task, scope
-            if step not in after:  # micro-batches with equal histories are checked together
-                written = histories[step[0]]
-                missing = needs[call.task][scope].keys() - written
-                if missing:
-                    name, op = next((name, op) for name, op in needs[call.task][scope].items() if name in missing)
-                    raise CheckError(
-                        f"{where(program, op)}: reads {name!r} of micro-batch {call.microbatch} in task "
-                        f"{call.task!r} before anything writes it"
-                    )
-                after[step] = _numbered(written | gives[call.task][scope], histories)
-            now[instance] = after[step]
+    after: dict[tuple[int, str], int] = {}
+    now: dict[int | None, int] = {}
+    for task, microbatch, _ in program.calls:
+        instance = microbatch if scope is Scope.MICROBATCH else None
+        step = now.get(instance, 0), task
+        if step not in after:
+            written = histories[step[0]]
+            missing = needs[task][scope].keys() - written
+            if missing:
+                name, op = next((name, op) for name, op in needs[task][scope].items() if name in missing)
+                raise CheckError(
+                    f"{where(program, op)}: reads {name!r} of micro-batch {microbatch} in task {task!r} "
+                    "before anything writes it"
+                )
+            after[step] = _numbered(written | gives[task][scope], histories)
+        now[instance] = after[step]
 
 
 def _numbered(written: frozenset[str], histories: list[frozenset[str]]) -> int:

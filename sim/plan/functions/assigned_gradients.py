@@ -58,7 +58,7 @@ class _Rewriter:
     versions: dict[tuple[str, frozenset[str]], Task] = field(default_factory=dict)
 
     def rewrite(self) -> Program:
-        calls = [replace(call, task=task.name) for call in self.program.calls if (task := self._version(call)).ops]
+        calls = [call._replace(task=task.name) for call in self.program.calls if (task := self._version(call)).ops]
         called = {call.task for call in calls}
         tasks = {name: task for name, task in self.program.tasks.items() if name in called}
         tasks |= {task.name: task for task in self.versions.values() if task.ops}
@@ -66,7 +66,7 @@ class _Rewriter:
             f"{name}.first": name for name in self.program.tasks if name not in called and f"{name}.first" in called
         }
         renamed = {alone.get(name, name): replace(task, name=alone.get(name, name)) for name, task in tasks.items()}
-        calls = [replace(call, task=alone.get(call.task, call.task)) for call in calls]
+        calls = [call._replace(task=alone.get(call.task, call.task)) for call in calls]
         return Program(self.program.role, self._buffers(), renamed, tuple(calls))
 
     def _buffers(self) -> Mapping[str, Buffer]:

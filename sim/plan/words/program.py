@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.mesh import Mesh
@@ -77,9 +77,8 @@ class Task:
         return self.phase.traits
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One run of a task.
+class Call(NamedTuple):
+    """One run of a task; a tuple, as plans have a hundred thousand of them.
 
     ``microbatch``: the micro-batch whose MICROBATCH buffers it uses; None: the step's own.
     ``lag``: the call completes the step that many steps earlier (see ``sim.plan.words.steps``).

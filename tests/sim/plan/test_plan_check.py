@@ -124,7 +124,7 @@ def test_backward_before_its_forward_is_refused(plan: Plan) -> None:
     """Calls in the wrong order read what nobody has written for that micro-batch."""
     calls = plan.programs[1].calls
     swap = {"forward.1": "backward.1", "backward.1": "forward.1"}
-    moved = tuple(replace(call, task=swap.get(call.task, call.task)) for call in calls)
+    moved = tuple(call._replace(task=swap.get(call.task, call.task)) for call in calls)
     expected = r"role pp=1, stream .* of micro-batch 0 in task 'backward\.1' before anything writes it"
     with pytest.raises(CheckError, match=expected):
         check(with_program(plan, 1, calls=moved))

@@ -59,7 +59,7 @@ def test_repeated_steps_have_micro_batches_of_their_own() -> None:
 def test_check_refuses_calls_that_reach_further_back() -> None:
     """A call completes its own step or the one before."""
     plan = aiao_plan()
-    calls = tuple(replace(call, lag=2 * call.lag) for call in plan.programs[0].calls)
+    calls = tuple(call._replace(lag=2 * call.lag) for call in plan.programs[0].calls)
     with pytest.raises(CheckError, match="completes the step 2 before its own"):
         check(replace(plan, programs=(replace(plan.programs[0], calls=calls), *plan.programs[1:])))
 
@@ -98,7 +98,7 @@ def test_check_refuses_collectives_of_different_steps() -> None:
     """Both ends of the pipeline sum the tied embedding's gradient of the same step."""
     plan = aiao_plan()
     program = plan.programs[0]
-    calls = tuple(replace(c, lag=1) if c.task == "gradient_sync.tied" else c for c in program.calls)
+    calls = tuple(c._replace(lag=1) if c.task == "gradient_sync.tied" else c for c in program.calls)
     with pytest.raises(CheckError, match="steps before: 1 and 0"):
         check(replace(plan, programs=(replace(program, calls=calls), *plan.programs[1:])))
 
