@@ -16,6 +16,7 @@ reasons.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
 
@@ -33,6 +34,7 @@ from costmodels.collectives import (
 )  # fmt: skip
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
 from costmodels.collectives.network import COLLNET
+from sim.cluster.distinct import distinct
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.rings import Ring, nvlink_rings
@@ -111,6 +113,11 @@ class Network:
     def _known_rings(self) -> "list[_IslandRings]":
         """Cache of the distinct ring rates found so far."""
         return []
+
+    @cached_property
+    def _batches_of(self) -> "dict[tuple[bytes, int, int, bool], list[_Batch]]":
+        """Cache of the batches of groups, by a digest of these."""
+        return {}
 
     @cached_property
     def seconds_per_byte(self) -> Floats:
@@ -200,7 +207,7 @@ class Network:
     ) -> LinkUse:
         """Return the loads on links of the same collective in several groups. ``groups``: [groups, positions]."""
         uses, latencies_s = [], np.zeros(len(groups))
-        for batch in self._batches(groups, root, keep_order=bool(pair_bytes)):
+        for batch in self._known_batches(groups, root, keep_order=bool(pair_bytes)):
             cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
             use = self._use(kind, num_bytes, cost, batch, pair_bytes)
             uses.append(replace(use, rows=batch.rows[use.rows]))
@@ -215,6 +222,13 @@ class Network:
     def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
         """Return the number of ranks of a group on each of its nodes (or domains of nodes), in node order."""
         return next(self._batches(np.array([group]), 0)).ranks_per_node
+
+    def _known_batches(self, groups: Ints, root: int, *, keep_order: bool) -> "list[_Batch]":
+        """Return the batches of groups: many collectives of one plan are over the same groups."""
+        key = blake2b(groups.tobytes()).digest(), groups.shape[1], root, keep_order
+        if key not in self._batches_of:
+            self._batches_of[key] = list(self._batches(groups, root, keep_order=keep_order))
+        return self._batches_of[key]
 
     def _batches(self, groups: Ints, root: int, *, keep_order: bool = False) -> "Iterator[_Batch]":
         """Yield batches of groups with the same placement: ranks per island and type, and latencies.
@@ -446,9 +460,9 @@ def _sums(routes: Routes, values: Floats) -> Floats:
 
 def _link_use(rows: Ints, links: AnyInts, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
     """Return the sums per case and link, without links of zero seconds."""
-    cells, where = np.unique(rows.astype(np.int64) * num_links + links, return_inverse=True)
+    cells, where = distinct(rows.astype(np.int64) * num_links + links)
     in_all, carried = (
-        np.bincount(where.ravel(), values, minlength=len(cells)).astype(np.float64) for values in (seconds, num_bytes)
+        np.bincount(where, values, minlength=len(cells)).astype(np.float64) for values in (seconds, num_bytes)
     )
     kept = in_all > 0
     return LinkUse(cells[kept] // num_links, cells[kept] % num_links, in_all[kept], carried[kept])

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.cluster.distinct import distinct
 from sim.cluster.network import LinkUse as NetworkUse
 from sim.cluster.topology.topology import Topology
 from sim.engine.findings.transfers import Transfers, transfers
@@ -217,8 +218,8 @@ class _Loads:
 
     def _summed(self, owners: Ints, columns: Ints, seconds: Times, num_bytes: Times) -> _Cells:
         """Return the sums per owner and column, sorted; ``flows`` are the owners still."""
-        pairs, where = np.unique(owners * len(self.size) + columns, return_inverse=True)
-        sums = (_sums(where.ravel(), values, len(pairs)) for values in (seconds, num_bytes))
+        pairs, where = distinct(owners * len(self.size) + columns)
+        sums = (_sums(where, values, len(pairs)) for values in (seconds, num_bytes))
         return _Cells(*np.divmod(pairs, len(self.size)), *sums)
 
     def _owners(self, exchange: Exchange) -> tuple[Ints, NDArray[np.bool_]]:
