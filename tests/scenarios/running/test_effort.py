@@ -35,14 +35,20 @@ def test_ranks_and_ops_are_counted(overrides: tuple[str, ...], fold: bool, simul
 
 
 def test_more_work_takes_longer() -> None:
-    """Ranks that differ, and micro-batches that do not repeat, add to time and memory; those that repeat do not."""
+    """Ranks that differ, and micro-batches that do not repeat, add to time and memory."""
     few, _ = announced()
     ranks, _ = announced("cluster.jitter.gemm=0.1")
     batches, _ = announced("training.global_batch_size=256", "parallel.pipeline.schedule=gpipe")
     assert min(ranks.time_s, batches.time_s) > 1.5 * few.time_s
     assert min(ranks.memory_bytes, batches.memory_bytes) > few.memory_bytes
-    repeating = [announced(f"training.global_batch_size={number}")[0] for number in (512, 1024)]
-    assert repeating[0].time_s == repeating[1].time_s
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
+def test_repetitions_take_no_time(schedule: str) -> None:
+    """However many micro-batches repeat themselves; also where it takes several tries to see that they do."""
+    change = f"parallel.pipeline.schedule={schedule}"
+    said = [announced(f"training.global_batch_size={number}", change)[0] for number in (512, 1024)]
+    assert (said[0].time_s, said[0].memory_bytes) == (said[1].time_s, said[1].memory_bytes)
 
 
 def test_only_long_simulations_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
