@@ -19,7 +19,7 @@ from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.registry import json_schema
+from scenarios.workloads.registry import WORKLOADS, json_schema
 from scenarios.workloads.steps.advising import trials
 from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.running import simulate
@@ -176,6 +176,27 @@ KEYS = {
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
 }
 
+SERVICE_KEYS = {
+    *(f"requests.{key}" for key in ("trace", "num_requests", "rate", "burstiness", "prompt_tokens")),
+    *(f"requests.{key}" for key in ("prompt_variation", "output_tokens", "output_variation")),
+    *(f"service.{key}" for key in ("tensor_degree", "replicas", "precision", "batching", "max_sequences")),
+    *(f"service.{key}" for key in ("max_tokens", "block_tokens", "memory_fraction", "activation_memory")),
+    *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "failures")),
+}
+
+SERVICE_SUMMARY = {
+    *("schema", "scenario", "seed", "num_requests", "num_finished", "num_refused", "num_cancelled"),
+    *("num_replicas", "makespan_s", "output_tokens_per_s", "requests_per_s", "goodput_per_s", "met_slo_fraction"),
+    *(f"{time}.{key}" for time in ("ttft_s", "tpot_s", "latency_s") for key in ("mean", "p50", "p90", "p99")),
+    *(f"waits_s.{key}" for key in ("queue", "prefill", "preempted", "stalled", "decode")),
+    *("tokens_per_step", "preemptions", "kv_blocks", "kv_peak_fraction", "cached_fraction", "busy_fraction"),
+}
+
+SERVICE_ROW = {
+    *("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "latency_p50_s"),
+    *("output_tokens_per_s", "goodput_per_s", "met_slo_fraction", "mean_latency_s"),
+}
+
 TENSOR_AXIS = {"axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s"}
 
 SUMMARY = {
@@ -304,6 +325,27 @@ def test_scenario_keys_are_the_stated_ones() -> None:
     assert {key.removesuffix(".") for key in keys if not _is_whole_section(key, keys)} == KEYS
 
 
+def test_service_keys_are_the_stated_ones() -> None:
+    """A service's file may have these keys beside those of the cluster and the model, and no others."""
+    schema = json_schema()
+    keys = scenario_keys(schema, schema["$defs"]["ServiceScenarioFile"])
+    found = {key for key in keys if key.startswith(("requests.", "service."))}
+    assert {key.removesuffix(".") for key in found if not _is_whole_section(key, found)} == SERVICE_KEYS
+
+
+def test_service_results_are_the_stated_ones(tmp_path: Path) -> None:
+    """``summary.json`` of a service, and a point of a sweep, have these keys."""
+    path = tmp_path / "service.yaml"
+    path.write_text(WORKLOADS[-1].starter, encoding="utf-8")
+    scenario = load_scenario(path, ["requests.num_requests=5"])
+    outcome = scenario.workload.simulate(scenario)
+    found = set[str]()
+    for key, value in outcome.as_json().items():
+        found |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else {key}
+    assert found == SERVICE_SUMMARY
+    assert set(as_json(outcome.row())) == SERVICE_ROW
+
+
 def _is_whole_section(key: str, keys: set[str]) -> bool:
     return any(other.startswith(f"{key}.") for other in keys)
 
@@ -399,9 +441,10 @@ def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> Non
 
 def test_every_key_and_option_is_documented(manual: str) -> None:
     """Whatever may be written or comes out is named in the README or a page of docs."""
+    service = SERVICE_KEYS | SERVICE_SUMMARY | SERVICE_ROW
     words = {
         f"`{key.rsplit('.', 1)[-1]}`"
-        for key in KEYS | SUMMARY | TENSOR_AXIS | RELIABILITY | ADVICE | OSDP | SWEEP | TRACE
+        for key in KEYS | service | SUMMARY | TENSOR_AXIS | RELIABILITY | ADVICE | OSDP | SWEEP | TRACE
     }
     words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}

@@ -6,14 +6,15 @@ from contextlib import contextmanager
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
 from sim.reliability.errors import ReliabilityError
+from sim.serving.errors import ServingError
 from sim.training.errors import SpecError
 
 
 @contextmanager
 def located(document: Document) -> Iterator[None]:
-    """Give a SpecError or ReliabilityError raised inside the origin of the key that it names."""
+    """Give an error of the simulated world raised inside the origin of the key that it names."""
     try:
         yield
-    except (SpecError, ReliabilityError) as error:
+    except (SpecError, ReliabilityError, ServingError) as error:
         origin = document.origin(error.key.split("."))
         raise ScenarioError(origin, error.key, error.rule, error.remedy) from error

@@ -4,16 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from costmodels.hardware import StorageSpec
-from scenarios.errors import Origin, ScenarioError, suggestion
+from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec, forced_algorithms
 from scenarios.reading.clusters.software import software_of
 from scenarios.reading.degrees import resolve_degrees
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
-from scenarios.reading.documents.yaml_tree import Document, KeyPath
-from scenarios.reading.models.hub import config_path
-from scenarios.reading.models.huggingface import read_model
-from scenarios.reading.models.model_presets import load_presets
+from scenarios.reading.documents.yaml_tree import Document
+from scenarios.reading.models.written_out import written_out
 from scenarios.reading.schema.memory import MemorySection
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
 from scenarios.reading.schema.parallel import OsdpSection
@@ -105,12 +103,10 @@ def _model(document: Document, checked: DenseScenario) -> tuple[Document, Transf
     """Return the model, and the document with a preset's or configuration's keys written out in it."""
     section = checked.model
     if isinstance(section, PresetModel | HuggingFaceModel):
-        name = "preset" if isinstance(section, PresetModel) else "huggingface"
-        base = _preset(document, section) if isinstance(section, PresetModel) else _from_config(document, section)
-        document = _write_out(document, base, name)
+        document = written_out(document, section)
         section = check_document(document, DenseScenario).model
         if isinstance(section, PresetModel | HuggingFaceModel):
-            message = f"a preset may not name another one: {base}"
+            message = f"a preset may not name another one: {section}"
             raise TypeError(message)
     return document, _transformer(document, section, checked.seed)
 
@@ -123,35 +119,6 @@ def _length_from(checked: DenseScenario) -> str:
     if isinstance(section, HuggingFaceModel) and section.sequence_length is None:
         return f"the longest of {section.huggingface}"
     return "model.sequence_length"
-
-
-def _preset(document: Document, section: PresetModel) -> dict[str, Any]:
-    presets = load_presets()
-    if section.preset not in presets:
-        rule = f"there is no model preset {section.preset!r}"
-        remedy = suggestion(section.preset, presets)
-        raise ScenarioError(document.origin(("model", "preset")), "model.preset", rule, remedy)
-    return presets[section.preset].keys
-
-
-def _from_config(document: Document, section: HuggingFaceModel) -> dict[str, Any]:
-    return read_model(config_path(document, section.huggingface))
-
-
-def _write_out(document: Document, base: dict[str, Any], name: str) -> Document:
-    """Return the document with ``base`` under the model's own keys, ``base`` having the origin of key ``name``.
-
-    A section of both is merged key by key.
-    """
-    own = {key: value for key, value in document.data["model"].items() if key != name}
-    origin = document.origin(("model", name))
-    inherited: dict[KeyPath, Origin] = {("model", key): origin for key in base}
-    for key, section in base.items():
-        if isinstance(section, dict) and isinstance(own.get(key), dict):
-            inherited |= {("model", key, inner): origin for inner in section}
-            own[key] = section | own[key]
-    data = {**document.data, "model": base | own}
-    return Document(source=document.source, data=data, origins=inherited | document.origins)
 
 
 def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) -> TransformerSpec:

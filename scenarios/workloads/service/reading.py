@@ -1,0 +1,186 @@
+"""From the file of a service to its scenario."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from costmodels.profile import load_profile
+from scenarios.errors import ScenarioError
+from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec
+from scenarios.reading.documents.checking import check_document
+from scenarios.reading.documents.located import located
+from scenarios.reading.documents.named_file import named_file
+from scenarios.reading.documents.yaml_tree import Document
+from scenarios.reading.models.written_out import written_out
+from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
+from scenarios.workloads.service.schema import RequestsSection, ServiceScenarioFile, ServiceSection, SloSection
+from scenarios.workloads.workload import Scenario, Workload
+from sim.serving.batching import Batching
+from sim.serving.cost import KernelCost
+from sim.serving.memory import num_blocks
+from sim.serving.model import ServedExperts, ServedModel
+from sim.serving.requests import Requests, drawn_lengths, gamma_arrivals_s
+from sim.serving.service import Failure, ServiceSpec
+from traces.errors import TraceError
+from traces.requests import MOONCAKE_BLOCK_TOKENS, MOST_TOKENS, read_requests
+
+_DTYPES = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
+_DEFAULT_REQUESTS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceScenario(Scenario):
+    """A service, its requests, and the times of its iterations."""
+
+    spec: ServiceSpec
+    requests: Requests
+    cost: KernelCost
+    slo: SloSection
+
+
+def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> ServiceScenario:
+    """Return the scenario of a document. Raises ScenarioError for whatever is wrong with it."""
+    checked = check_document(document, ServiceScenarioFile)
+    cluster, section = cluster_spec(document, checked.cluster), checked.service
+    document, model = _model(document, checked)
+    requests = _requests(document, checked.requests, checked.seed)
+    cost = _cost(document, section, cluster, model)
+    if requests.prefixes and requests.prefix_tokens % section.block_tokens:
+        rule = f"blocks of {section.block_tokens} tokens do not divide the trace's pieces of {requests.prefix_tokens}"
+        raise _error(document, "service.block_tokens", rule, "write a power of 2 up to 512")
+    with located(document):
+        spec = ServiceSpec(
+            num_replicas=_replicas(document, section, cluster),
+            num_blocks=num_blocks(
+                cost,
+                device_bytes=cluster.node_spec.device.memory_bytes,
+                memory_fraction=section.memory_fraction,
+                activation_bytes=section.activation_memory,
+                block_tokens=section.block_tokens,
+            ),
+            block_tokens=section.block_tokens,
+            batching=Batching(name=section.batching, max_rows=section.max_sequences, max_tokens=section.max_tokens),
+            router=section.router,
+            patience_s=section.patience,
+            failures=tuple(
+                Failure(replica=failure.replica, at_s=failure.at, lasts_s=failure.lasts) for failure in section.failures
+            ),
+            seed=checked.seed,
+        )
+    return ServiceScenario(
+        name=checked.name,
+        seed=checked.seed,
+        source=document.source,
+        overrides=overrides,
+        workload=kind,
+        document=document,
+        as_read=document,
+        spec=spec,
+        requests=requests,
+        cost=cost,
+        slo=section.slo,
+    )
+
+
+def _replicas(document: Document, section: ServiceSection, cluster: ClusterSpec) -> int:
+    """Return the number of replicas. Raises ScenarioError where the cluster is too small, or a failure has none."""
+    room = cluster.world_size // section.tensor_degree
+    count = section.replicas or room
+    if not 1 <= count <= room:
+        rule = f"{max(1, count)} x {section.tensor_degree} devices are more than the cluster's {cluster.world_size}"
+        raise _error(document, "service.tensor_degree", rule, "write fewer, or more nodes")
+    worst = max((failure.replica for failure in section.failures), default=0)
+    if worst >= count:
+        rule = f"there is no replica {worst}: the service has {count}, counted from 0"
+        raise _error(document, "service.failures", rule, f"write at most {count - 1}")
+    return count
+
+
+def _cost(document: Document, section: ServiceSection, cluster: ClusterSpec, model: ServedModel) -> KernelCost:
+    degree, per_node = section.tensor_degree, cluster.devices_per_node
+    if cluster.node_types or cluster.wiring is not None:
+        rule = "a service is simulated on nodes of one type below one switch"
+        raise _error(document, "cluster", rule, "write node and num_nodes alone")
+    if model.num_heads % degree:
+        rule = f"{model.num_heads} heads cannot be divided over {degree} devices"
+        raise _error(document, "service.tensor_degree", rule, "write a divisor")
+    if degree > per_node and degree % per_node:
+        rule = f"a replica of {degree} devices fills no whole nodes of {per_node}"
+        raise _error(document, "service.tensor_degree", rule, f"write a multiple of {per_node}, or at most {per_node}")
+    device = cluster.node_spec.device
+    dtype = _DTYPES[section.precision]
+    if dtype not in device.peak_flop_per_s:
+        rule = f"{device.name} does not multiply in {dtype}"
+        raise _error(document, "service.precision", rule, "write precision: bf16, or take nodes whose devices do")
+    profile = load_profile(device.profile) if cluster.calibrated is None else cluster.calibrated.profile
+    return KernelCost(
+        model=model,
+        node=cluster.node_spec,
+        profile=profile,
+        ranks_per_node=(min(degree, per_node),) * max(1, degree // per_node),
+        weight_dtype=dtype,
+        overhead_s=section.overhead,
+    )
+
+
+def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, ServedModel]:
+    """Return the model, and the document with the keys of a preset or configuration in it."""
+    section = checked.model
+    if isinstance(section, PresetModel | HuggingFaceModel):
+        document = written_out(document, section)
+        section = check_document(document, ServiceScenarioFile).model
+    if isinstance(section, LlamaModel) and section.latent_attention is not None:
+        rule = "latent attention is not built for services"
+        raise _error(document, "model.latent_attention", rule, "name a model with grouped-query attention")
+    if not isinstance(section, GptModel | LlamaModel):
+        message = f"a preset may not name another one: {section}"
+        raise TypeError(message)
+    experts = None
+    if section.experts is not None:
+        keys = ServedExperts.__dataclass_fields__
+        experts = ServedExperts(**{key: getattr(section.experts, key) for key in keys})
+    own_size = section.head_size if isinstance(section, LlamaModel) else None
+    return document, ServedModel(
+        num_layers=section.num_layers,
+        hidden_size=section.hidden_size,
+        num_heads=section.num_heads,
+        num_kv_heads=section.num_kv_heads or section.num_heads,
+        head_size=own_size or section.hidden_size // section.num_heads,
+        ffn_hidden_size=section.ffn_hidden_size or 4 * section.hidden_size,
+        vocab_size=section.vocab_size,
+        gated=isinstance(section, LlamaModel),
+        tied_embeddings=section.tied_embeddings,
+        experts=experts,
+    )
+
+
+def _requests(document: Document, section: RequestsSection, seed: int) -> Requests:
+    """Return the requests, read or drawn."""
+    if section.trace is not None:
+        path = named_file(document, ("requests", "trace"), section.trace, "name a trace of requests")
+        try:
+            recorded = read_requests(path)
+        except TraceError as error:
+            raise _error(document, "requests.trace", str(error), error.remedy) from error
+        found = Requests(
+            arrival_s=np.array(recorded.arrival_s),
+            prompt_tokens=np.array(recorded.prompt_tokens),
+            output_tokens=np.array(recorded.output_tokens),
+            prefixes=recorded.prefixes,
+            prefix_tokens=MOONCAKE_BLOCK_TOKENS,
+        )
+        found = found.first(section.num_requests or len(found))
+        return found if section.rate is None else found.at_rate(section.rate)
+    if section.rate is None:
+        raise _error(document, "requests.rate", "drawn requests need a rate", "write rate: 4.0, or name a trace")
+    count, generator = section.num_requests or _DEFAULT_REQUESTS, np.random.default_rng((seed, 0x5265717565737473))
+    return Requests(
+        arrival_s=gamma_arrivals_s(count, section.rate, section.burstiness, generator),
+        prompt_tokens=drawn_lengths(count, section.prompt_tokens, section.prompt_variation, MOST_TOKENS, generator),
+        output_tokens=drawn_lengths(count, section.output_tokens, section.output_variation, MOST_TOKENS, generator),
+    )
+
+
+def _error(document: Document, key: str, rule: str, remedy: str) -> ScenarioError:
+    return ScenarioError(document.origin(tuple(key.split("."))), key, rule, remedy)

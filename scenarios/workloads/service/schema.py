@@ -1,0 +1,104 @@
+"""The keys of a service's file."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scenarios.reading.quantities import Duration, DurationOrZero, WholeBytesOrZero
+from scenarios.reading.schema.cluster import ClusterSection
+from scenarios.reading.schema.model import Model
+from scenarios.reading.schema.values import ScenarioSection, Section
+from sim.serving.batching import BatchingName
+from sim.serving.routing import RouterName
+
+Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Variation = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+
+
+class RequestsSection(Section):
+    """The requests: recorded ones, or drawn ones."""
+
+    trace: str | None = Field(default=None, min_length=1, max_length=4000)
+    """File of recorded requests (Azure's CSV, Mooncake's JSON lines); relative to the scenario file."""
+    num_requests: Annotated[int, Field(ge=1, le=5_000_000)] | None = None
+    """So many requests are drawn, 1,000 unless said; of a trace the first ones, or all."""
+    rate: Rate | None = None
+    """Requests per second in the mean; needed where no trace is named, else the trace is stretched to it."""
+    burstiness: Variation = 1.0
+    """Squared variation of the gaps between drawn arrivals: 1 is a Poisson process, 0 is regular."""
+    prompt_tokens: Tokens = 1024
+    """Mean length of drawn prompts."""
+    prompt_variation: Variation = 0.0
+    """Standard deviation of their length over the mean; log-normal."""
+    output_tokens: Tokens = 256
+    """Mean length of drawn answers."""
+    output_variation: Variation = 0.0
+    """Standard deviation of their length over the mean; log-normal."""
+
+
+class SloSection(Section):
+    """The service level objective: a request counts as good if it meets all limits that are stated."""
+
+    ttft: Duration | None = None
+    """Time to the first token, at most."""
+    tpot: Duration | None = None
+    """Time per output token after the first, at most."""
+
+
+class FailureSection(Section):
+    """A replica that stops and loses its memory."""
+
+    replica: Annotated[int, Field(ge=0, le=1_000_000)]
+    """Number of the replica, from 0."""
+    at: DurationOrZero
+    """Instant of the failure."""
+    lasts: Duration
+    """Time until the replica is up again."""
+
+
+class ServiceSection(Section):
+    """How the model is served."""
+
+    tensor_degree: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Devices of a replica, which share the model by tensor parallelism."""
+    replicas: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """Number of replicas; default as many as the cluster has room for."""
+    precision: Literal["bf16", "fp8"] = "bf16"
+    """Type of the weights; keys and values have 16 bits."""
+    batching: BatchingName = "prefill_first"
+    """`prefill_first`: whole prompts before any decoding, as vLLM; `chunked`: pieces of prompts beside it, as
+    Sarathi-Serve; `static`: a batch at a time.
+    """
+    max_sequences: Annotated[int, Field(ge=1, le=100_000)] = 256
+    """Sequences in the batch of a replica, at most."""
+    max_tokens: Tokens = 8192
+    """Tokens of an iteration, at most; a longer prompt is computed alone, or in chunks."""
+    block_tokens: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Tokens of a block of the cache of keys and values."""
+    memory_fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.9
+    """Part of a device's memory that the service takes."""
+    activation_memory: WholeBytesOrZero = 2_000_000_000
+    """Memory of a device for activations."""
+    overhead: DurationOrZero = 0.0
+    """Time of every iteration beside its kernels: scheduler, sampling, launches."""
+    router: RouterName = "round_robin"
+    """Which replica a request goes to: `round_robin`, `random`, `least_outstanding`, or `prefix`, that which knows most
+    of the prompt.
+    """
+    patience: Duration | None = None
+    """A request that waits so long for its first token is cancelled; left out: none is."""
+    failures: tuple[FailureSection, ...] = Field(default=(), strict=False, max_length=10_000)
+    """Replicas that stop."""
+    slo: SloSection = SloSection()
+
+
+class ServiceScenarioFile(ScenarioSection):
+    """A service of a model: requests come, wait, are computed in batches, and are answered token by token."""
+
+    workload: Literal["service"]
+    """The kind of work: a service."""
+    cluster: ClusterSection
+    model: Model
+    requests: RequestsSection
+    service: ServiceSection = ServiceSection()

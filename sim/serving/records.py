@@ -1,0 +1,63 @@
+"""What happened to each request: times, preemptions, and what it waited for."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.serving.requests import Requests
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Records:
+    """A row of each array per request. Times are seconds; an instant that never came is NaN.
+
+    ``started_s``: its first tokens were computed; ``first_s``, ``finish_s``: its first and last token came. Seconds
+    that it waited: ``preempted_s`` from a preemption until it was computed again, ``stalled_s`` in the batch while
+    only prompts of others were computed. ``emitted``: tokens; ``steps``: decoding iterations; ``cached``: tokens of
+    the prompt that were not computed, since another request had left them there.
+    """
+
+    num_requests: int
+    started_s: Floats = field(init=False)
+    first_s: Floats = field(init=False)
+    finish_s: Floats = field(init=False)
+    preempted_s: Floats = field(init=False)
+    stalled_s: Floats = field(init=False)
+    emitted: Ints = field(init=False)
+    steps: Ints = field(init=False)
+    cached: Ints = field(init=False)
+    preemptions: Ints = field(init=False)
+    replica: Ints = field(init=False)
+    refused: NDArray[np.bool_] = field(init=False)
+    cancelled: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for name in ("started_s", "first_s", "finish_s"):
+            setattr(self, name, np.full(self.num_requests, np.nan))
+        for name in ("preempted_s", "stalled_s"):
+            setattr(self, name, np.zeros(self.num_requests))
+        for name in ("emitted", "steps", "cached", "preemptions", "replica"):
+            setattr(self, name, np.zeros(self.num_requests, dtype=np.int64))
+        self.refused, self.cancelled = np.zeros((2, self.num_requests), dtype=bool)
+
+    @property
+    def finished(self) -> NDArray[np.bool_]:
+        """Return which requests got all their tokens."""
+        return ~np.isnan(self.finish_s)
+
+    def ttft_s(self, requests: Requests) -> Floats:
+        """Return the time to the first token, from arrival."""
+        return self.first_s - requests.arrival_s
+
+    def tpot_s(self) -> Floats:
+        """Return the time per output token after the first; NaN for one token."""
+        later = np.where(self.emitted > 1, self.emitted - 1.0, np.nan)
+        return (self.finish_s - self.first_s) / later
+
+    def latency_s(self, requests: Requests) -> Floats:
+        """Return the time from arrival to the last token."""
+        return self.finish_s - requests.arrival_s

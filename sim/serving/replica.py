@@ -1,0 +1,358 @@
+"""One replica of a service: a queue, a batch, blocks of memory, and a clock of iterations on SimPy.
+
+Iterations that only decode, with the same rows, are one event: their times follow from the growing context. A request
+that comes meanwhile ends the run after the iteration in progress, if it could be let in.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from sim.serving.batching import Batching
+from sim.serving.blocks import BlockPool
+from sim.serving.cost import Chunk, IterationCost
+from sim.serving.decoding.method import Decoding
+from sim.serving.records import Records
+from sim.serving.requests import Requests
+from sim.serving.rows import Rows
+
+_LONGEST_RUN: Final = 512
+
+
+@dataclass(slots=True)
+class Pending:
+    """A prompt in the queue; after a preemption the prompt and the tokens that were emitted.
+
+    ``total``: tokens to compute; ``computed``: those that are done or were found in memory. ``blocks``: private blocks
+    held; ``pieces``: the names of its whole shared pieces; the first ``used`` of these are in use.
+    """
+
+    request: int
+    total: int
+    pieces: tuple[int, ...]
+    computed: int = 0
+    blocks: int = 0
+    used: int = 0
+    preempted_at_s: float = -1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """What all replicas of a service share. ``finished``: called with every request that is done."""
+
+    requests: Requests
+    records: Records
+    cost: IterationCost
+    batching: Batching
+    decoding: Decoding
+    seed: int
+    finished: Callable[[int], None]
+
+
+class Replica:
+    """A replica at work. ``busy_s``: seconds of iterations; ``stall_s``: of those in which no row decoded."""
+
+    def __init__(self, index: int, world: simpy.Environment, setup: Setup, pool: BlockPool) -> None:
+        self.index, self.world, self.setup, self.pool = index, world, setup, pool
+        self.waiting: deque[Pending] = deque()
+        self.rows = Rows()
+        self.pieces: dict[int, tuple[int, ...]] = {}
+        self.chunks: list[tuple[Pending, int]] = []
+        self.ends_s: NDArray[np.float64] = np.zeros(0)
+        self.started_s = self.busy_s = self.stall_s = 0.0
+        self.version = self.decoding_steps = self.num_iterations = 0
+        self.is_busy, self.decodes, self.is_up = False, False, True
+
+    @property
+    def outstanding(self) -> int:
+        """Return the requests that wait or run here."""
+        return len(self.waiting) + len(self.rows)
+
+    def known_pieces(self, request: int) -> int:
+        """Return how many first pieces of a request's prompt are in memory."""
+        return self.pool.known(self._pieces_of(request))
+
+    def accept(self, request: int) -> None:
+        """Put a request into the queue. One that could never fit is refused."""
+        records, requests = self.setup.records, self.setup.requests
+        records.replica[request] = self.index
+        prompt, output = int(requests.prompt_tokens[request]), int(requests.output_tokens[request])
+        most = prompt + output - 1 + self.setup.decoding.positions
+        if -(-most // self.pool.block_tokens) > self.pool.total:
+            records.refused[request] = True
+            self.setup.finished(request)
+            return
+        emitted = int(records.emitted[request])
+        self.waiting.append(Pending(request, prompt + emitted, self._pieces_of(request)))
+        self._wake()
+
+    def cancel(self, request: int) -> None:
+        """Take a request that has no token yet out of the queue, and free its blocks."""
+        pending = next(pending for pending in self.waiting if pending.request == request)
+        self.waiting.remove(pending)
+        self.chunks = [(other, tokens) for other, tokens in self.chunks if other is not pending]
+        self._release(pending)
+        self._shorten()
+
+    def fail(self) -> list[int]:
+        """Stop at once and lose all memory; emitted tokens stay. Returns the unfinished requests, in order."""
+        if self.is_busy and self.decodes and len(self.ends_s) > 1:
+            self.setup.records.emitted[self.rows.ids] += self._done()
+        lost = self.rows.ids.tolist() + [pending.request for pending in self.waiting]
+        self._drop(np.ones(len(self.rows), dtype=bool))
+        self._release_all()
+        self.waiting.clear()
+        self.chunks = []
+        self.pool = BlockPool(self.pool.total, self.pool.block_tokens, self.setup.requests.prefix_tokens)
+        self.version += 1
+        self.is_busy = self.is_up = False
+        return sorted(lost)
+
+    def _done(self) -> int:
+        """Return the iterations of the run that have ended."""
+        return int(np.searchsorted(self.ends_s, self.world.now - self.started_s, side="right"))
+
+    def _wake(self) -> None:
+        """Begin an iteration, or end a run of iterations early where the queue's first might be let in."""
+        if not self.is_busy:
+            self._begin()
+        elif len(self.waiting) == 1 and len(self.rows) < self.setup.batching.max_rows:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        """End a run after the iteration that is in progress, and free the blocks of those that fall away."""
+        done = self._done() + 1
+        if self.is_busy and done < len(self.ends_s):
+            self.ends_s = self.ends_s[:done]
+            needed = self.rows.blocks_for(done, self.pool.block_tokens)
+            self.pool.give_back(int((self.rows.blocks - needed).sum()))
+            self.rows.blocks = needed
+            self._schedule()
+
+    # --- an iteration: what it computes, and for how long ------------------------------------------------------
+
+    def _begin(self) -> None:
+        mixes, decoding = self.setup.batching.mixes, self.setup.decoding
+        whole = self._make_room() if mixes else True
+        self.chunks = self._admit() if whole else []
+        decodes = len(self.rows) > 0 and (mixes or not self.chunks)
+        if decodes and not mixes:
+            self._make_room()
+        if not len(self.rows) and not self.chunks:
+            self._release_all()
+            self.chunks = self._admit()
+        self.decodes = decodes = decodes and len(self.rows) > 0
+        self.is_busy = decodes or bool(self.chunks)
+        if not self.is_busy:
+            return
+        count = self._run_length() if decodes and not self.chunks and decoding.is_plain else 1
+        self.ends_s = np.cumsum(self._durations_s(count))
+        self.started_s = self.world.now
+        if decodes:
+            self._hold_blocks(count)
+        self._schedule()
+
+    def _durations_s(self, count: int) -> NDArray[np.float64]:
+        chunks = [Chunk(tokens, pending.computed) for pending, tokens in self.chunks]
+        cost, decoding, rows = self.setup.cost, self.setup.decoding, len(self.rows)
+        if not self.decodes:
+            return cost.pass_s(0, 1, np.zeros(1), chunks)
+        contexts = np.arange(count, dtype=np.float64) + float(self.rows.held.mean())
+        return cost.pass_s(rows, decoding.positions, contexts, chunks) + decoding.draft_s(rows)
+
+    def _schedule(self) -> None:
+        self.version += 1
+        version = self.version
+        delay_s = max(0.0, self.started_s + float(self.ends_s[-1]) - self.world.now)
+
+        def ended(_: Any) -> None:
+            if version == self.version:
+                self._end()
+
+        self.world.timeout(delay_s).callbacks.append(ended)
+
+    def _run_length(self) -> int:
+        """Return how many iterations the rows decode together: until one finishes, or blocks run out."""
+        count = min(int(self.rows.left.min()), _LONGEST_RUN)
+        while count > 1 and self._missing_blocks(count) > self.pool.obtainable:
+            count //= 2
+        return count
+
+    def _missing_blocks(self, more: int) -> int:
+        needed = self.rows.blocks_for(more, self.pool.block_tokens)
+        return int(np.maximum(needed - self.rows.blocks, 0).sum())
+
+    def _hold_blocks(self, count: int) -> None:
+        """Give the rows the blocks that they need for the tokens of so many iterations."""
+        needed = self.rows.blocks_for(count - 1 + self.setup.decoding.positions, self.pool.block_tokens)
+        more = np.maximum(needed - self.rows.blocks, 0)
+        self.pool.take(int(more.sum()))
+        self.rows.blocks = self.rows.blocks + more
+
+    def _make_room(self) -> bool:
+        """Give the rows blocks for an iteration, and preempt the latest until there are enough.
+
+        Returns whether nobody had to go.
+        """
+        whole = True
+        while self._missing_blocks(self.setup.decoding.positions) > self.pool.obtainable:
+            whole = False
+            holder = next((pending for pending in reversed(self.waiting) if pending.blocks or pending.used), None)
+            if holder is not None:
+                self._release(holder)
+            else:
+                self._preempt()
+        self._hold_blocks(1)
+        return whole
+
+    def _preempt(self) -> None:
+        """Put the latest row back to the front of the queue, to be computed again."""
+        last = len(self.rows) - 1
+        request, records = int(self.rows.ids[last]), self.setup.records
+        total = int(self.setup.requests.prompt_tokens[request] + records.emitted[request])
+        self._drop(np.arange(last + 1) == last)
+        records.preemptions[request] += 1
+        again = Pending(request, total, self._pieces_of(request), preempted_at_s=self.world.now)
+        self.waiting.appendleft(again)
+
+    # --- the queue -------------------------------------------------------------------------------------------
+
+    def _admission(self) -> list[tuple[Pending, int]]:
+        """Return the first prompts that the next iteration can compute, with their tokens."""
+        batching, found, blocks = self.setup.batching, list[tuple[Pending, int]](), self.pool.obtainable
+        heads = iter(self.waiting)
+        lacking = (pending.total - self._start(pending) for pending in self.waiting)
+        for share in batching.shares(len(self.rows), self.setup.decoding.positions, lacking):
+            pending = next(heads)
+            start = self._start(pending)
+            wanted = self._blocks_wanted(pending, start, share)
+            if len(self.rows) + len(found) >= batching.max_rows or wanted > blocks:
+                break
+            blocks -= wanted
+            found.append((pending, share))
+        return found
+
+    def _start(self, pending: Pending) -> int:
+        """Return the tokens that a prompt does not compute: done before, or in memory; at least one is computed."""
+        if pending.computed or not pending.pieces:
+            return pending.computed
+        size = self.setup.requests.prefix_tokens
+        known = min(self.pool.known(pending.pieces), (pending.total - 1) // size)
+        return known * size
+
+    def _blocks_wanted(self, pending: Pending, start: int, share: int) -> int:
+        """Return the obtainable blocks that computing so many tokens takes, those of unused known pieces included."""
+        size = self.setup.requests.prefix_tokens
+        used = pending.used if pending.computed else start // size
+        private = -((used * size - start - share) // self.pool.block_tokens) - pending.blocks
+        waking = 0 if pending.computed else self.pool.unused_of(pending.pieces[:used])
+        return private + waking * self.pool.blocks_per_piece
+
+    def _admit(self) -> list[tuple[Pending, int]]:
+        """Give the first prompts of the queue their blocks; they stay in it until they are computed."""
+        admitted = self._admission() if self.waiting else []
+        records, size = self.setup.records, self.setup.requests.prefix_tokens
+        for pending, share in admitted:
+            request = pending.request
+            if not pending.computed:
+                pending.computed = self._start(pending)
+                pending.used = pending.computed // size
+                self.pool.use(pending.pieces[: pending.used])
+            if np.isnan(records.started_s[request]):
+                records.started_s[request] = self.world.now
+                records.cached[request] = pending.computed
+            if pending.preempted_at_s >= 0.0:
+                records.preempted_s[request] += self.world.now - pending.preempted_at_s
+                pending.preempted_at_s = -1.0
+            private = -((pending.used * size - pending.computed - share) // self.pool.block_tokens)
+            self.pool.take(private - pending.blocks)
+            pending.blocks = private
+        return admitted
+
+    def _pieces_of(self, request: int) -> tuple[int, ...]:
+        requests = self.setup.requests
+        if not requests.prefixes:
+            return ()
+        return requests.prefixes[request][: int(requests.prompt_tokens[request]) // requests.prefix_tokens]
+
+    def _release(self, pending: Pending) -> None:
+        """Free the blocks of a prompt, which is then computed from its beginning."""
+        self.pool.give_back(pending.blocks)
+        self.pool.leave(pending.pieces[: pending.used])
+        pending.computed = pending.blocks = pending.used = 0
+
+    def _release_all(self) -> None:
+        """Free the blocks of half-computed prompts behind one that lacks blocks, where no row will free any."""
+        for pending in self.waiting:
+            self._release(pending)
+
+    def _drop(self, which: NDArray[np.bool_]) -> None:
+        """Take rows out of the batch and free their blocks."""
+        self.pool.give_back(int(self.rows.blocks[which].sum()))
+        gone = self.rows.ids[which]
+        for request in gone.tolist():
+            self.pool.leave(self.pieces.pop(request, ()))
+        self.setup.records.stalled_s[gone] += self.stall_s - self.rows.stall_s[which]
+        self.rows.keep(~which)
+
+    # --- the end of an iteration -----------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        count, span_s = len(self.ends_s), float(self.ends_s[-1])
+        self.busy_s += span_s
+        self.num_iterations += count
+        if self.decodes:
+            self.decoding_steps += count
+            self._emit(count)
+        elif len(self.rows):
+            self.stall_s += span_s
+        for pending, share in self.chunks:
+            pending.computed += share
+            if pending.computed == pending.total:
+                self._join(pending)
+        self.chunks = []
+        self._begin()
+
+    def _emit(self, count: int) -> None:
+        """Add the tokens of iterations to the rows, and let those go that have all of theirs."""
+        records, rows, decoding = self.setup.records, self.rows, self.setup.decoding
+        if decoding.is_plain:
+            emitted: NDArray[np.int64] = np.full(len(rows), count, dtype=np.int64)
+        else:
+            emitted = np.minimum(decoding.drawn(self.setup.seed, rows.ids, records.steps[rows.ids]), rows.left)
+        records.steps[rows.ids] += count
+        records.emitted[rows.ids] += emitted
+        rows.held = rows.held + emitted
+        rows.left = rows.left - emitted
+        done = rows.left == 0
+        if done.any():
+            self._finish(done)
+
+    def _finish(self, done: NDArray[np.bool_]) -> None:
+        finished = self.rows.ids[done].tolist()
+        self._drop(done)
+        self.setup.records.finish_s[finished] = self.world.now
+        for request in finished:
+            self.setup.finished(request)
+
+    def _join(self, pending: Pending) -> None:
+        """Move a computed prompt to the rows: it emits a token."""
+        records, request, size = self.setup.records, pending.request, self.setup.requests.prefix_tokens
+        self.waiting.remove(pending)
+        fresh = pending.pieces[pending.used :]
+        self.pool.share(fresh)
+        pending.blocks -= len(fresh) * self.pool.blocks_per_piece
+        self.pieces[request] = pending.pieces
+        if np.isnan(records.first_s[request]):
+            records.first_s[request] = self.world.now
+        records.emitted[request] += 1
+        left = int(self.setup.requests.output_tokens[request] - records.emitted[request])
+        shared = len(pending.pieces) * size
+        self.rows.add(request, pending.total, left, pending.blocks, shared, self.stall_s)
+        if not left:
+            self._finish(np.arange(len(self.rows)) == len(self.rows) - 1)

@@ -1,0 +1,125 @@
+"""A service: requests come, a router sends each to a replica, replicas answer; some fail, and some users give up."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import simpy
+
+from sim.serving.batching import Batching
+from sim.serving.blocks import BlockPool
+from sim.serving.cost import IterationCost
+from sim.serving.decoding.method import Decoding
+from sim.serving.records import Records
+from sim.serving.replica import Replica, Setup
+from sim.serving.requests import Requests
+from sim.serving.routing import Router, RouterName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A replica that stops and loses its memory at an instant, and is up again after so many seconds."""
+
+    replica: int
+    at_s: float
+    lasts_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceSpec:
+    """A service. ``num_blocks``: of each replica, of ``block_tokens`` tokens. ``patience_s``: a request without its
+    first token is cancelled after so long; None: users wait for ever.
+    """
+
+    num_replicas: int
+    num_blocks: int
+    block_tokens: int = 16
+    batching: Batching = field(default_factory=Batching)
+    router: RouterName = "round_robin"
+    decoding: Decoding = field(default_factory=Decoding)
+    patience_s: float | None = None
+    failures: tuple[Failure, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """What came of the requests."""
+
+    spec: ServiceSpec
+    requests: Requests
+    records: Records
+    replicas: Sequence[Replica]
+    makespan_s: float
+
+
+class _World:
+    """The processes of a service."""
+
+    def __init__(self, spec: ServiceSpec, requests: Requests, cost: IterationCost) -> None:
+        self.spec, self.requests = spec, requests
+        self.env, self.records = simpy.Environment(), Records(len(requests))
+        self.router, self.held = Router(spec.router, spec.seed), list[int]()
+        self.last_s = 0.0
+        setup = Setup(requests, self.records, cost, spec.batching, spec.decoding, spec.seed, self._finished)
+        self.replicas = [
+            Replica(index, self.env, setup, BlockPool(spec.num_blocks, spec.block_tokens, requests.prefix_tokens))
+            for index in range(spec.num_replicas)
+        ]
+
+    def run(self) -> Served:
+        """Return what came of the requests."""
+        self.env.process(self._arrivals())
+        for failure in self.spec.failures:
+            self.env.process(self._fail(failure))
+        self.env.run()
+        return Served(self.spec, self.requests, self.records, self.replicas, self.last_s)
+
+    def _finished(self, request: int) -> None:
+        del request
+        self.last_s = self.env.now
+
+    def _arrivals(self) -> Generator[simpy.Event, Any, None]:
+        for request, arrival_s in enumerate(self.requests.arrival_s.tolist()):
+            if arrival_s > self.env.now:
+                yield self.env.timeout(arrival_s - self.env.now)
+            self._send(request)
+            if self.spec.patience_s is not None:
+                self.env.process(self._lose_patience(request, self.spec.patience_s))
+
+    def _send(self, request: int) -> None:
+        """Route a request to a replica that is up; hold it where none is."""
+        up = [replica for replica in self.replicas if replica.is_up]
+        if not up:
+            self.held.append(request)
+            return
+        up[self.router.choose(up, request)].accept(request)
+
+    def _lose_patience(self, request: int, patience_s: float) -> Generator[simpy.Event, Any, None]:
+        yield self.env.timeout(patience_s)
+        if self.records.emitted[request] or self.records.refused[request]:
+            return
+        self.records.cancelled[request] = True
+        if request in self.held:
+            self.held.remove(request)
+        else:
+            self.replicas[int(self.records.replica[request])].cancel(request)
+        self._finished(request)
+
+    def _fail(self, failure: Failure) -> Generator[simpy.Event, Any, None]:
+        yield self.env.timeout(failure.at_s)
+        replica = self.replicas[failure.replica]
+        if not replica.is_up:
+            return
+        for request in replica.fail():
+            self._send(request)
+        yield self.env.timeout(failure.lasts_s)
+        replica.is_up = True
+        held, self.held = self.held, []
+        for request in held:
+            self._send(request)
+
+
+def serve(spec: ServiceSpec, requests: Requests, cost: IterationCost) -> Served:
+    """Return what comes of requests at a service whose iterations take the times of ``cost``."""
+    return _World(spec, requests, cost).run()

@@ -1,0 +1,160 @@
+"""A service: the reference cases to the last digit, and laws: no block is lost, no request is lost."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.serving.batching import Batching
+from sim.serving.cost import Chunk
+from sim.serving.decoding.method import Decoding
+from sim.serving.requests import Requests
+from sim.serving.service import Failure, Served, ServiceSpec, serve
+
+
+class TextbookCost:
+    """Prefill 10 + 0.05 per token, decode 20 + 1 per position; milliseconds as seconds."""
+
+    def pass_s(self, rows: int, positions: int, contexts: np.ndarray, chunks: Sequence[Chunk] = ()) -> np.ndarray:
+        """Return the time of each pass."""
+        prefill = 10 + 0.05 * sum(chunk.tokens for chunk in chunks) if chunks else 0.0
+        decode = 20.0 + rows * positions if rows else 0.0
+        return np.full(len(contexts), prefill + decode)
+
+
+def requests_of(*rows: tuple[float, int, int]) -> Requests:
+    """Return requests of (arrival, prompt, output)."""
+    arrival, prompt, output = zip(*rows, strict=True)
+    return Requests(
+        arrival_s=np.array(arrival, dtype=float), prompt_tokens=np.array(prompt), output_tokens=np.array(output)
+    )
+
+
+def served(requests: Requests, **keys: object) -> Served:
+    """Return what comes of requests at one replica with ample memory, unless said otherwise."""
+    spec = {"num_replicas": 1, "num_blocks": 10_000, "batching": Batching(max_rows=3)} | keys
+    return serve(ServiceSpec(**spec), requests, TextbookCost())
+
+
+THREE = ((0.0, 100, 3), (5.0, 200, 2), (40.0, 40, 4))
+
+
+@pytest.mark.parametrize(
+    ("decoding", "ttft", "tpot", "finish"),
+    [
+        (Decoding(), (15, 30, 29), (38, 22, 64 / 3), (91, 57, 133)),
+        (Decoding(positions=2, lengths=(0.0, 1.0)), (15, 30, 31), (22, 24, 44 / 3), (59, 59, 115)),
+    ],
+)
+def test_reference_case_of_three_requests(
+    decoding: Decoding, ttft: tuple[float, ...], tpot: tuple[float, ...], finish: tuple[float, ...]
+) -> None:
+    """Three requests, prompts first: first tokens, times per token and ends are those worked out by hand."""
+    requests = requests_of(*THREE)
+    records = served(requests, decoding=decoding).records
+    assert records.ttft_s(requests) == pytest.approx(ttft)
+    assert records.tpot_s() == pytest.approx(tpot)
+    assert records.finish_s == pytest.approx(finish)
+    assert int(records.emitted.sum()) == 9
+
+
+def test_latest_request_is_preempted_when_blocks_run_out() -> None:
+    """Five blocks of 4 tokens: the second request is preempted once, waits for the first, and loses no token."""
+    requests = requests_of((0.0, 7, 5), (1.0, 8, 4))
+    found = served(requests, num_blocks=5, block_tokens=4)
+    assert found.records.preemptions.tolist() == [0, 1]
+    assert found.records.emitted.tolist() == [5, 4]
+    assert found.records.finish_s[0] < found.records.finish_s[1]
+    assert found.records.preempted_s[1] > 0.0
+
+
+def test_chunks_fill_what_decoding_leaves_of_the_budget() -> None:
+    """A long prompt is computed in chunks while another sequence goes on, and nobody stalls."""
+    requests = requests_of((0.0, 8, 20), (20.0, 64, 2))
+    whole = served(requests).records
+    mixed = served(requests, batching=Batching(name="chunked", max_rows=3, max_tokens=17)).records
+    assert whole.stalled_s[0] > 0.0
+    assert mixed.stalled_s[0] == 0.0
+    assert mixed.first_s[1] - mixed.started_s[1] == pytest.approx(4 * (10 + 0.05 * 16 + 21))
+
+
+def test_equal_prefixes_are_computed_once() -> None:
+    """The second of two equal prompts finds the first one's pieces, and computes the rest alone."""
+    requests = Requests(
+        arrival_s=np.array([0.0, 1000.0]),
+        prompt_tokens=np.array([1100, 1100]),
+        output_tokens=np.array([2, 2]),
+        prefixes=((1, 2), (1, 2)),
+    )
+    found = served(requests)
+    assert found.records.cached.tolist() == [0, 1024]
+    assert found.records.ttft_s(requests)[1] == pytest.approx(10 + 0.05 * 76)
+    assert found.replicas[0].pool.balance() == 0
+
+
+@st.composite
+def services(draw: st.DrawFn) -> tuple[ServiceSpec, Requests]:
+    """Draw a service under pressure: few blocks, shared prefixes, failures and users without patience."""
+    count = draw(st.integers(1, 12))
+    numbers = st.lists(st.integers(0, 60), min_size=count, max_size=count)
+    arrival = np.sort(np.array(draw(numbers), dtype=float) * 7.0)
+    prompt, output = (np.array(draw(numbers)) + 1 for _ in range(2))
+    names = st.lists(st.integers(0, 2), max_size=4)
+    prefixes = tuple(tuple(draw(names)) for _ in range(count)) if draw(st.booleans()) else ()
+    requests = Requests(
+        arrival_s=arrival, prompt_tokens=prompt, output_tokens=output, prefix_tokens=8,
+        prefixes=tuple(tuple(hash(names[: n + 1]) for n in range(len(names))) for names in prefixes),
+    )  # fmt: skip
+    spec = ServiceSpec(
+        num_replicas=draw(st.integers(1, 3)),
+        num_blocks=draw(st.integers(16, 60)),
+        block_tokens=4,
+        batching=Batching(
+            name=draw(st.sampled_from(["prefill_first", "chunked", "static"])),
+            max_rows=draw(st.integers(1, 5)),
+            max_tokens=draw(st.integers(6, 80)),
+        ),
+        router=draw(st.sampled_from(["round_robin", "random", "least_outstanding", "prefix"])),
+        decoding=draw(st.sampled_from([Decoding(), Decoding(positions=4, lengths=(0.3, 0.3, 0.2, 0.2))])),
+        patience_s=draw(st.sampled_from([None, 60.0])),
+        failures=tuple(
+            Failure(replica=0, at_s=float(at), lasts_s=100.0) for at in draw(st.lists(st.integers(1, 400), max_size=2))
+        ),
+    )
+    return spec, requests
+
+
+@settings(max_examples=150, deadline=None)
+@given(services())
+def test_no_block_and_no_request_is_lost(case: tuple[ServiceSpec, Requests]) -> None:
+    """Under preemption, cancellation and failures all blocks come back, and each request has exactly one end."""
+    spec, requests = case
+    found = serve(spec, requests, TextbookCost())
+    records = found.records
+    ends = np.stack([records.finished, records.refused, records.cancelled]).sum(axis=0)
+    assert ends.tolist() == [1] * len(requests)
+    assert (records.emitted[records.finished] == requests.output_tokens[records.finished]).all()
+    for replica in found.replicas:
+        assert replica.outstanding == 0
+        assert replica.pool.balance() == 0
+        assert replica.pool.private == 0
+        assert not replica.pool.users
+    started = records.finished
+    assert (records.started_s[started] >= requests.arrival_s[started]).all()
+    assert (records.finish_s[started] >= records.first_s[started]).all()
+
+
+@settings(max_examples=50, deadline=None)
+@given(services())
+def test_runs_of_iterations_equal_single_iterations(case: tuple[ServiceSpec, Requests]) -> None:
+    """One event for many iterations gives the times of an event for each."""
+    spec, requests = case
+    if not spec.decoding.is_plain:
+        return
+    stepwise = ServiceSpec(**{name: getattr(spec, name) for name in ServiceSpec.__dataclass_fields__} | {
+        "decoding": Decoding(lengths=(1.0, 0.0))})  # fmt: skip
+    one, many = (serve(each, requests, TextbookCost()).records for each in (stepwise, spec))
+    assert many.finish_s == pytest.approx(one.finish_s, nan_ok=True)
+    assert many.first_s == pytest.approx(one.first_s, nan_ok=True)
