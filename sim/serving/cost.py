@@ -127,6 +127,14 @@ class KernelCost:
             self._chunks[tokens, computed] = found
         return found
 
+    def layer_s(self, tokens: int) -> float:
+        """Return the time of a layer without its attention."""
+        return self.linear_s(tokens) / self.model.num_layers
+
+    def square_s(self, rows: int) -> float:
+        """Return the time of a product with a square matrix of the hidden size, which every rank does whole."""
+        return self._product_s(rows, self.model.hidden_size, self.model.hidden_size, "bfloat16")
+
     def _heads_per_rank(self) -> tuple[int, int]:
         """Return query heads and key heads of a rank; key heads are copied where there are fewer than ranks."""
         return -(-self.model.num_heads // self.degree), max(1, self.model.num_kv_heads // self.degree)

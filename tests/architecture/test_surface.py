@@ -182,6 +182,7 @@ SERVICE_KEYS = {
     *(f"service.{key}" for key in ("tensor_degree", "replicas", "precision", "batching", "max_sequences")),
     *(f"service.{key}" for key in ("max_tokens", "block_tokens", "memory_fraction", "activation_memory")),
     *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "failures")),
+    *(f"decoding.{key}" for key in ("method", "drafted", "acceptance", "hit_rates", "draft_pass")),
 }
 
 SERVICE_SUMMARY = {
@@ -329,7 +330,7 @@ def test_service_keys_are_the_stated_ones() -> None:
     """A service's file may have these keys beside those of the cluster and the model, and no others."""
     schema = json_schema()
     keys = scenario_keys(schema, schema["$defs"]["ServiceScenarioFile"])
-    found = {key for key in keys if key.startswith(("requests.", "service."))}
+    found = {key for key in keys if key.startswith(("requests.", "service.", "decoding."))}
     assert {key.removesuffix(".") for key in found if not _is_whole_section(key, found)} == SERVICE_KEYS
 
 

@@ -14,6 +14,7 @@ from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.models.written_out import written_out
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
+from scenarios.workloads.service.decoding import read_decoding
 from scenarios.workloads.service.schema import RequestsSection, ServiceScenarioFile, ServiceSection, SloSection
 from scenarios.workloads.workload import Scenario, Workload
 from sim.serving.batching import Batching
@@ -62,6 +63,7 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
             block_tokens=section.block_tokens,
             batching=Batching(name=section.batching, max_rows=section.max_sequences, max_tokens=section.max_tokens),
             router=section.router,
+            decoding=read_decoding(document, checked.decoding, cost),
             patience_s=section.patience,
             failures=tuple(
                 Failure(replica=failure.replica, at_s=failure.at, lasts_s=failure.lasts) for failure in section.failures

@@ -93,6 +93,25 @@ class ServiceSection(Section):
     slo: SloSection = SloSection()
 
 
+class DecodingSection(Section):
+    """How answers are decoded: one token at a time, or by verifying drafts."""
+
+    method: Literal[
+        "autoregressive", "draft_model", "prompt_lookup", "lookahead", "medusa", "hydra", "clover", "clover2", "eagle"
+    ] = "autoregressive"
+    """`draft_model`, `prompt_lookup` and `lookahead` verify a chain of tokens, the others a tree."""
+    drafted: Annotated[int, Field(ge=1, le=1024)] = 4
+    """Tokens that a pass verifies beside the one that is sure: the length of the chain, or the nodes of the tree."""
+    acceptance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    """Chains: probability that a drafted token is accepted, where those before it were."""
+    hit_rates: tuple[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)], ...] = Field(
+        default=(), strict=False, max_length=64
+    )
+    """Trees: for each depth, the probability that the best guess is right where those before it were."""
+    draft_pass: Duration | None = None
+    """draft_model: time of a pass of the draft model."""
+
+
 class ServiceScenarioFile(ScenarioSection):
     """A service of a model: requests come, wait, are computed in batches, and are answered token by token."""
 
@@ -102,3 +121,4 @@ class ServiceScenarioFile(ScenarioSection):
     model: Model
     requests: RequestsSection
     service: ServiceSection = ServiceSection()
+    decoding: DecodingSection = DecodingSection()

@@ -1,6 +1,7 @@
 """A decoding method as a replica sees it: positions per pass, tokens that come of it, and the time of the draft."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -17,14 +18,13 @@ class Decoding:
     """One step of decoding.
 
     ``positions``: query positions of a pass per sequence: 1, and those that verify a draft. ``lengths``: probabilities
-    that a step yields 1, 2, ... tokens. ``draft_fixed_s`` and ``draft_row_s``: time of the draft, per step and per
-    sequence in it. Without arguments: one token at a time.
+    that a step yields 1, 2, ... tokens. ``draft_s``: the time
+    of the draft of a step for so many sequences. Without arguments: one token at a time.
     """
 
     positions: int = 1
     lengths: tuple[float, ...] = (1.0,)
-    draft_fixed_s: float = 0.0
-    draft_row_s: float = 0.0
+    draft_s: Callable[[int], float] = field(default=lambda _: 0.0, compare=False)
 
     @property
     def is_plain(self) -> bool:
@@ -35,10 +35,6 @@ class Decoding:
     def mean(self) -> float:
         """Return the expected tokens of a step."""
         return float(np.arange(1, len(self.lengths) + 1) @ np.asarray(self.lengths))
-
-    def draft_s(self, rows: int) -> float:
-        """Return the time of the draft of a step for so many sequences."""
-        return self.draft_fixed_s + rows * self.draft_row_s
 
     def drawn(self, seed: int, requests: Ints, steps: Ints) -> Ints:
         """Return how many tokens a step yields for each request at its own step number.

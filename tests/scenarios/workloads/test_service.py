@@ -54,6 +54,8 @@ def test_more_load_is_slower_and_a_slower_overhead_too(service: Path) -> None:
         ("service.failures=[{replica: 8, at: 1 s, lasts: 1 s}]", "service.failures", "there is no replica 8"),
         ("requests={prompt_tokens: 5}", "requests.rate", "drawn requests need a rate"),
         ("requests.trace=nowhere.csv", "requests.trace", "there is no such file"),
+        ("decoding={method: eagle}", "decoding.hit_rates", "eagle needs it"),
+        ("decoding={acceptance: 0.5}", "decoding.acceptance", "autoregressive does not read it"),
         ("model.preset=deepseek-v3", "model.latent_attention", "latent attention is not built for services"),
     ],
 )
@@ -62,3 +64,29 @@ def test_impossible_services_are_refused(service: Path, change: str, key: str, s
     with pytest.raises(ScenarioError, match=said) as caught:
         load_scenario(service, [change])
     assert caught.value.key == key
+
+
+def test_speculation_pays_at_small_batches_alone(service: Path) -> None:
+    """A tree makes tokens faster for one sequence, and slower for a full batch; tokens per step are as expected."""
+    tree = "decoding={method: medusa, drafted: 25, hit_rates: [0.6, 0.45, 0.35, 0.28, 0.22]}"
+    few = ("requests.rate=1.0", "requests.output_variation=0.0")
+    many = ("requests.rate=10000.0", "requests.num_requests=2000", "service.replicas=1", "requests.prompt_tokens=16")
+    times = {}
+    for load in (few, many):
+        for changes in ((), (tree,)):
+            scenario = load_scenario(service, (*load, *changes))
+            found = scenario.workload.simulate(scenario).as_json()
+            times[load, changes] = found["tpot_s"]["mean"]
+    assert times[few, (tree,)] < 0.5 * times[few, ()]
+    assert times[many, (tree,)] > times[many, ()]
+    assert found["tokens_per_step"] == pytest.approx(2.894799, rel=0.02)
+
+
+def test_drafts_cost_what_their_parts_cost(service: Path) -> None:
+    """Heads beside each other are the cheapest, one layer more costs more, and a layer for each depth the most."""
+    cost = {}
+    for name in ("medusa", "hydra", "clover", "clover2"):
+        decoding = load_scenario(service, [f"decoding={{method: {name}, hit_rates: [0.6, 0.45, 0.35]}}"]).spec.decoding
+        cost[name] = decoding.draft_s(16)
+    assert cost == dict(sorted(cost.items(), key=lambda entry: entry[1]))
+    assert cost["medusa"] > 0.0

@@ -1,0 +1,38 @@
+"""From the section `decoding:` of a service's file to its method."""
+
+from scenarios.errors import ScenarioError
+from scenarios.reading.documents.yaml_tree import Document
+from scenarios.workloads.service.schema import DecodingSection
+from sim.serving.decoding.acceptance import chain_lengths
+from sim.serving.decoding.drafts import DraftPrices, chain_decoding, tree_decoding
+from sim.serving.decoding.method import Decoding
+from sim.serving.decoding.tree import ranked_rates
+
+
+def read_decoding(document: Document, section: DecodingSection, prices: DraftPrices) -> Decoding:
+    """Return the decoding method. Raises ScenarioError for a key that a method lacks, or that it does not read."""
+    match section.method:
+        case "autoregressive":
+            _refuse(document, section, ())
+            return Decoding()
+        case "draft_model" | "prompt_lookup" | "lookahead":
+            needed = ("acceptance", "draft_pass") if section.method == "draft_model" else ("acceptance",)
+            _refuse(document, section, needed)
+            return chain_decoding(chain_lengths(section.acceptance or 0.0, section.drafted), section.draft_pass or 0.0)
+        case name:
+            _refuse(document, section, ("hit_rates",))
+            table = [ranked_rates(first) for first in section.hit_rates]
+            return tree_decoding(name, table, section.drafted, prices)
+
+
+def _refuse(document: Document, section: DecodingSection, needed: tuple[str, ...]) -> None:
+    for key in ("acceptance", "draft_pass", "hit_rates"):
+        stated = getattr(section, key) not in {None, ()}
+        if stated == (key in needed):
+            continue
+        rule = f"{section.method} {'does not read it' if stated else 'needs it'}"
+        example = {"acceptance": "0.7", "draft_pass": "2 ms", "hit_rates": "[0.6, 0.45, 0.35]"}[key]
+        name = f"decoding.{key}"
+        place = name if stated else "decoding.method"
+        origin = document.origin(tuple(place.split(".")))
+        raise ScenarioError(origin, name, rule, "leave it out" if stated else f"write {key}: {example}")

@@ -1,0 +1,76 @@
+"""Drafting methods: the time of a draft on the target's own devices.
+
+``medusa``: heads beside each other on the last hidden state (Cai et al. 2024). ``hydra``: each head also sees the
+tokens before it (Ankner et al. 2024). ``clover``: a layer before the heads, and an attention cell from token to token
+(Xiao et al. 2024, Clover); ``clover2``: two such layers. ``eagle``: a layer for each depth (Li et al. 2024).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Protocol
+
+from sim.serving.decoding.method import Decoding
+from sim.serving.decoding.tree import Table, greedy_tree, length_probabilities, widths
+
+TreeDraftName = Literal["medusa", "hydra", "clover", "clover2", "eagle"]
+
+
+class DraftPrices(Protocol):
+    """Times of a model's parts, in seconds."""
+
+    def layer_s(self, tokens: int) -> float:
+        """Return the time of a layer without its attention."""
+
+    def head_s(self, rows: int) -> float:
+        """Return the time of the output layer."""
+
+    def square_s(self, rows: int) -> float:
+        """Return the time of a product with a square matrix of the hidden size."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeDraft:
+    """The parts of a draft. ``layers_once``: layers before the first depth; ``layers``, ``squares``: of each depth.
+
+    ``in_turn``: a depth is drafted for every node of the one before; else for the sequences alone.
+    """
+
+    layers_once: int
+    layers: int
+    squares: int
+    in_turn: bool
+
+    def time_s(self, prices: DraftPrices, rows: int, frontiers: Sequence[int]) -> float:
+        """Return the time of a draft for so many sequences; ``frontiers``: nodes of a tree's depths but the last."""
+        found = self.layers_once * prices.layer_s(rows) if self.layers_once else 0.0
+        for frontier in frontiers:
+            tokens = rows * frontier if self.in_turn else rows
+            found += self.squares * prices.square_s(tokens) + prices.head_s(tokens)
+            found += self.layers * prices.layer_s(tokens) if self.layers else 0.0
+        return found
+
+
+TREE_DRAFTS: Final[dict[TreeDraftName, TreeDraft]] = {
+    "medusa": TreeDraft(0, 0, 1, in_turn=False),
+    "hydra": TreeDraft(0, 0, 2, in_turn=True),
+    "clover": TreeDraft(1, 0, 4, in_turn=True),  # queries, keys and values of the cell, and the head's block
+    "clover2": TreeDraft(2, 0, 5, in_turn=True),  # the cell, and the projection of two vectors to one
+    "eagle": TreeDraft(0, 1, 2, in_turn=True),  # the projection of two vectors to one
+}
+
+
+def tree_decoding(name: TreeDraftName, table: Table, num_nodes: int, prices: DraftPrices) -> Decoding:
+    """Return a method that verifies the best tree of so many nodes for these hit rates."""
+    tree, draft = greedy_tree(table, num_nodes), TREE_DRAFTS[name]
+    frontiers = widths(tree)[:-1]
+    return Decoding(
+        positions=1 + len(tree),
+        lengths=length_probabilities(tree, table),
+        draft_s=lambda rows: draft.time_s(prices, rows, frontiers),
+    )
+
+
+def chain_decoding(lengths: tuple[float, ...], pass_s: float) -> Decoding:
+    """Return a method that verifies a chain; each of its tokens takes a draft model's pass of ``pass_s`` seconds."""
+    drafting_s = (len(lengths) - 1) * pass_s
+    return Decoding(positions=len(lengths), lengths=lengths, draft_s=lambda _: drafting_s)
