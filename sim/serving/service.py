@@ -1,9 +1,10 @@
 """A service: requests come, a router sends each to a replica, replicas answer; some fail, and some users give up."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import simpy
 
 from sim.serving.batching import Batching
@@ -28,7 +29,8 @@ class Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
     """A service. ``num_blocks``: of each replica, of ``block_tokens`` tokens. ``patience_s``: a request without its
-    first token is cancelled after so long; None: users wait for ever.
+    first token is cancelled after so long; None: users wait for ever. ``concurrency``: so many users, each of whom
+    sends a request as soon as the one before has ended; None: requests come at their own times.
     """
 
     num_replicas: int
@@ -37,6 +39,7 @@ class ServiceSpec:
     batching: Batching = field(default_factory=Batching)
     router: RouterName = "round_robin"
     decoding: Decoding = field(default_factory=Decoding)
+    concurrency: int | None = None
     patience_s: float | None = None
     failures: tuple[Failure, ...] = ()
     seed: int = 0
@@ -60,7 +63,7 @@ class _World:
         self.spec, self.requests = spec, requests
         self.env, self.records = simpy.Environment(), Records(len(requests))
         self.router, self.held = Router(spec.router, spec.seed), list[int]()
-        self.last_s = 0.0
+        self.last_s, self.next = 0.0, 0
         setup = Setup(requests, self.records, cost, spec.batching, spec.decoding, spec.seed, self._finished)
         self.replicas = [
             Replica(index, self.env, setup, BlockPool(spec.num_blocks, spec.block_tokens, requests.prefix_tokens))
@@ -69,7 +72,11 @@ class _World:
 
     def run(self) -> Served:
         """Return what came of the requests."""
-        self.env.process(self._arrivals())
+        if self.spec.concurrency is None:
+            self.env.process(self._arrivals())
+        else:
+            for _ in range(self.spec.concurrency):
+                self.env.timeout(0.0).callbacks.append(self._send_next)
         for failure in self.spec.failures:
             self.env.process(self._fail(failure))
         self.env.run()
@@ -78,14 +85,26 @@ class _World:
     def _finished(self, request: int) -> None:
         del request
         self.last_s = self.env.now
+        if self.spec.concurrency is not None:
+            self.env.timeout(0.0).callbacks.append(self._send_next)
+
+    def _send_next(self, _: simpy.Event) -> None:
+        """Let a user who has nothing to wait for send the next request, if there is one."""
+        if self.next < len(self.requests):
+            request, self.next = self.next, self.next + 1
+            self.requests.arrival_s[request] = self.env.now
+            self._arrive(request)
 
     def _arrivals(self) -> Generator[simpy.Event, Any, None]:
         for request, arrival_s in enumerate(self.requests.arrival_s.tolist()):
             if arrival_s > self.env.now:
                 yield self.env.timeout(arrival_s - self.env.now)
-            self._send(request)
-            if self.spec.patience_s is not None:
-                self.env.process(self._lose_patience(request, self.spec.patience_s))
+            self._arrive(request)
+
+    def _arrive(self, request: int) -> None:
+        self._send(request)
+        if self.spec.patience_s is not None:
+            self.env.process(self._lose_patience(request, self.spec.patience_s))
 
     def _send(self, request: int) -> None:
         """Route a request to a replica that is up; hold it where none is."""
@@ -122,4 +141,6 @@ class _World:
 
 def serve(spec: ServiceSpec, requests: Requests, cost: IterationCost) -> Served:
     """Return what comes of requests at a service whose iterations take the times of ``cost``."""
+    if spec.concurrency is not None:
+        requests = replace(requests, arrival_s=np.zeros(len(requests)))
     return _World(spec, requests, cost).run()

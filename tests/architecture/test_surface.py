@@ -177,7 +177,7 @@ KEYS = {
 }
 
 SERVICE_KEYS = {
-    *(f"requests.{key}" for key in ("trace", "num_requests", "rate", "burstiness", "prompt_tokens")),
+    *(f"requests.{key}" for key in ("trace", "num_requests", "rate", "concurrency", "burstiness", "prompt_tokens")),
     *(f"requests.{key}" for key in ("prompt_variation", "output_tokens", "output_variation")),
     *(f"service.{key}" for key in ("tensor_degree", "replicas", "precision", "batching", "max_sequences")),
     *(f"service.{key}" for key in ("max_tokens", "block_tokens", "memory_fraction", "activation_memory")),

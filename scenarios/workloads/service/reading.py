@@ -64,6 +64,7 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
             batching=Batching(name=section.batching, max_rows=section.max_sequences, max_tokens=section.max_tokens),
             router=section.router,
             decoding=read_decoding(document, checked.decoding, cost),
+            concurrency=checked.requests.concurrency,
             patience_s=section.patience,
             failures=tuple(
                 Failure(replica=failure.replica, at_s=failure.at, lasts_s=failure.lasts) for failure in section.failures
@@ -159,6 +160,8 @@ def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, 
 
 def _requests(document: Document, section: RequestsSection, seed: int) -> Requests:
     """Return the requests, read or drawn."""
+    if section.concurrency is not None and section.rate is not None:
+        raise _error(document, "requests.concurrency", "users who wait have no rate", "leave out rate or concurrency")
     if section.trace is not None:
         path = named_file(document, ("requests", "trace"), section.trace, "name a trace of requests")
         try:
@@ -174,11 +177,13 @@ def _requests(document: Document, section: RequestsSection, seed: int) -> Reques
         )
         found = found.first(section.num_requests or len(found))
         return found if section.rate is None else found.at_rate(section.rate)
-    if section.rate is None:
-        raise _error(document, "requests.rate", "drawn requests need a rate", "write rate: 4.0, or name a trace")
+    if section.rate is None and section.concurrency is None:
+        raise _error(
+            document, "requests.rate", "drawn requests need a rate", "write rate: 4.0, concurrency: 8, or name a trace"
+        )
     count, generator = section.num_requests or _DEFAULT_REQUESTS, np.random.default_rng((seed, 0x5265717565737473))
     return Requests(
-        arrival_s=gamma_arrivals_s(count, section.rate, section.burstiness, generator),
+        arrival_s=gamma_arrivals_s(count, section.rate or 1.0, section.burstiness, generator),
         prompt_tokens=drawn_lengths(count, section.prompt_tokens, section.prompt_variation, MOST_TOKENS, generator),
         output_tokens=drawn_lengths(count, section.output_tokens, section.output_variation, MOST_TOKENS, generator),
     )

@@ -25,6 +25,8 @@ class RequestsSection(Section):
     """So many requests are drawn, 1,000 unless said; of a trace the first ones, or all."""
     rate: Rate | None = None
     """Requests per second in the mean; needed where no trace is named, else the trace is stretched to it."""
+    concurrency: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """So many users, each of whom sends a request as soon as the one before has ended; in place of a rate."""
     burstiness: Variation = 1.0
     """Squared variation of the gaps between drawn arrivals: 1 is a Poisson process, 0 is regular."""
     prompt_tokens: Tokens = 1024

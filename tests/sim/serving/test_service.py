@@ -80,6 +80,15 @@ def test_chunks_fill_what_decoding_leaves_of_the_budget() -> None:
     assert mixed.first_s[1] - mixed.started_s[1] == pytest.approx(4 * (10 + 0.05 * 16 + 21))
 
 
+def test_users_who_wait_send_one_request_after_the_other() -> None:
+    """Two users never have more than two requests, and the next arrives when one has ended."""
+    requests = requests_of(*((0.0, 100, 4) for _ in range(6)))
+    found = served(requests, concurrency=2)
+    arrival_s, finish_s = found.requests.arrival_s, found.records.finish_s
+    assert (arrival_s[2:] == np.sort(finish_s)[:-2]).all()
+    assert requests.arrival_s.tolist() == [0.0] * 6
+
+
 def test_equal_prefixes_are_computed_once() -> None:
     """The second of two equal prompts finds the first one's pieces, and computes the rest alone."""
     requests = Requests(
