@@ -18,6 +18,7 @@ from folding import fold_anew, hundred_thousand_ranks
 from measuring import Row, command_cost, interleaved_s, markdown, median_cost
 from profiles import profile_rows
 from repeating import repricing_rows, step_times_rows
+from serving import service_rows
 
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import plan_of
@@ -205,7 +206,7 @@ def main() -> int:
     """Print the machine and the table; return the exit code."""
     load = f", load before {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     print(f"{time.strftime('%Y-%m-%d')}, Python {platform.python_version()}, {os.cpu_count()} cores{load}\n")
-    commands = [*command_rows(), *large_rows(), *mesh_rows(), *profile_rows(COMMAND), *help_rows()]
+    commands = [*command_rows(), *large_rows(), *mesh_rows(), *profile_rows(COMMAND), *help_rows(), *service_rows()]
     repeated = [*repricing_rows(SCENARIOS), *step_times_rows(SCENARIOS)]
     rows = [*rate_rows(), *engine_rows(), *repeated, *topology_rows(), *folding_rows(), *commands]
     print(markdown(rows))

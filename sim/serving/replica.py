@@ -65,7 +65,7 @@ class Replica:
         self.chunks: list[tuple[Pending, int]] = []
         self.ends_s: NDArray[np.float64] = np.zeros(0)
         self.started_s = self.busy_s = self.stall_s = 0.0
-        self.version = self.decoding_steps = self.num_iterations = 0
+        self.version = 0
         self.is_busy, self.decodes, self.is_up = False, False, True
 
     @property
@@ -88,7 +88,8 @@ class Replica:
             self.setup.finished(request)
             return
         emitted = int(records.emitted[request])
-        self.waiting.append(Pending(request, prompt + emitted, self._pieces_of(request)))
+        since_s = self.world.now if emitted else -1.0
+        self.waiting.append(Pending(request, prompt + emitted, self._pieces_of(request), preempted_at_s=since_s))
         self._wake()
 
     def cancel(self, request: int) -> None:
@@ -137,6 +138,7 @@ class Replica:
     # --- an iteration: what it computes, and for how long ------------------------------------------------------
 
     def _begin(self) -> None:
+        """Choose what the next iterations compute, give it its blocks, and start the clock; else be idle."""
         mixes, decoding = self.setup.batching.mixes, self.setup.decoding
         whole = self._make_room() if mixes else True
         self.chunks = self._admit() if whole else []
@@ -146,14 +148,14 @@ class Replica:
         if not len(self.rows) and not self.chunks:
             self._release_all()
             self.chunks = self._admit()
-        self.decodes = decodes = decodes and len(self.rows) > 0
-        self.is_busy = decodes or bool(self.chunks)
+        self.decodes = decodes and len(self.rows) > 0
+        self.is_busy = self.decodes or bool(self.chunks)
         if not self.is_busy:
             return
-        count = self._run_length() if decodes and not self.chunks and decoding.is_plain else 1
+        count = self._run_length() if self.decodes and not self.chunks and decoding.is_plain else 1
         self.ends_s = np.cumsum(self._durations_s(count))
         self.started_s = self.world.now
-        if decodes:
+        if self.decodes:
             self._hold_blocks(count)
         self._schedule()
 
@@ -257,12 +259,13 @@ class Replica:
         """Give the first prompts of the queue their blocks; they stay in it until they are computed."""
         admitted = self._admission() if self.waiting else []
         records, size = self.setup.records, self.setup.requests.prefix_tokens
-        for pending, share in admitted:
-            request = pending.request
+        for pending, _ in admitted:  # all use their pieces before any takes blocks, which may drop unused pieces
             if not pending.computed:
                 pending.computed = self._start(pending)
                 pending.used = pending.computed // size
                 self.pool.use(pending.pieces[: pending.used])
+        for pending, share in admitted:
+            request = pending.request
             if np.isnan(records.started_s[request]):
                 records.started_s[request] = self.world.now
                 records.cached[request] = pending.computed
@@ -305,9 +308,7 @@ class Replica:
     def _end(self) -> None:
         count, span_s = len(self.ends_s), float(self.ends_s[-1])
         self.busy_s += span_s
-        self.num_iterations += count
         if self.decodes:
-            self.decoding_steps += count
             self._emit(count)
         elif len(self.rows):
             self.stall_s += span_s

@@ -92,7 +92,8 @@ def _replicas(document: Document, section: ServiceSection, cluster: ClusterSpec)
     count = section.replicas or room
     if not 1 <= count <= room:
         rule = f"{max(1, count)} x {section.tensor_degree} devices are more than the cluster's {cluster.world_size}"
-        raise _error(document, "service.tensor_degree", rule, "write fewer, or more nodes")
+        key = "service.tensor_degree" if section.replicas is None else "service.replicas"
+        raise _error(document, key, rule, "write fewer, or more nodes")
     worst = max((failure.replica for failure in section.failures), default=0)
     if worst >= count:
         rule = f"there is no replica {worst}: the service has {count}, counted from 0"

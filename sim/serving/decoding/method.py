@@ -18,8 +18,8 @@ class Decoding:
     """One step of decoding.
 
     ``positions``: query positions of a pass per sequence: 1, and those that verify a draft. ``lengths``: probabilities
-    that a step yields 1, 2, ... tokens. ``draft_s``: the time
-    of the draft of a step for so many sequences. Without arguments: one token at a time.
+    that a step yields 1, 2, ... tokens. ``draft_s``: the time of the draft of a step for so many sequences. Without
+    arguments: one token at a time.
     """
 
     positions: int = 1
