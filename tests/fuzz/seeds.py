@@ -26,6 +26,7 @@ from sim.plan.session.observations import RecordedStep, Recording
 from sim.plan.session.protocol import Seen
 from tests.fuzz.mutate import Case
 from tests.traces.kineto_traces import SEND_RECV, activity, all_reduce, annotation, document, launch, memory
+from tests.traces.test_requests import AZURE, MOONCAKE
 from traces.chakra.file import write_trace
 from traces.chakra.node import ChakraTrace, Node
 
@@ -292,6 +293,11 @@ def routings() -> list[Case]:
             write_routing(Path(folder) / name, recorded)
             found.append({name: (Path(folder) / name).read_bytes()})
     return found
+
+
+def requests() -> list[Case]:
+    """Return recorded requests, once as Azure and once as Mooncake publish them."""
+    return [{"requests.csv": AZURE.encode()}, {"requests.jsonl": MOONCAKE.encode()}]
 
 
 def results() -> list[Case]:

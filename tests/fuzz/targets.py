@@ -26,6 +26,7 @@ from tests.fuzz.mutate import Case
 from tests.fuzz.target import Target, run
 from traces.errors import TraceError
 from traces.published import load_table
+from traces.requests import read_requests
 
 MOST_CALLS: Final = 64
 SELDOM: Final = 4
@@ -190,6 +191,16 @@ def routing(folder: Path) -> int:
     return 0
 
 
+def requests(folder: Path) -> int:
+    """Read recorded requests to a service."""
+    path = next(entry for entry in sorted(folder.iterdir()) if entry.name.startswith("requests"))
+    try:
+        read_requests(path)
+    except TraceError:
+        return 2
+    return 0
+
+
 def compare(folder: Path) -> int:
     """Lay two results beside each other."""
     return run("compare", folder / "one", folder / "two", "--out", folder / "out")
@@ -226,6 +237,7 @@ TARGETS: Final = (
     Target("plans", seeds.plans, plans),
     Target("recording", seeds.recordings, recording),
     Target("routing", seeds.routings, routing),
+    Target("requests", seeds.requests, requests),
     Target("compare", seeds.results, compare),
     Target("trace", seeds.traces, trace),
     Target("chakra", seeds.chakra, chakra),
