@@ -144,7 +144,7 @@ class Replica:
         self.chunks = self._admit() if whole else []
         decodes = len(self.rows) > 0 and (mixes or not self.chunks)
         if decodes and not mixes:
-            self._make_room()
+            whole = self._make_room()
         if not len(self.rows) and not self.chunks:
             self._release_all()
             self.chunks = self._admit()
@@ -152,7 +152,8 @@ class Replica:
         self.is_busy = self.decodes or bool(self.chunks)
         if not self.is_busy:
             return
-        count = self._run_length() if self.decodes and not self.chunks and decoding.is_plain else 1
+        repeats = whole and self.decodes and not self.chunks  # who had to go may be let in again after one iteration
+        count = self._run_length() if repeats and decoding.is_plain else 1
         self.ends_s = np.cumsum(self._durations_s(count))
         self.started_s = self.world.now
         if self.decodes:
