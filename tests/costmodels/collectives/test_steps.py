@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from dataclasses import replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import pytest
 from hypothesis import example, given, settings
@@ -302,6 +302,30 @@ def test_uneven_all_to_all_is_as_slow_as_its_busiest_rank(pairs: list[list[int]]
     largest = [max(pairs[r][(r + i) % g] for r in range(g)) for i in range(1, g)]
     expected_s = sum(1e-6 + 0.1e-6 + size / 200e9 for size in largest if size)
     assert exclusive_seconds(pairwise, (g,), NET) == pytest.approx(expected_s, rel=1e-9, abs=1e-15)
+
+
+@given(pairs=uneven_pairs, data=st.data())
+def test_every_uneven_all_to_all_brings_the_rows_of_the_flat_one(pairs: list[list[int]], data: st.DataObject) -> None:
+    """With a leader, in two rounds or pair after pair, on uneven nodes: the same rows, of any number, arrive."""
+    g = len(pairs)
+    cuts = sorted(data.draw(st.sets(st.integers(1, g - 1))))
+    group = tuple(end - start for start, end in pairwise([0, *cuts, g]))
+    rows = [[(s, t, i) for i in range(pairs[s][t] % 5)] for s in range(g) for t in range(g)]
+    flat = received(collective_steps("all_to_all", "direct", group), rows)
+    assert flat == [[row for s in range(g) for row in rows[s * g + t]] for t in range(g)]
+    for algorithm in ("hierarchical", "leader", "pairwise", "bruck"):
+        assert received(collective_steps("all_to_all", algorithm, group), rows) == flat
+
+
+def received(case: StepList, rows: list[list[tuple[int, int, int]]]) -> list[list[tuple[int, int, int]]]:
+    """Return the rows that each rank has for itself at the end, by source, where chunk i consists of ``rows[i]``."""
+    g = case.num_ranks
+    held = [{s * g + t: rows[s * g + t] for t in range(g)} for s in range(g)]
+    for _, in_round in groupby(case.steps, key=lambda step: step.round):
+        sent = [(step.target, {chunk: held[step.source][chunk] for chunk in step.chunks}) for step in in_round]
+        for target, chunks in sent:
+            held[target] |= chunks
+    return [[row for s in range(g) for row in held[t][s * g + t]] for t in range(g)]
 
 
 @given(pairs=uneven_pairs, data=st.data())
