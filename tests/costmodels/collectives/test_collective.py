@@ -271,6 +271,31 @@ def test_hierarchical_all_to_all_pays_off_with_costly_messages(
         assert exclusive_seconds(cost, group, network) == pytest.approx(duration_s, rel=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("group", "mebibytes", "message_us", "flat_ms", "leader_ms", "two_rounds_ms"),
+    [
+        ((8,) * 8, 16, 0, 9.3952, 10.9611, 9.4931),
+        ((8,) * 8, 1, 10, 5.0672, 0.8251, 1.1883),
+        ((8,) * 8, 64, 10, 42.0610, 43.9845, 38.5674),
+        ((8,) * 8, 4, 30, 15.7888, 3.0203, 4.0883),
+        ((8,) * 8, 256, 30, 163.7639, 175.6578, 153.6047),
+        ((8,) * 4, 16, 10, 9.9731, 9.7189, 8.4259),
+        ((8,) * 4, 16, 30, 13.8131, 9.7789, 8.9059),
+        ((8,) * 2, 16, 30, 7.2887, 7.0346, 5.7416),
+    ],
+)
+def test_all_to_all_over_one_adapter_per_node(
+    group: tuple[int, ...], mebibytes: int, message_us: float, flat_ms: float, leader_ms: float, two_rounds_ms: float
+) -> None:
+    """Times worked out apart: few large messages win where a message costs much, and lose where it is free."""
+    network = message_network(message_us * 1e-6)
+    if not message_us:
+        network = replace(network, intra_message_s=0)
+    for algorithm, expected_ms in {"direct": flat_ms, "leader": leader_ms, "hierarchical": two_rounds_ms}.items():
+        cost = collective_cost("all_to_all", mebibytes * 2**20, group, network, algorithm)
+        assert exclusive_seconds(cost, group, network) * 1e3 == pytest.approx(expected_ms, abs=6e-5)
+
+
 def test_leader_beats_flat_as_published() -> None:
     """With 30 us per message a leader is twice as fast on 8 x 8 GPUs at 16 MiB, as HetuMoE reports; with 0 never."""
 
