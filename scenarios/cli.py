@@ -28,6 +28,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "simulate": ("simulate", "Simulate a scenario. This is the default command; its name may be left out."),
     "execute": ("execute", "Run the same plan with torch on this machine, or join a running job."),
     "sweep": ("sweep", "Simulate all combinations of values of several keys; one table, the best first."),
+    "plan": ("plan", "Search for the best strategy: keys that are left out or `auto` are searched, the others fixed."),
     "compare": ("recorded.compare", "Lay two timelines side by side."),
     "trace": ("recorded.trace", "Summarise traces of the PyTorch profiler: time per rank, kernels, collectives."),
     "replay": (

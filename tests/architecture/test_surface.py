@@ -5,6 +5,7 @@ somebody's file.
 """
 
 import importlib.metadata
+from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -15,6 +16,7 @@ from scenarios.cli import COMMANDS, group
 from scenarios.library.shipped import FOLDER
 from scenarios.recorded.trace_summary import summarise
 from scenarios.summaries.as_json import as_json
+from scenarios.summaries.planning import PLAN_SCHEMA, LostStrategies, PlanSummary, ProvedPlan
 from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
@@ -44,6 +46,7 @@ OPTIONS = {
         "--record-routing",
     },
     "sweep": {"scenario", "--set", "--jobs", "--out", "--json"},
+    "plan": {"scenario", "--set", "--objective", "--planner", "--proofs", "--jobs", "--out", "--json"},
     "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
@@ -264,6 +267,13 @@ TRACE = {
     *("clock.num_collectives", "clock.worst_residual_s", "clock.unaligned_ranks"),
 }
 
+PLAN = {
+    *("schema", "scenario", "objective", "planner", "searched", "memory_room_bytes", "num_strategies"),
+    *("time_disagreement", "memory_disagreement", "lost.reason", "lost.number", "plans.set"),
+    *("plans.iteration_time_s", "plans.iteration_time_interval_s", "plans.estimated_time_s"),
+    *("plans.peak_memory_bytes", "plans.estimated_memory_bytes", "plans.cost_usd"),
+    *("plans.indistinguishable", "plans.on_front"),
+}
 SWEEP = {
     *("schema", "scenario", "workload", "settings.key", "settings.values", "refused.set", "refused.reason"),
     *("points.set", "points.world_size", "points.iteration_time_s", "points.tokens_per_s"),
@@ -433,6 +443,15 @@ def test_sweep_keys_are_the_stated_ones(root: Path) -> None:
     assert summary["schema"] == "meshtwin.sweep/1"
 
 
+def test_plan_keys_are_the_stated_ones() -> None:
+    """``plan.json`` has these keys."""
+    lists = {"plans": ProvedPlan, "lost": LostStrategies}
+    found = {field.name for field in fields(PlanSummary)} - lists.keys()
+    found |= {f"{name}.{field.name}" for name, kind in lists.items() for field in fields(kind)}
+    assert found == PLAN
+    assert PLAN_SCHEMA == "meshtwin.plan/1"
+
+
 def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> None:
     """``timeline.parquet`` has these columns in this order."""
     path = tmp_path / "timeline.parquet"
@@ -445,7 +464,7 @@ def test_every_key_and_option_is_documented(manual: str) -> None:
     service = SERVICE_KEYS | SERVICE_SUMMARY | SERVICE_ROW
     words = {
         f"`{key.rsplit('.', 1)[-1]}`"
-        for key in KEYS | service | SUMMARY | TENSOR_AXIS | RELIABILITY | ADVICE | OSDP | SWEEP | TRACE
+        for key in KEYS | service | SUMMARY | TENSOR_AXIS | RELIABILITY | ADVICE | OSDP | PLAN | SWEEP | TRACE
     }
     words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}

@@ -1,0 +1,28 @@
+"""The files of a search: plan.json, best.yaml and report.html, all of them or none."""
+
+import json
+from pathlib import Path
+
+import yaml
+
+from scenarios.planning.page import plan_blocks
+from scenarios.planning.search import Found
+from scenarios.report.rendering.html_page import write_page
+from scenarios.results.files import all_or_none
+from scenarios.results.folder import PAGE
+
+
+def write_plan(found: Found, out: Path) -> None:
+    """Write the files into ``out``. Identical searches give identical bytes."""
+    with all_or_none(out) as staging:
+        text = json.dumps(found.as_json(), indent=2) + "\n"
+        (staging / "plan.json").write_text(text, encoding="utf-8", newline="\n")
+        (staging / "best.yaml").write_text(best_text(found), encoding="utf-8", newline="\n")
+        write_page(staging / PAGE, plan_blocks(found.summary))
+
+
+def best_text(found: Found) -> str:
+    """Return the scenario of the best plan as YAML."""
+    summary = found.summary
+    head = f"# The best of {summary.num_strategies:,} strategies by {summary.objective}, found by simulate plan.\n"
+    return head + yaml.safe_dump(dict(found.best.data), sort_keys=False, width=120, allow_unicode=True)

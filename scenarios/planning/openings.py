@@ -1,0 +1,162 @@
+"""What a scenario leaves open: keys that are left out, or `auto`, and the values that they may take."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scenarios.errors import ScenarioError
+from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec
+from scenarios.reading.documents.checking import check_document
+from scenarios.reading.documents.overrides import apply_overrides
+from scenarios.reading.documents.yaml_tree import Document
+from scenarios.workloads.loading import point_of
+from scenarios.workloads.steps.scenario import StepScenario, step_of
+from scenarios.workloads.training.schema import DenseScenario
+from scenarios.workloads.workload import unable
+from sim.planner.space import RECOMPUTE, Sizes, Strategy
+from sim.training.spec.job import DenseTraining
+
+KEYS: Final[Mapping[str, str]] = {
+    "tensor": "parallel.tensor.degree",
+    "context": "parallel.context.degree",
+    "pipeline": "parallel.pipeline.degree",
+    "virtual_stages": "parallel.pipeline.virtual_stages",
+    "data": "parallel.data.degree",
+    "expert": "parallel.expert.degree",
+    "zero_stage": "parallel.data.zero_stage",
+    "microbatch_size": "training.microbatch_size",
+    "recompute": "training.recompute",
+}
+"""The key of each field of a strategy."""
+_SCHEDULE: Final = "parallel.pipeline.schedule"
+_SEQUENCE_PARALLEL: Final = "parallel.tensor.sequence_parallel"
+_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
+_NOT_SEARCHED: Final = (
+    "parallel.tensor.mesh", "parallel.pipeline.layers_per_stage", "parallel.pipeline.recompute_per_stage",
+    "parallel.pipeline.microbatch_group_size", "parallel.pipeline.token_slices", "parallel.data.osdp",
+    "parallel.data.offload", "parallel.data.shard_degree", "parallel.data.local_degree", "parallel.data.gradient_sync",
+    "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers",
+    "training.method",
+)  # fmt: skip
+"""Keys that the estimates know nothing of."""
+_MOST_MICROBATCH: Final = 8
+_MOST_STAGES: Final = 8
+_MOST_ZERO: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Openings:
+    """A scenario with open keys: what is fixed, and sizes. ``anchor``: all degrees 1; ``job``: its training."""
+
+    document: Document
+    anchor: StepScenario
+    job: DenseTraining
+    cluster: ClusterSpec
+    sizes: Sizes
+    fixed: Mapping[str, Any]
+    open_keys: frozenset[str]
+
+    def choices(self) -> dict[str, Sequence[int]]:
+        """Return the values that each field of a strategy may take."""
+        model, world = self.job.model, self.sizes.world_size
+        experts = model.experts.num_experts if model.experts is not None else 1
+        per_node = min(self.cluster.devices_per_node, world)
+        searched: dict[str, Sequence[int]] = {
+            "tensor": _powers(per_node),
+            "context": _powers(min(world, 64)) if self._is_auto("context") else [1],
+            "pipeline": [p for p in range(1, min(world, model.num_layers) + 1) if world % p == 0],
+            "virtual_stages": self._virtual_stages(),
+            "expert": [e for e in _powers(min(world, experts)) if experts % e == 0],
+            "zero_stage": list(range(_MOST_ZERO + 1)),
+            "microbatch_size": _powers(min(_MOST_MICROBATCH, self.sizes.global_batch_size)),
+            "recompute": list(range(len(RECOMPUTE))),
+        }
+        if model.attention == "flash":
+            searched["recompute"] = [RECOMPUTE.index("none"), RECOMPUTE.index("full")]
+        for name, value in self.fixed.items():
+            searched[name] = [RECOMPUTE.index(value) if name == "recompute" else value]
+        return searched
+
+    def _virtual_stages(self) -> list[int]:
+        schedule = _at(self.document, _SCHEDULE)
+        if schedule == "1f1b":
+            return [1]
+        several = list(range(2, _MOST_STAGES + 1))
+        return several if schedule == "interleaved_1f1b" else [1, *several]
+
+    def _is_auto(self, name: str) -> bool:
+        return bool(_at(self.document, KEYS[name]) == "auto")
+
+    def overrides(self, strategy: Strategy) -> tuple[str, ...]:
+        """Return a strategy as overrides of the open keys."""
+        found = [f"{key}={getattr(strategy, name)}" for name, key in KEYS.items() if name in self.open_keys]
+        if _SCHEDULE in self.open_keys:
+            found.append(f"{_SCHEDULE}={_SCHEDULES[strategy.virtual_stages > 1]}")
+        if _SEQUENCE_PARALLEL in self.open_keys:
+            found.append(f"{_SEQUENCE_PARALLEL}=auto")
+        return tuple(found)
+
+    def scenario(self, strategy: Strategy, more: Sequence[str] = ()) -> StepScenario:
+        """Return the scenario with a strategy. Raises ScenarioError where its rules refuse it."""
+        return step_of(point_of(self.document, (*self.overrides(strategy), *more)))
+
+
+def openings_of(document: Document, *, released: bool = False) -> Openings:
+    """Return what a scenario leaves open; ``released``: written keys of the strategy count as left out.
+
+    Raises ScenarioError for keys that a search knows nothing of, and for what is wrong with the file.
+    """
+    _refuse_unknown(document)
+    written = {name: _at(document, key) for name, key in KEYS.items()}
+    fixed = {} if released else {name: value for name, value in written.items() if value not in (None, "auto")}
+    open_keys = {name for name in KEYS if name not in fixed}
+    schedule, sequence = _at(document, _SCHEDULE), _at(document, _SEQUENCE_PARALLEL)
+    open_keys |= {_SCHEDULE} if schedule in (None, "auto") or released else set()
+    one_axis = _at(document, "parallel.tensor.method") in (None, "1d")
+    open_keys |= {_SEQUENCE_PARALLEL} if sequence is None and one_axis else set()
+    neutral = {**dict.fromkeys(KEYS, 1), "zero_stage": 0, "recompute": "none", "data": "auto"}
+    put = [f"{key}={neutral[name]}" for name, key in KEYS.items() if name in open_keys]
+    put += [f"{_SCHEDULE}=1f1b"] if _SCHEDULE in open_keys else []
+    changed = apply_overrides(document, put)
+    checked = check_document(changed, DenseScenario)
+    cluster = cluster_spec(changed, checked.cluster)
+    sizes = {"training.global_batch_size": cluster.world_size, "training.microbatch_size": 1}
+    alone = {KEYS[name]: neutral[name] for name in KEYS if name not in ("microbatch_size",)} | {_SCHEDULE: "1f1b"}
+    anchor = step_of(point_of(document, [f"{key}={value}" for key, value in (alone | sizes).items()]))
+    job = _dense_job(anchor)
+    found = Sizes(cluster.world_size, checked.training.global_batch_size, job.model.num_layers)
+    return Openings(document, anchor, job, cluster, found, fixed, frozenset(open_keys))
+
+
+def _refuse_unknown(document: Document) -> None:
+    if "cluster" not in document.data:
+        rule = "a search compares prices on a cluster, and here is none"
+        raise ScenarioError(document.origin(()), "cluster", rule, "take a scenario of training with a cluster")
+    for key in _NOT_SEARCHED:
+        if _at(document, key) not in (None, "auto"):
+            rule = "a search of strategies does not know it"
+            raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out")
+    if (schedule := _at(document, _SCHEDULE)) not in (None, "auto", *_SCHEDULES):
+        rule = f"a search estimates {' and '.join(_SCHEDULES)}, and here is {schedule}"
+        remedy = "leave it out, or compare with simulate sweep"
+        raise ScenarioError(document.origin(_SCHEDULE.split(".")), _SCHEDULE, rule, remedy)
+
+
+def _dense_job(scenario: StepScenario) -> DenseTraining:
+    """Return the training that a search lays out. Raises ScenarioError where nothing is computed."""
+    if scenario.dense_job is None:
+        rule = f"a scenario of {scenario.workload.name} has no strategy to search"
+        raise unable(scenario, rule, "take a scenario of training")
+    return scenario.dense_job
+
+
+def _at(document: Document, key: str) -> Any:
+    """Return the value of a dotted key as written, None where there is none."""
+    value: Any = document.data
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _powers(most: int) -> list[int]:
+    return [1 << k for k in range(most.bit_length()) if 1 << k <= most]

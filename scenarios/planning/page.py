@@ -1,0 +1,149 @@
+"""The answer of a search as blocks: the best plan, time against memory, all proved plans, and why the others lost."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from costmodels.units import format_bytes, format_percent, format_time
+from scenarios.report.blocks import (
+    Block,
+    Card,
+    Chart,
+    Column,
+    Headline,
+    Legend,
+    Line,
+    Only,
+    Piece,
+    Section,
+    Table,
+    Text,
+)
+from scenarios.report.charts.axis_unit import drawn_number, memory_unit, time_unit
+from scenarios.report.charts.hover_text import WHOLE_TEXT, hover_text
+from scenarios.summaries.planning import PlanSummary, ProvedPlan
+
+_FRONT: Final = ("on the front", "#2f9e62")
+_BEATEN: Final = ("beaten", "#4a7fd6")
+_ROOM: Final = "#c8402f"
+_SHORT: Final = {"microbatch_size": "micro-batch", "virtual_stages": "stages per rank", "zero_stage": "ZeRO"}
+
+
+def plan_blocks(summary: PlanSummary) -> tuple[Block, ...]:
+    """Return the blocks of a search."""
+    best = summary.plans[0]
+    sure = _sure(summary)
+    title = f"{summary.scenario}: best of {summary.num_strategies:,} strategies by {summary.objective}"
+    return (
+        Only("page", (Headline(summary.scenario, f"search of strategies by {summary.objective}", _cards(summary)),)),
+        Only("terminal", (Text((Piece(title, "strong"),), is_wrapped=True), _table(summary))),
+        Only(
+            "terminal", (Text((Piece(f"best: {_name(best)}", "strong"),), is_wrapped=True), Text(sure, is_wrapped=True))
+        ),
+        Only("page", (_front(summary), Section("Simulated plans", (_table(summary),), sure))),
+        *_lost(summary),
+    )
+
+
+def _cards(summary: PlanSummary) -> tuple[Card, ...]:
+    best = summary.plans[0]
+    cost = () if best.cost_usd is None else (Card("Cost", f"{best.cost_usd:,.2f} USD", "per step, list price"),)
+    return (
+        Card("Best", format_time(best.iteration_time_s), _name(best)),
+        Card("Memory", format_bytes(best.peak_memory_bytes), f"room for {format_bytes(summary.memory_room_bytes)}"),
+        *cost,
+        Card("Strategies", f"{summary.num_strategies:,}", f"{len(summary.plans)} simulated"),
+    )
+
+
+def _sure(summary: PlanSummary) -> str:
+    alike = sum(plan.indistinguishable for plan in summary.plans) - 1
+    words = f"Estimates differ from simulations by {format_percent(summary.time_disagreement)} in time and "
+    words += f"{format_percent(summary.memory_disagreement)} in memory (medians). "
+    if alike < 1:
+        return words + "No other simulated plan is as fast within the best one's interval."
+    verb = "plan lies" if alike == 1 else "plans lie"
+    return words + f"{alike} other {verb} within the best one's interval: which is fastest is not certain."
+
+
+def varied(summary: PlanSummary) -> list[str]:
+    """Return the keys that differ between plans."""
+    keys = summary.plans[0].set
+    return [key for key in keys if len({plan.set[key] for plan in summary.plans}) > 1]
+
+
+def _head(key: str) -> str:
+    last = key.removesuffix(".degree").rpartition(".")[2]
+    return _SHORT.get(last, last.replace("_", " "))
+
+
+def _name(plan: ProvedPlan) -> str:
+    """Return a plan in words, without what is not used."""
+    return ", ".join(f"{_head(key)} {value}" for key, value in plan.set.items() if value not in (1, "auto"))
+
+
+def _table(summary: PlanSummary) -> Table:
+    keys = varied(summary)
+    heads = [*map(_head, keys), "time", "estimated", "memory", "front", "USD per step"]
+    columns = [Column(head, is_number=place >= len(keys), overflow="whole") for place, head in enumerate(heads)]
+    return Table(columns, [_row(plan, keys) for plan in summary.plans], repeats=len(keys))
+
+
+def _row(plan: ProvedPlan, keys: Sequence[str]) -> list[Line]:
+    return [
+        *(str(plan.set[key]) for key in keys),
+        format_time(plan.iteration_time_s) + (" ~" if plan.indistinguishable else ""),
+        format_time(plan.estimated_time_s),
+        format_bytes(plan.peak_memory_bytes),
+        "yes" if plan.on_front else "",
+        "-" if plan.cost_usd is None else f"{plan.cost_usd:,.2f}",
+    ]
+
+
+def _front(summary: PlanSummary) -> Section:
+    unit, seconds = time_unit(max(plan.iteration_time_s for plan in summary.plans))
+    words, scale = memory_unit(max(plan.peak_memory_bytes for plan in summary.plans))
+    room = drawn_number(summary.memory_room_bytes / scale)
+    groups = {
+        _FRONT: [plan for plan in summary.plans if plan.on_front],
+        _BEATEN: [plan for plan in summary.plans if not plan.on_front],
+    }
+    shown = {key: plans for key, plans in groups.items() if plans}
+    data: list[dict[str, Any]] = [
+        {
+            "type": "scatter", "mode": "markers", "name": words, "marker": {"color": colour, "size": 10},
+            "x": [drawn_number(plan.iteration_time_s / seconds) for plan in plans],
+            "y": [drawn_number(plan.peak_memory_bytes / scale) for plan in plans],
+            "hovertext": [hover_text(_name(plan), _numbers(plan)) for plan in plans],
+            "hovertemplate": WHOLE_TEXT,
+        }
+        for (words, colour), plans in shown.items()
+    ]  # fmt: skip
+    layout = {
+        "showlegend": False, "hovermode": "closest", "margin": {"l": 8, "r": 24, "t": 24, "b": 44},
+        "xaxis": {"title": {"text": f"time per step ({unit})", "standoff": 6}, "zeroline": False},
+        "yaxis": {"title": {"text": words, "standoff": 6}, "automargin": True, "zeroline": False},
+        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": room, "y1": room,
+                    "line": {"color": _ROOM, "width": 1.5, "dash": "dash"}}],
+    }  # fmt: skip
+    lead = "Lower left is better. No other simulated plan beats those on the front in both time and memory."
+    note = "The dashed line is the memory that there is room for."
+    blocks = (Legend(list(shown)), Chart("front", {"data": data, "layout": layout}, 420))
+    return Section("Memory against time", blocks, lead, note)
+
+
+def _numbers(plan: ProvedPlan) -> str:
+    words = f"{format_time(plan.iteration_time_s)}, {format_bytes(plan.peak_memory_bytes)}"
+    return words if plan.cost_usd is None else f"{words}, {plan.cost_usd:,.2f} USD per step"
+
+
+def _lost(summary: PlanSummary) -> tuple[Block, ...]:
+    """Return why strategies lost, for each surface in its form."""
+    if not summary.lost:
+        return ()
+    rows = [(f"{lost.number:,}", lost.reason) for lost in summary.lost]
+    table = Table((Column("strategies"), Column("reason", is_number=False)), rows)
+    lines = [Text((Piece(f"{number} {reason}", "soft"),), is_wrapped=True) for number, reason in rows]
+    return (
+        Only("page", (Section("Why the others lost", (table,)),)),
+        Only("terminal", tuple(lines)),
+    )

@@ -1,0 +1,54 @@
+"""A search of strategies: the classes behind plan.json."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+PLAN_SCHEMA: Final = "meshtwin.plan/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProvedPlan:
+    """A strategy that the engine simulated: the keys that it sets, and what came out beside what was estimated.
+
+    ``indistinguishable``: its time lies in the interval of the best plan's. ``on_front``: no other proved plan
+    beats it in time and memory. ``cost_usd``: of a step, None where the price of a device is not known.
+    """
+
+    set: Mapping[str, Any]
+    iteration_time_s: float
+    iteration_time_interval_s: tuple[float, float] | None
+    estimated_time_s: float
+    peak_memory_bytes: int
+    estimated_memory_bytes: float
+    cost_usd: float | None
+    indistinguishable: bool
+    on_front: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LostStrategies:
+    """Strategies that lost for one reason."""
+
+    reason: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanSummary:
+    """The answer of a search: the proved plans, the best first.
+
+    ``time_disagreement``, ``memory_disagreement``: the median of the relative differences between estimate and engine.
+    """
+
+    schema: str = PLAN_SCHEMA
+    scenario: str
+    objective: str
+    planner: str
+    searched: tuple[str, ...]
+    memory_room_bytes: int
+    num_strategies: int
+    plans: tuple[ProvedPlan, ...]
+    lost: tuple[LostStrategies, ...]
+    time_disagreement: float
+    memory_disagreement: float

@@ -1,0 +1,267 @@
+"""Closed forms of step time and peak memory over a whole grid of strategies."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.planner.probing import Costs, Probe
+from sim.planner.space import Grid, Ints
+from sim.training.pipeline.rules import Schedule
+from sim.training.pipeline.spec import PipelineSpec
+from sim.training.spec.parallelism.stage_layers import split_layers
+
+Floats = NDArray[np.float64]
+
+ProbeKey = tuple[int, int, int, int, int]
+"""The choices that a probe is for: tensor, context, expert, micro-batch, recomputation."""
+LinkKey = tuple[int, int]
+"""The choices that replicas communicate under: the tensor degree, and the number of replicas."""
+_BUCKET_ELEMENTS: Final = 5e8
+"""ZeRO 2 scatters gradients in buckets of so many elements."""
+_GATHERED_UNITS: Final = 2.0
+"""Layers that ZeRO 3 holds whole at a time: the one that computes, and the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Seconds of a collective as a line over its bytes."""
+
+    latency_s: float
+    s_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLinks:
+    """The collectives between replicas."""
+
+    all_reduce: Line
+    reduce_scatter: Line
+    all_gather: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """All that the closed forms read: probes and collectives, each priced once, and the layers of the model."""
+
+    probes: Mapping[ProbeKey, Probe]
+    links: Mapping[LinkKey, ReplicaLinks]
+    num_layers: int
+    gradient_element_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Estimates:
+    """Seconds per step and bytes of the fullest rank, an element per strategy."""
+
+    time_s: Floats
+    memory_bytes: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """One pipeline rank of every strategy: its costs of a micro-batch and of a step, in columns."""
+
+    forward_s: Floats
+    backward_s: Floats
+    update_s: Floats
+    parameter_bytes: Floats
+    gradient_bytes: Floats
+    optimizer_bytes: Floats
+    layer_activation_bytes: Floats
+    end_activation_bytes: Floats
+    num_layers: Floats
+
+
+_PROBED: Final = ("tensor", "context", "expert", "microbatch_size", "recompute")
+
+
+def distinct(*columns: Ints) -> tuple[list[tuple[int, ...]], Ints]:
+    """Return the different rows of columns, and the number of each row among them."""
+    rows, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return [tuple(map(int, row)) for row in rows], numbers.ravel()
+
+
+def probe_keys(grid: Grid) -> tuple[list[ProbeKey], Ints]:
+    """Return the different probes that a grid needs, and which of them each strategy needs."""
+    keys, numbers = distinct(*(getattr(grid, name) for name in _PROBED))
+    return keys, numbers  # type: ignore[return-value]
+
+
+def link_keys(grid: Grid) -> tuple[list[LinkKey], Ints]:
+    """Return the different groups of replicas of a grid, and which of them each strategy has."""
+    keys, numbers = distinct(grid.tensor, grid.data * grid.context)
+    return keys, numbers  # type: ignore[return-value]
+
+
+def estimate(grid: Grid, prices: Prices) -> Estimates:
+    """Return step time and peak memory of every strategy.
+
+    Assumes that layers are alike, that replicas synchronise gradients after the last backward of their stage, and that
+    ZeRO 2 and 3 communicate beside the computing of the same micro-batch.
+    """
+    stages = _stages(grid, prices)
+    links = _links(grid, prices)
+    sharded = [_with_sharding(grid, stage, links, prices) for stage in stages]
+    steps_s = [_tail_s(grid, stage, links, prices) for stage in stages]
+    time_s = _pipeline_s(grid, sharded, prices) + np.maximum(steps_s[0], steps_s[2] * (grid.pipeline > 1))
+    placed = zip((0, 1, -1), stages[:3], strict=True)
+    memory = np.maximum.reduce([_memory(grid, stage, place, prices) for place, stage in placed])
+    return Estimates(time_s, memory)
+
+
+def _stages(grid: Grid, prices: Prices) -> tuple[_Stage, ...]:
+    """Return the first, the fullest inner and the last pipeline rank of every strategy, and one of slowest rounds."""
+    keys, numbers = probe_keys(grid)
+    probes = [prices.probes[key] for key in keys]
+    layer, first, last = (_table([getattr(p, part) for p in probes])[numbers] for part in ("layer", "first", "last"))
+    shapes, which = distinct(grid.pipeline, grid.virtual_stages)
+    layers = np.array([_layers(prices.num_layers, *shape) for shape in shapes], dtype=np.float64)[which]
+    alone = (grid.pipeline == 1)[:, None]
+    nothing = np.zeros_like(first)
+    ends = (first + np.where(alone, last, 0.0), nothing, np.where(alone, first + last, last), nothing)
+    return tuple(_stage(layer, end, layers[:, place]) for place, end in enumerate(ends))
+
+
+def _table(costs: list[Costs]) -> Floats:
+    return np.array([[getattr(cost, field.name) for field in fields(Costs)] for cost in costs], dtype=np.float64)
+
+
+def _stage(layer: Floats, end: Floats, num_layers: Floats) -> _Stage:
+    total = layer * num_layers[:, None] + end
+    forward_s, backward_s, update_s, parameters, gradients, optimizer, _ = total.T
+    return _Stage(
+        forward_s, backward_s, update_s, parameters, gradients, optimizer, layer[:, -1], end[:, -1], num_layers
+    )
+
+
+def _layers(num_layers: int, degree: int, virtual_stages: int) -> tuple[int, int, int, int]:
+    """Return the layers of the first, the fullest inner and the last rank of a pipeline, and of a slowest round.
+
+    In a round of interleaving all ranks run their next virtual stage, and wait for the one with the most layers.
+    """
+    schedule: Schedule = "interleaved_1f1b" if virtual_stages > 1 else "1f1b"
+    spec = PipelineSpec(degree=degree, schedule=schedule, virtual_stages=virtual_stages)
+    split = split_layers(num_layers, spec)
+    ranks = [sum(split[rank::degree]) for rank in range(degree)]
+    rounds = sum(max(split[begin : begin + degree]) for begin in range(0, len(split), degree))
+    return ranks[0], max(ranks[1:-1], default=0), ranks[-1], rounds
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """The collectives of every strategy: latency and seconds per byte, in columns."""
+
+    values: Floats
+
+    def seconds(self, kind: int, num_bytes: Floats, pieces: Floats | float = 1.0) -> Floats:
+        """Return the seconds of one kind of collective of so many bytes in all, in so many pieces."""
+        found: Floats = self.values[:, 2 * kind] * pieces + self.values[:, 2 * kind + 1] * num_bytes
+        return np.where(num_bytes > 0, found, 0.0)
+
+
+_ALL_REDUCE, _REDUCE_SCATTER, _ALL_GATHER = range(3)
+
+
+def _links(grid: Grid, prices: Prices) -> _Lines:
+    keys, numbers = link_keys(grid)
+    rows = [
+        [value for name in ("all_reduce", "reduce_scatter", "all_gather")
+         for line in [getattr(prices.links[key], name)] for value in (line.latency_s, line.s_per_byte)]
+        for key in keys
+    ]  # fmt: skip
+    return _Lines(np.array(rows, dtype=np.float64)[numbers])
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """Seconds of a micro-batch on a rank, forward and backward, with what sharded parameters and gradients add.
+
+    ``through_s``: as the next rank sees them; ``period_s``: as the next micro-batch does.
+    """
+
+    through_s: Floats
+    period_s: Floats
+
+
+def _with_sharding(grid: Grid, stage: _Stage, links: _Lines, prices: Prices) -> _Passes:
+    """Return the passes of a rank: collectives run beside computing, all but the first of each virtual stage."""
+    gathers, scatters = grid.zero_stage >= 3, grid.zero_stage >= 2
+    pieces = np.where(gathers, stage.num_layers + 1.0, np.maximum(_buckets(stage, prices), grid.virtual_stages))
+    gather_s = np.where(gathers, links.seconds(_ALL_GATHER, stage.parameter_bytes, pieces), 0.0)
+    scatter_s = np.where(scatters, links.seconds(_REDUCE_SCATTER, stage.gradient_bytes, pieces), 0.0)
+    beside_s, exposed = gather_s + scatter_s, grid.virtual_stages / pieces
+    forward_s = np.maximum(stage.forward_s, gather_s) + gather_s * exposed
+    backward_s = np.maximum(stage.backward_s, beside_s) + np.where(gathers, beside_s * exposed, 0.0)
+    through_s = np.where(gathers, forward_s + backward_s, stage.forward_s + stage.backward_s)
+    return _Passes(through_s, forward_s + backward_s)
+
+
+def _pipeline_s(grid: Grid, stages: list[_Passes], prices: Prices) -> Floats:
+    """Return the seconds of all forwards and backwards.
+
+    1f1b: the first micro-batch goes there and back, then one follows per period. A period is the slowest rank's, or
+    what a round trip with its hops leaves to each of the micro-batches under way. interleaved_1f1b: pieces of 1/v are
+    as long in the bubble, and every one of the P v stages has its hops.
+    """
+    keys, numbers = probe_keys(grid)
+    hop_s = np.array([prices.probes[key].hop_s for key in keys])[numbers]
+    first, inner, last = (stage.through_s for stage in stages[:3])
+    periods = [stage.period_s for stage in stages]
+    ranks, chunks, rounds = grid.pipeline, grid.virtual_stages, grid.num_microbatches
+    slowest = np.maximum(np.maximum(periods[0], periods[2]), np.where(ranks > 2, periods[1], 0.0))
+    slowest = np.where(chunks > 1, np.maximum(slowest, periods[3]), slowest)
+    through = np.where(ranks > 1, first + last + np.maximum(ranks - 2, 0) * inner, first)
+    hops_s = 2.0 * (ranks * chunks - 1) * hop_s
+    period = np.where(rounds > ranks, np.maximum(slowest, (through + hops_s) / ranks), slowest)
+    plain = through + hops_s + (rounds - 1) * period
+    woven = (rounds - 1) * slowest + through / chunks + (1.0 - 1.0 / chunks) * slowest + hops_s
+    total_s: Floats = np.where(chunks > 1, woven, plain)
+    return total_s
+
+
+def _tail_s(grid: Grid, stage: _Stage, links: _Lines, prices: Prices) -> Floats:
+    """Return the seconds after the last backward of a rank: synchronisation, optimizer, gathering."""
+    replicas, zero = grid.data * grid.context, grid.zero_stage
+    buckets = _buckets(stage, prices)
+    scattered_s = links.seconds(_REDUCE_SCATTER, stage.gradient_bytes)
+    reduced_s = links.seconds(_ALL_REDUCE, stage.gradient_bytes)
+    choices = (reduced_s, scattered_s, scattered_s / buckets, np.zeros_like(scattered_s))
+    sync_s = np.choose(zero, choices)
+    gather_s = np.where((zero == 1) | (zero == 2), links.seconds(_ALL_GATHER, stage.parameter_bytes), 0.0)
+    tail_s: Floats = sync_s / grid.virtual_stages + stage.update_s / np.where(zero > 0, replicas, 1) + gather_s
+    return tail_s
+
+
+def _buckets(stage: _Stage, prices: Prices) -> Floats:
+    """Return in how many buckets ZeRO 2 scatters the gradients of a rank."""
+    found: Floats = np.ceil(stage.gradient_bytes / (_BUCKET_ELEMENTS * prices.gradient_element_bytes))
+    return np.maximum(found, 1.0)
+
+
+def _memory(grid: Grid, stage: _Stage, place: int, prices: Prices) -> Floats:
+    """Return the peak bytes of a pipeline rank; ``place``: 0 the first, 1 the second, -1 the last."""
+    replicas, zero = (grid.data * grid.context).astype(np.float64), grid.zero_stage
+    ranks, chunks, rounds = grid.pipeline, grid.virtual_stages, grid.num_microbatches
+    rank = np.where(place < 0, ranks - 1, np.minimum(place, ranks - 1))
+    state = stage.parameter_bytes / np.where(zero >= 3, replicas, 1.0)
+    state = state + stage.gradient_bytes / np.where(zero >= 2, replicas, 1.0)
+    state = state + stage.optimizer_bytes / np.where(zero >= 1, replicas, 1.0)
+    unit = (_GATHERED_UNITS * stage.parameter_bytes + stage.gradient_bytes) / (stage.num_layers + 1.0)
+    bucket = np.minimum(stage.gradient_bytes, _BUCKET_ELEMENTS * prices.gradient_element_bytes)
+    state = state + np.where(zero >= 3, unit, np.where(zero == 2, bucket, 0.0))
+    live = np.where(
+        chunks > 1,
+        np.where(
+            rounds == ranks,
+            rounds * chunks,
+            np.minimum(2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1, rounds * chunks),
+        )
+        / chunks,
+        np.minimum(ranks - rank, rounds),
+    )
+    ends = np.where((chunks > 1) & (rounds == ranks), rounds, 1) * stage.end_activation_bytes
+    kept = live * stage.num_layers * stage.layer_activation_bytes + ends
+    return np.where((place == 1) & (ranks <= 2), 0.0, state + kept)

@@ -1,0 +1,93 @@
+"""The strategies of a search: a grid of all combinations that pass the rules of numbers."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.training.pipeline.spec import Recompute
+
+Ints = NDArray[np.int64]
+
+RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "selective", "full")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Strategy:
+    """A way to train: degrees, stages per rank (1: 1f1b, more: interleaved_1f1b), ZeRO, micro-batch, recomputation."""
+
+    tensor: int
+    context: int
+    pipeline: int
+    virtual_stages: int
+    data: int
+    expert: int
+    zero_stage: int
+    microbatch_size: int
+    recompute: Recompute
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes that strategies have to divide. ``global_batch_size`` in sequences."""
+
+    world_size: int
+    global_batch_size: int
+    num_layers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Strategies as columns of equal length; ``recompute`` numbers ``RECOMPUTE``."""
+
+    tensor: Ints
+    context: Ints
+    pipeline: Ints
+    virtual_stages: Ints
+    data: Ints
+    expert: Ints
+    zero_stage: Ints
+    microbatch_size: Ints
+    recompute: Ints
+    num_microbatches: Ints
+
+    def __len__(self) -> int:
+        return len(self.tensor)
+
+    def rows(self, kept: NDArray[np.bool_]) -> "Grid":
+        """Return the rows of a mask."""
+        return Grid(*(getattr(self, field.name)[kept] for field in fields(self)))
+
+    def strategy(self, row: int) -> Strategy:
+        """Return one row."""
+        columns = {field.name: int(getattr(self, field.name)[row]) for field in fields(Strategy)}
+        return Strategy(**{**columns, "recompute": RECOMPUTE[columns["recompute"]]})  # type: ignore[arg-type]
+
+
+def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
+    """Return all combinations of choices that fill the cluster and divide batch, layers and micro-batches.
+
+    ``choices``: values of each field of ``Strategy`` but ``data``, which is what the other degrees leave; where it has
+    choices too, others are left out. Without replicas ZeRO changes nothing, so only the lowest stage is kept.
+    """
+    names = [field.name for field in fields(Strategy) if field.name != "data"]
+    axes = np.meshgrid(*[np.array(choices[name], dtype=np.int64) for name in names], indexing="ij")
+    column = {name: axis.ravel() for name, axis in zip(names, axes, strict=True)}
+    product = column["tensor"] * column["context"] * column["pipeline"]
+    fills = sizes.world_size % product == 0
+    data = np.maximum(sizes.world_size // product, 1)
+    per_round = data * column["microbatch_size"]
+    num_microbatches = sizes.global_batch_size // per_round
+    stages = column["pipeline"] * column["virtual_stages"]
+    interleaves = column["virtual_stages"] > 1
+    ranks = column["pipeline"]
+    keep = fills & (sizes.global_batch_size % per_round == 0) & (stages <= sizes.num_layers)
+    keep &= ~interleaves | ((ranks > 1) & (num_microbatches % ranks == 0))
+    keep &= data % column["expert"] == 0
+    keep &= (data * column["context"] > 1) | (column["zero_stage"] == min(choices["zero_stage"]))
+    if "data" in choices:
+        keep &= np.isin(data, np.array(choices["data"]))
+    kept = {name: values[keep] for name, values in column.items()}
+    return Grid(**kept, data=data[keep], num_microbatches=num_microbatches[keep])
