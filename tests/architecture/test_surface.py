@@ -21,7 +21,7 @@ from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.registry import WORKLOADS, json_schema
+from scenarios.workloads.registry import json_schema, workload_named
 from scenarios.workloads.steps.advising import trials
 from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.running import simulate
@@ -200,6 +200,22 @@ SERVICE_ROW = {
     *("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "latency_p50_s"),
     *("output_tokens_per_s", "goodput_per_s", "met_slo_fraction", "mean_latency_s"),
 }
+RECOMMENDATION_KEYS = {
+    *("name", "seed", "workload", "tables", "embedding_dim"),
+    *(f"trace.{key}" for key in ("batch_size", "num_batches", "num_unmeasured")),
+    *(f"cache.{key}" for key in ("fraction", "policy", "warm_up")),
+}
+
+RECOMMENDATION_TABLE = {"name", "num_rows", "num_lookups", "zipf"}
+
+RECOMMENDATION_SUMMARY = {
+    *("schema", "scenario", "seed", "policy", "num_rows", "cache_rows", "table_bytes", "cache_bytes"),
+    *("hit_rate", "unique_hit_rate", "static_hit_rate", "unique_rows_per_batch", "rows_in_per_batch"),
+    *("rows_out_per_batch", "in_bytes_per_batch", "out_bytes_per_batch"),
+    *(f"tables.{key}" for key in ("table", "num_rows", "num_lookups", "hit_rate")),
+}
+
+RECOMMENDATION_ROW = {"cache_rows", "hit_rate", "unique_hit_rate", "moved_bytes_per_batch"}
 
 TENSOR_AXIS = {"axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s"}
 
@@ -347,7 +363,7 @@ def test_service_keys_are_the_stated_ones() -> None:
 def test_service_results_are_the_stated_ones(tmp_path: Path) -> None:
     """``summary.json`` of a service, and a point of a sweep, have these keys."""
     path = tmp_path / "service.yaml"
-    path.write_text(WORKLOADS[-1].starter, encoding="utf-8")
+    path.write_text(workload_named("service").starter, encoding="utf-8")
     scenario = load_scenario(path, ["requests.num_requests=5"])
     outcome = scenario.workload.simulate(scenario)
     found = set[str]()
@@ -355,6 +371,26 @@ def test_service_results_are_the_stated_ones(tmp_path: Path) -> None:
         found |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else {key}
     assert found == SERVICE_SUMMARY
     assert set(as_json(outcome.row())) == SERVICE_ROW
+
+
+def test_keys_of_embedding_tables_are_the_stated_ones() -> None:
+    """A file of embedding tables may have these keys, and no others."""
+    schema = json_schema()
+    keys = scenario_keys(schema, schema["$defs"]["RecommendationScenarioFile"])
+    assert {key for key in keys if not _is_whole_section(key, keys)} == RECOMMENDATION_KEYS
+    assert set(schema["$defs"]["TableSection"]["properties"]) == RECOMMENDATION_TABLE
+
+
+def test_results_of_embedding_tables_are_the_stated_ones(tmp_path: Path) -> None:
+    """``summary.json`` of a cache of embedding rows, and a point of a sweep, have these keys."""
+    path = tmp_path / "tables.yaml"
+    path.write_text(workload_named("recommendation").starter, encoding="utf-8")
+    scenario = load_scenario(path, ["trace.num_batches=2"])
+    outcome = scenario.workload.simulate(scenario)
+    found = outcome.as_json()
+    per_table = {f"tables.{key}" for key in found.pop("tables")[0]}
+    assert set(found) | per_table == RECOMMENDATION_SUMMARY
+    assert set(as_json(outcome.row())) == RECOMMENDATION_ROW
 
 
 def _is_whole_section(key: str, keys: set[str]) -> bool:
@@ -462,9 +498,10 @@ def test_timeline_columns_are_the_stated_ones(root: Path, tmp_path: Path) -> Non
 def test_every_key_and_option_is_documented(manual: str) -> None:
     """Whatever may be written or comes out is named in the README or a page of docs."""
     service = SERVICE_KEYS | SERVICE_SUMMARY | SERVICE_ROW
+    tables = RECOMMENDATION_KEYS | RECOMMENDATION_TABLE | RECOMMENDATION_SUMMARY | RECOMMENDATION_ROW
     words = {
         f"`{key.rsplit('.', 1)[-1]}`"
-        for key in KEYS | service | SUMMARY | TENSOR_AXIS | RELIABILITY | ADVICE | OSDP | PLAN | SWEEP | TRACE
+        for key in KEYS | service | tables | SUMMARY | TENSOR_AXIS | RELIABILITY | ADVICE | OSDP | PLAN | SWEEP | TRACE
     }
     words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}

@@ -1,0 +1,89 @@
+"""The result of a cache of embedding rows: its row in a sweep, and its page."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from costmodels.units import format_bytes, format_percent
+from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
+from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.summary import RecommendationSummary
+from scenarios.workloads.workload import Outcome
+from sim.embedding.run import CacheRun
+
+_COLOUR: Final = "#2a78d6"
+_MOST_POINTS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecommendationRow:
+    """What a sweep compares."""
+
+    cache_rows: int
+    hit_rate: float
+    unique_hit_rate: float
+    moved_bytes_per_batch: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecommendationOutcome(Outcome):
+    """The counts of every batch, and the answers."""
+
+    scenario: RecommendationScenario
+    run: CacheRun
+    summary: RecommendationSummary
+
+    def row(self) -> RecommendationRow:
+        """Return what a sweep compares."""
+        found = self.summary
+        return RecommendationRow(
+            cache_rows=found.cache_rows,
+            hit_rate=found.hit_rate,
+            unique_hit_rate=found.unique_hit_rate,
+            moved_bytes_per_batch=found.in_bytes_per_batch + found.out_bytes_per_batch,
+        )
+
+    def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
+        """Return the report: hit rates, moved rows, tables, and the hit rate over time."""
+        del drawn
+        return (self._headline(), self._moved(), self._tables(), self._over_time())
+
+    def _headline(self) -> Headline:
+        found = self.summary
+        size = f"{format_bytes(found.cache_bytes)} of {format_bytes(found.table_bytes)}"
+        static = f"always the most popular rows: {format_percent(found.static_hit_rate)}"
+        cards = (
+            Card("Hit rate of lookups", format_percent(found.hit_rate), static),
+            Card("Hit rate of different rows", format_percent(found.unique_hit_rate)),
+            Card("Fetched per batch", format_bytes(found.in_bytes_per_batch)),
+            Card("Cache", f"{found.cache_rows:,} rows", size),
+        )
+        return Headline(found.scenario, f"{found.num_rows:,} rows, policy {found.policy}", cards)
+
+    def _moved(self) -> Section:
+        found = self.summary
+        rows = [
+            ("different rows", f"{found.unique_rows_per_batch:,.1f}", ""),
+            ("fetched", f"{found.rows_in_per_batch:,.1f}", format_bytes(found.in_bytes_per_batch)),
+            ("written back", f"{found.rows_out_per_batch:,.1f}", format_bytes(found.out_bytes_per_batch)),
+        ]
+        return Section("Rows of a batch", (Table(("what", "rows", "bytes"), rows),))
+
+    def _tables(self) -> Section:
+        rows = [
+            (table.table, f"{table.num_rows:,}", f"{table.num_lookups:,}", format_percent(table.hit_rate))
+            for table in self.summary.tables
+        ]
+        return Section("Tables", (Table(("table", "rows", "lookups", "hit rate"), rows, breaks_words=True),))
+
+    def _over_time(self) -> Section:
+        rates = self.run.hits.sum(axis=1) / self.run.lookups.sum(axis=1)
+        parts = np.array_split(rates, min(len(rates), _MOST_POINTS))
+        firsts = np.cumsum([0, *(len(part) for part in parts[:-1])]).tolist()
+        curve = Curve("lookups", _COLOUR, firsts, [float(part.mean()) for part in parts])
+        limit = Limit(self.summary.static_hit_rate, "always the most popular rows")
+        lead = f"The first {self.scenario.num_unmeasured:,} batches are not measured."
+        lines = Lines("hit_rate", (curve,), ("batch", ""), "hit rate", float(len(rates)), limit)
+        return Section("Hit rate over time", (lines,), lead)

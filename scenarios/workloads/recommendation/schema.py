@@ -1,0 +1,59 @@
+"""The keys of a file of embedding tables and their cache."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scenarios.reading.schema.values import ScenarioSection, Section, Spread
+from sim.embedding.policies import PolicyName
+
+MAX_ROWS = 50_000_000
+"""Rows of all tables together; it bounds the memory of a simulation."""
+
+
+class TableSection(Section):
+    """An embedding table, or one field of the data."""
+
+    name: str = Field(min_length=1, max_length=200)
+    """Name of the table in results."""
+    num_rows: Annotated[int, Field(ge=1, le=MAX_ROWS)]
+    """Its rows."""
+    num_lookups: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Rows that each sample reads."""
+    zipf: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 1.05
+    """Popularity: the row of rank r is read in proportion to r to the power of minus this."""
+
+
+class TraceSection(Section):
+    """The batches."""
+
+    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 512
+    """Samples of a batch."""
+    num_batches: Annotated[int, Field(ge=1, le=100_000)] = 400
+    """Batches that are measured."""
+    num_unmeasured: Annotated[int, Field(ge=0, le=100_000)] = 200
+    """Batches before them, in which the cache fills."""
+
+
+class CacheSection(Section):
+    """The cache on the device."""
+
+    fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.015
+    """Rows that it holds, as a part of all rows."""
+    policy: PolicyName = "dataset_frequency"
+    """Which rows give way when it is full."""
+    warm_up: Spread = 0.7
+    """Part of it that is filled with the most popular rows before the first batch."""
+
+
+class RecommendationScenarioFile(ScenarioSection):
+    """Embedding tables in host memory, and a cache of their rows on the device."""
+
+    workload: Literal["recommendation"]
+    """The kind of work: embedding tables and the cache of their rows."""
+    tables: Annotated[list[TableSection], Field(min_length=1, max_length=1_000)]
+    """The embedding tables; one cache holds rows of all of them."""
+    embedding_dim: Annotated[int, Field(ge=1, le=100_000)] = 128
+    """Elements of a row, of 4 bytes each."""
+    trace: TraceSection = TraceSection()
+    cache: CacheSection = CacheSection()

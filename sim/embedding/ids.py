@@ -1,0 +1,60 @@
+"""Ids that batches look up: tables with Zipf popularity, drawn batch by batch.
+
+Rows of all tables are numbered one after the other, so that one cache can hold rows of every table.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """An embedding table: its rows, the lookups of each sample in it, and the Zipf exponent of its rows' popularity."""
+
+    name: str
+    num_rows: int
+    num_lookups: int
+    zipf: float
+
+    def popularity(self) -> NDArray[np.float64]:
+        """Return the probability of each rank, the most popular first: proportional to ``rank ** -zipf``."""
+        weights = np.arange(1, self.num_rows + 1, dtype=np.float64) ** -self.zipf
+        popularity: NDArray[np.float64] = weights / weights.sum()
+        return popularity
+
+
+class IdSource:
+    """Draws batches of ids. Which row of a table is popular is drawn too: its number says nothing of its rank."""
+
+    def __init__(self, tables: Sequence[Table], seed: int) -> None:
+        self.first_rows = np.cumsum([0, *(table.num_rows for table in tables)])
+        self._tables = tuple(tables)
+        self._generators = [np.random.default_rng([seed, place]) for place in range(len(tables))]
+        shuffled = zip(tables, self.first_rows[:-1], self._generators, strict=True)
+        self._row_of_rank = [first + rng.permutation(table.num_rows) for table, first, rng in shuffled]
+        self._cumulative = [np.cumsum(table.popularity()) for table in tables]
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows of all tables."""
+        return int(self.first_rows[-1])
+
+    def lookups_per_sample(self) -> NDArray[np.float64]:
+        """Return the expected lookups of each row by one sample: what a pass over endless data would count."""
+        expected = np.empty(self.num_rows)
+        for table, rows in zip(self._tables, self._row_of_rank, strict=True):
+            expected[rows] = table.num_lookups * table.popularity()
+        return expected
+
+    def batches(self, num_batches: int, batch_size: int) -> Iterator[NDArray[np.int64]]:
+        """Return batches of ids, table after table; drawn by inversion of the cumulative popularity."""
+        parts = list(zip(self._tables, self._row_of_rank, self._cumulative, self._generators, strict=True))
+        for _ in range(num_batches):
+            drawn = []
+            for table, rows, cumulative, rng in parts:
+                ranks = np.searchsorted(cumulative, rng.random(batch_size * table.num_lookups), side="right")
+                drawn.append(rows[np.minimum(ranks, table.num_rows - 1)])
+            yield np.concatenate(drawn)

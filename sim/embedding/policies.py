@@ -1,0 +1,41 @@
+"""Eviction policies: which rows of a full cache give way. Pure functions of numbers that the cache keeps per slot."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+PolicyName = Literal["dataset_frequency", "lru", "lfu", "fifo", "random"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidates:
+    """Rows that may give way, and what is known of each; arrays of one length.
+
+    ``frequency``: how often the data set reads the row; ``uses``: lookups since the row came into the cache;
+    ``last_used``, ``admitted``: numbers of batches; ``draw``: a random number of 0 to 1, new for every batch.
+    """
+
+    frequency: NDArray[np.float64]
+    uses: Ints
+    last_used: Ints
+    admitted: Ints
+    draw: NDArray[np.float64]
+
+
+Policy = Callable[[Candidates], NDArray[np.float64] | Ints]
+"""Returns how much each candidate is worth; those of least worth give way."""
+
+POLICIES: Final[Mapping[PolicyName, Policy]] = {
+    "dataset_frequency": lambda rows: rows.frequency,
+    "lru": lambda rows: rows.last_used,
+    "lfu": lambda rows: rows.uses,
+    "fifo": lambda rows: rows.admitted,
+    "random": lambda rows: rows.draw,
+}
+"""``dataset_frequency``: the rows that the data set reads least (Colossal-AI's cached embedding, arXiv:2208.05321).
+``lfu`` counts while a row is in the cache, and forgets the count with the row, as the same code does."""

@@ -1,0 +1,49 @@
+"""The kind of work ``recommendation`` from the command line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scenarios.cli import main
+from tests.scenarios.refusing import refuse
+
+
+@pytest.fixture
+def tables(tmp_path: Path, capsys) -> Path:
+    """Return the starter file."""
+    path = tmp_path / "tables.yaml"
+    with pytest.raises(SystemExit):
+        main(["new", str(path), "--workload", "recommendation"])
+    capsys.readouterr()
+    return path
+
+
+def test_hit_rates_are_printed_and_written(tables: Path, tmp_path: Path, capsys) -> None:
+    """The answer, per table and over time; bytes are rows of 512 bytes."""
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit) as caught:
+        main([str(tables), "--out", str(out)])
+    assert caught.value.code == 0
+    assert "countries" in capsys.readouterr().out
+    found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert found["in_bytes_per_batch"] == 512 * found["rows_in_per_batch"]
+    assert found["hit_rate"] < found["static_hit_rate"]
+    assert [table["num_lookups"] for table in found["tables"]] == [51_200, 204_800, 51_200]
+    assert found["tables"][2]["hit_rate"] > found["tables"][0]["hit_rate"]
+    assert "Hit rate over time" in (out / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("trace.batch_size=20000", "write at least 0.06"),
+        ("tables=[{name: a, num_rows: 5}, {name: a, num_rows: 5}]", "two tables have the name 'a'"),
+        ("tables=[{name: a, num_rows: 50000000}, {name: b, num_rows: 5}]", "more than the limit of 50,000,000"),
+        ("trace={num_batches: 100000, batch_size: 1000000}", "more than the limit of 2,000,000,000"),
+        ("cache.policy=mru", "policy"),
+    ],
+)
+def test_impossible_tables_are_refused(tables: Path, tmp_path: Path, capsys, override: str, words: str) -> None:
+    """A batch that the cache cannot hold, and tables or batches beyond the limits, with the remedy."""
+    assert words in refuse(capsys, tmp_path, str(tables), "--set", override)
