@@ -7,11 +7,14 @@ from scenarios.reading.documents.yaml_tree import Document, describe
 from scenarios.reading.schema.values import json_schema_of
 from scenarios.workloads.recommendation.workload import Recommendation
 from scenarios.workloads.service.workload import Service
+from scenarios.workloads.job_mix.workload import JobMix
 from scenarios.workloads.textbook.workload import TextbookSchedule
 from scenarios.workloads.training.workload import TrainingStep
 from scenarios.workloads.workload import Workload
 
-WORKLOADS: Final[tuple[Workload[Any], ...]] = (TrainingStep(), TextbookSchedule(), Service(), Recommendation())
+WORKLOADS: Final[tuple[Workload[Any], ...]] = (
+    TrainingStep(), TextbookSchedule(), Service(), Recommendation(), JobMix(),
+)  # fmt: skip
 """A file without a kind belongs to the kind that claims it, else to the first one."""
 
 

@@ -5,7 +5,9 @@ import re
 
 import pytest
 
-KINDS = tuple(f"scenarios/workloads/{kind}/" for kind in ("steps", "training", "textbook", "service", "recommendation"))
+KINDS = tuple(
+    f"scenarios/workloads/{kind}/" for kind in ("steps", "training", "textbook", "service", "recommendation", "job_mix")
+)
 """The folders of the kinds of work, and of what two of them share."""
 JOBS = "sim/training/"
 """Where jobs are made and built."""

@@ -20,6 +20,7 @@ from scenarios.summaries.planning import PLAN_SCHEMA, LostStrategies, PlanSummar
 from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
+from scenarios.workloads.job_mix.workload import JobMix
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema, workload_named
 from scenarios.workloads.steps.advising import trials
@@ -177,6 +178,8 @@ KEYS = {
     *("reliability.mtbf_of_job", "reliability.checkpoint.save", "reliability.checkpoint.interval"),
     *("reliability.checkpoint.stall", "reliability.restart", "reliability.duration", "reliability.steps"),
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
+    *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
+    *("policy", "round", "quantum", "thresholds", "starvation", "past_services", "costs.start", "costs.resume"),
 }
 
 SERVICE_KEYS = {
@@ -290,6 +293,15 @@ PLAN = {
     *("plans.peak_memory_bytes", "plans.estimated_memory_bytes", "plans.cost_usd"),
     *("plans.indistinguishable", "plans.on_front"),
 }
+JOB_MIX = {
+    *("schema", "scenario", "seed", "policy", "num_gpus", "num_jobs", "mean_jct_s", "median_jct_s", "p90_jct_s"),
+    *("p99_jct_s", "mean_queueing_s", "mean_waiting_s", "makespan_s", "utilisation", "useful_fraction"),
+    *("num_preemptions", "restart_gpu_s", "idle_gpu_s", "mean_unfairness", "unfair_fraction"),
+    *(f"jobs.{key}" for key in ("job_id", "num_gpus", "arrival_s", "first_start_s", "finish_s", "jct_s")),
+    *(f"jobs.{key}" for key in ("useful_gpu_s", "restart_gpu_s", "idle_gpu_s", "num_preemptions")),
+    *(f"decisions.{key}" for key in ("at_s", "job_id", "num_gpus", "why")),
+}
+
 SWEEP = {
     *("schema", "scenario", "workload", "settings.key", "settings.values", "refused.set", "refused.reason"),
     *("points.set", "points.world_size", "points.iteration_time_s", "points.tokens_per_s"),
@@ -347,7 +359,10 @@ def test_scenario_keys_are_the_stated_ones() -> None:
     """A scenario file may have these keys, and no others."""
     schema = json_schema()
     keys = set[str]().union(
-        *(scenario_keys(schema, schema["$defs"][variant]) for variant in ("DenseScenario", "DelayScenario"))
+        *(
+            scenario_keys(schema, schema["$defs"][variant])
+            for variant in ("DenseScenario", "DelayScenario", "JobMixScenario")
+        )
     )
     assert {key.removesuffix(".") for key in keys if not _is_whole_section(key, keys)} == KEYS
 
@@ -457,6 +472,17 @@ def test_osdp_keys_are_the_stated_ones(root: Path) -> None:
     assert keys == OSDP
 
 
+def test_job_mix_keys_are_the_stated_ones(tmp_path: Path) -> None:
+    """``summary.json`` of a job mix has these keys."""
+    path = tmp_path / "mix.yaml"
+    path.write_text(JobMix.starter, encoding="utf-8")
+    scenario = load_scenario(path)
+    summary = scenario.workload.simulate(scenario).as_json()
+    nested = {key: summary.pop(key)[0] for key in ("jobs", "decisions")}
+    assert set(summary) | {f"{outer}.{key}" for outer, inner in nested.items() for key in inner} == JOB_MIX
+    assert summary["schema"] == "meshtwin.job_mix/1"
+
+
 def test_trace_keys_are_the_stated_ones(tmp_path: Path) -> None:
     """``simulate trace --json`` has these keys."""
     path = write_trace(tmp_path / "rank0.json", document([all_reduce(0, 10, correlation=1)], world_size=2))
@@ -501,7 +527,18 @@ def test_every_key_and_option_is_documented(manual: str) -> None:
     tables = RECOMMENDATION_KEYS | RECOMMENDATION_TABLE | RECOMMENDATION_SUMMARY | RECOMMENDATION_ROW
     words = {
         f"`{key.rsplit('.', 1)[-1]}`"
-        for key in KEYS | service | tables | SUMMARY | TENSOR_AXIS | RELIABILITY | ADVICE | OSDP | PLAN | SWEEP | TRACE
+        for key in KEYS
+        | service
+        | tables
+        | SUMMARY
+        | TENSOR_AXIS
+        | RELIABILITY
+        | ADVICE
+        | OSDP
+        | JOB_MIX
+        | PLAN
+        | SWEEP
+        | TRACE
     }
     words |= {f"`{column}`" for column in COLUMNS}
     words |= {option for options in OPTIONS.values() for option in options if option.startswith("--")}

@@ -1,0 +1,51 @@
+"""Drawn job mixes: arrivals, sizes and durations from seeded generators, scaled to an offered load."""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+import numpy as np
+
+from sim.jobs.errors import JobsError
+from sim.jobs.job import Job
+
+SIZES: Final = ((1, 0.70), (2, 0.10), (4, 0.10), (8, 0.08), (16, 0.02))
+"""GPUs of a job with their probabilities: most jobs have one GPU, and few have more than a node, as in Microsoft's
+Philly cluster (Jeon et al., USENIX ATC 2019). The figures are assumptions, not the trace's."""
+SPREAD: Final = 1.6
+"""Standard deviation of the logarithm of durations: the longest hundredth takes 41 times the median."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhillyLike:
+    """Rigid jobs with sizes and a spread of durations like those of the Philly cluster, and Poisson arrivals.
+
+    ``load``: offered GPU-seconds per GPU-second of the cluster; above 1 the queue grows for as long as jobs arrive.
+    """
+
+    num_jobs: int
+    load: float
+    median_duration_s: float = 900.0
+
+    def jobs(self, num_gpus: int, seed: int) -> list[Job]:
+        """Return the jobs for a cluster of ``num_gpus``. Raises JobsError where no drawn job could fit."""
+        sizes = [(size, chance) for size, chance in SIZES if size <= num_gpus]
+        if not sizes:
+            raise JobsError("cluster", "the cluster has no GPU", "write at least one node")
+        chances = np.array([chance for _, chance in sizes])
+        gpus = _generator("gpus", seed).choice([size for size, _ in sizes], self.num_jobs, p=chances / chances.sum())
+        durations_s = self.median_duration_s * np.exp(
+            SPREAD * _generator("duration", seed).standard_normal(self.num_jobs)
+        )
+        mean_gpu_s = float(gpus.mean()) * self.median_duration_s * math.exp(SPREAD**2 / 2.0)
+        gap_s = mean_gpu_s / (num_gpus * self.load)
+        arrivals_s = np.cumsum(_generator("arrival", seed).exponential(gap_s, self.num_jobs))
+        arrivals_s -= arrivals_s[0]
+        rows = zip(arrivals_s.tolist(), gpus.tolist(), durations_s.tolist(), strict=True)
+        return [Job(str(place), *row) for place, row in enumerate(rows)]
+
+
+def _generator(name: str, seed: int) -> np.random.Generator:
+    """Return the random generator of one quantity; it depends on no other."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(crc32(f"jobs.{name}".encode()),)))

@@ -1,0 +1,51 @@
+"""The nodes of a cluster, their free GPUs, and the nodes that a job's GPUs come from."""
+
+from collections.abc import Sequence
+
+Placement = tuple[tuple[int, int], ...]
+"""(node, number of GPUs) of a job, nodes ascending."""
+
+
+def consolidated(free: Sequence[int], num_gpus: int) -> Placement | None:
+    """Return a placement on few nodes, or None if too few GPUs are free.
+
+    A job that fits into a node takes the node that it fills best. A larger job takes the nodes with the most free GPUs,
+    and then the node that its remainder fills best. Ties go to the first node.
+    """
+    if sum(free) < num_gpus:
+        return None
+    taken: list[tuple[int, int]] = []
+    left = list(free)
+    while num_gpus > 0:
+        fitting = [(count, node) for node, count in enumerate(left) if count >= num_gpus]
+        if fitting:
+            taken.append((min(fitting)[1], num_gpus))
+            break
+        most = max(left)
+        node = left.index(most)
+        taken.append((node, most))
+        left[node] = 0
+        num_gpus -= most
+    return tuple(sorted(taken))
+
+
+class FreeGpus:
+    """The free GPUs of each node, and their total."""
+
+    def __init__(self, gpus_per_node: Sequence[int]) -> None:
+        self.by_node = list(gpus_per_node)
+        self.total = sum(gpus_per_node)
+
+    def take(self, placement: Placement) -> None:
+        """Take the GPUs of a placement. Raises ValueError where a node has fewer free."""
+        for node, count in placement:
+            if self.by_node[node] < count:
+                raise ValueError(f"node {node} has {self.by_node[node]} free GPUs, not {count}")
+            self.by_node[node] -= count
+            self.total -= count
+
+    def give_back(self, placement: Placement) -> None:
+        """Free the GPUs of a placement."""
+        for node, count in placement:
+            self.by_node[node] += count
+            self.total += count

@@ -1,0 +1,123 @@
+"""What a scheduling policy sees, and what it decides. Policies are pure: they know no clock, no SimPy and no torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sim.jobs.active import ActiveJob
+
+Rank = tuple[float, int] | tuple[float, float, int]
+"""What jobs are ordered by, the least first; the last number is the job's index."""
+
+
+@dataclass(slots=True)
+class View:
+    """The cluster at a decision. ``waiting``: in order of arrival. ``free_gpus``: held by no job."""
+
+    now_s: float
+    waiting: Sequence[ActiveJob]
+    running: Mapping[int, ActiveJob]
+    free_gpus: int
+    waiting_gpus: int
+    """The sum of the requests of all waiting jobs."""
+    capacity: int
+    """GPUs of nodes that work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A waiting job that starts, or a running job that stops, and why."""
+
+    job: ActiveJob
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Starts and stops; all other jobs go on. ``wake_s``: decide again at this instant at the latest."""
+
+    changes: Sequence[Change] = ()
+    wake_s: float | None = None
+
+
+class Policy(Protocol):
+    """Decides which jobs hold which GPUs. ``State`` is whatever it remembers; it is returned, never changed in place.
+
+    state = policy.start()
+    state, decision = policy.decide(state, view)
+    """
+
+    @property
+    def name(self) -> str:
+        """Return its name in results and errors."""
+
+    @property
+    def watched_gpu_s(self) -> tuple[float, ...]:
+        """Return services: a running job that attains one brings a decision."""
+
+    def start(self) -> Any:
+        """Return the state before the first decision."""
+
+    def decide(self, state: Any, view: View) -> tuple[Any, Decision]:
+        """Return the state after a decision, and the decision."""
+
+
+class Memoryless:
+    """A policy whose decisions depend on the view alone: a subclass writes ``changes``."""
+
+    watched_gpu_s: tuple[float, ...] = ()
+
+    def start(self) -> None:
+        """Remember nothing."""
+
+    def decide(self, state: None, view: View) -> tuple[None, Decision]:
+        """Return None and the decision."""
+        return state, Decision(self.changes(view), self.wake_s(view))
+
+    def changes(self, view: View) -> Sequence[Change]:
+        """Return the changes for a view."""
+        raise NotImplementedError
+
+    def wake_s(self, view: View) -> float | None:
+        """Return the instant of the next decision if nothing happens before, or None."""
+        del view
+        return None
+
+
+def start_fitting(view: View, order: Sequence[ActiveJob], why: str) -> list[Change]:
+    """Return starts of waiting jobs, in an order, that fit into the free GPUs; the others are skipped."""
+    free, found = view.free_gpus, []
+    for each in order:
+        if free <= 0:
+            break
+        if each.job.num_gpus <= free:
+            free -= each.job.num_gpus
+            found.append(Change(each, why))
+    return found
+
+
+def first_gangs(view: View, rank: Callable[[ActiveJob], Rank], why: str) -> list[Change]:
+    """Return the changes that let the jobs of least rank run, whoever runs now; a job that does not fit is skipped.
+
+    Ranks end with the job's index, so no two are equal. Running jobs of a lower rank than all waiting ones stay
+    unsorted.
+    """
+    if view.waiting_gpus <= view.free_gpus:
+        return start_fitting(view, view.waiting, why)
+    contending = [(rank(each), each) for each in view.waiting]
+    first = min(contending)[0]
+    left = view.capacity
+    for each in view.running.values():
+        if (its := rank(each)) < first:
+            left -= each.job.num_gpus
+        else:
+            contending.append((its, each))
+    stops, starts = [], []
+    for _, each in sorted(contending):
+        fits = each.job.num_gpus <= left
+        left -= each.job.num_gpus if fits else 0
+        if fits and not each.is_running:
+            starts.append(Change(each, why))
+        if each.is_running and not fits:
+            stops.append(Change(each, f"others come first: {why}"))
+    return stops + starts

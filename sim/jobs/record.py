@@ -1,0 +1,73 @@
+"""The record of a simulated job mix: every decision, every allocation, every job's times."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sim.jobs.job import Job
+from sim.jobs.placement import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A start or a stop of a job, and why. ``num_gpus``: held from then on."""
+
+    at_s: float
+    job_id: str
+    num_gpus: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """GPUs that a job held from one instant to another."""
+
+    job_index: int
+    placement: Placement
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedJob:
+    """A finished job: instants, and GPU-seconds held (``service_gpu_s``) in all.
+
+    ``useful_gpu_s``: of these in progress. ``held_s``: the time for which it held GPUs, until it was done.
+
+    ``idle_gpu_s``: of these after the job was done, until the next round.
+    """
+
+    job: Job
+    index: int
+    first_start_s: float
+    finish_s: float
+    held_s: float
+    service_gpu_s: float
+    useful_gpu_s: float
+    idle_gpu_s: float
+    num_preemptions: int
+
+    @property
+    def jct_s(self) -> float:
+        """Return the completion time: from arrival to finish."""
+        return self.finish_s - self.job.arrival_s
+
+    @property
+    def restart_gpu_s(self) -> float:
+        """Return the GPU-seconds held while it started or restarted."""
+        return self.service_gpu_s - self.useful_gpu_s - self.idle_gpu_s
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A whole simulation. ``jobs``: in order of arrival. ``num_gpus``: of the cluster."""
+
+    num_gpus: int
+    gpus_per_node: Sequence[int]
+    jobs: Sequence[FinishedJob]
+    decisions: Sequence[Decided]
+    allocations: Sequence[Allocation]
+
+    @property
+    def makespan_s(self) -> float:
+        """Return the instant at which the last job is done."""
+        return max(each.finish_s for each in self.jobs)

@@ -1,0 +1,227 @@
+"""The event-driven simulation of a job mix: exact between events, on a plain SimPy environment.
+
+Events are arrivals, finishes, attained services that a policy watches, and the instants that it asks for. All events of
+one instant come before one decision. With rounds, decisions fall on their beginnings alone: a job that is done keeps
+its GPUs until the round ends.
+"""
+
+import math
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import simpy
+
+from sim.jobs.active import ActiveJob
+from sim.jobs.errors import JobsError
+from sim.jobs.job import Job
+from sim.jobs.placement import FreeGpus, consolidated
+from sim.jobs.policy import Change, Policy, View
+from sim.jobs.record import Allocation, Decided, FinishedJob, Record
+
+ROUNDING: float = 1e-9
+"""Relative error of the beginning of a round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mix:
+    """Jobs, the GPUs of each node, and how decisions take effect.
+
+    ``start_s`` and ``resume_s``: for which a job holds GPUs without progress, at its first start and at later ones.
+    ``round_s``: the time between decisions; None decides at every event.
+    """
+
+    jobs: Sequence[Job]
+    gpus_per_node: Sequence[int]
+    start_s: float = 0.0
+    resume_s: float = 0.0
+    round_s: float | None = None
+
+    def __post_init__(self) -> None:
+        most = sum(self.gpus_per_node)
+        for job in self.jobs:
+            if job.num_gpus > most:
+                rule = f"job {job.id} needs {job.num_gpus} GPUs, where the cluster has {most}"
+                raise JobsError("cluster.num_nodes", rule, "add nodes, or leave the job out")
+
+
+def simulate_jobs(mix: Mix, policy: Policy) -> Record:
+    """Return the record of a job mix under a policy, from the first arrival until all jobs are done.
+
+        record = simulate_jobs(Mix(jobs=jobs, gpus_per_node=[4]), ShortestRemainingTime())
+
+    Raises JobsError where a policy leaves jobs waiting for ever.
+    """
+    world = _World(mix, policy)
+    world.run()
+    return world.record()
+
+
+class _World:
+    """The state of a simulation."""
+
+    def __init__(self, mix: Mix, policy: Policy) -> None:
+        self._mix, self._policy, self._state = mix, policy, policy.start()
+        self._environment = simpy.Environment()
+        self._free = FreeGpus(mix.gpus_per_node)
+        self._capacity = sum(mix.gpus_per_node)
+        self._jobs = sorted(mix.jobs, key=lambda job: job.arrival_s)
+        self._waiting: list[ActiveJob] = []
+        self._waiting_gpus = 0
+        self._running: dict[int, ActiveJob] = {}
+        self._done: list[tuple[ActiveJob, float]] = []
+        """Jobs that are done, with their finish, whose GPUs the round still holds."""
+        self._finished: list[FinishedJob] = []
+        self._decisions: list[Decided] = []
+        self._allocations: list[Allocation] = []
+        self._decides_at_s = math.inf
+        self._wakes_at_s: float | None = None
+
+    def run(self) -> None:
+        """Let time pass until nothing happens any more."""
+        for index, job in enumerate(self._jobs):
+            self._at(job.arrival_s, partial(self._arrive, job, index))
+        self._environment.run()
+        if self._waiting:
+            first = self._waiting[0].job
+            rule = f"{self._policy.name} left {len(self._waiting)} jobs waiting for ever, the first of them {first.id}"
+            raise JobsError("policy", rule, "choose another policy, or more nodes")
+
+    def record(self) -> Record:
+        """Return what happened."""
+        jobs = sorted(self._finished, key=lambda each: each.index)
+        gpus = self._mix.gpus_per_node
+        return Record(sum(gpus), tuple(gpus), jobs, self._decisions, self._allocations)
+
+    def _at(self, instant_s: float, act: Callable[[], None]) -> None:
+        """Call a function at an instant."""
+        delay_s = max(0.0, instant_s - self._environment.now)
+        timeout = self._environment.timeout(delay_s)
+        assert timeout.callbacks is not None
+        timeout.callbacks.append(lambda _: act())
+
+    def _arrive(self, job: Job, index: int) -> None:
+        now_s = self._environment.now
+        self._wait(ActiveJob(job, index, now_s))
+        self._decide_soon()
+
+    def _wait(self, each: ActiveJob) -> None:
+        insort(self._waiting, each, key=lambda other: other.index)
+        self._waiting_gpus += each.job.num_gpus
+
+    def _decide_soon(self) -> None:
+        """Decide after all events of this instant, or at the beginning of the next round."""
+        now_s, round_s = self._environment.now, self._mix.round_s
+        instant_s = now_s if round_s is None else math.ceil(now_s / round_s * (1.0 - ROUNDING)) * round_s
+        if instant_s < self._decides_at_s:
+            self._decides_at_s = instant_s
+            self._at(instant_s, lambda: self._decide_if_due(instant_s))
+
+    def _decide_if_due(self, instant_s: float) -> None:
+        if self._decides_at_s == instant_s:
+            self._decides_at_s = math.inf
+            self._decide()
+
+    def _decide(self) -> None:
+        now_s = self._environment.now
+        for each, finish_s in self._done:
+            self._give_back(each, finish_s)
+        self._done.clear()
+        if not self._waiting and not self._running:
+            return
+        self._state, decision = self._policy.decide(self._state, self._view(now_s))
+        self._apply(decision.changes, now_s)
+        self._wake_again(now_s, decision.wake_s)
+
+    def _wake_again(self, now_s: float, wake_s: float | None) -> None:
+        """Plan the next decision that no event brings; it takes the place of the one that was planned before."""
+        self._wakes_at_s = now_s + self._mix.round_s if self._mix.round_s is not None else wake_s
+        if self._wakes_at_s is not None and self._wakes_at_s > now_s and (self._running or self._waiting):
+            self._at(self._wakes_at_s, partial(self._wake, self._wakes_at_s))
+
+    def _wake(self, planned_s: float) -> None:
+        if self._wakes_at_s == planned_s:
+            self._decide_soon()
+
+    def _apply(self, changes: Sequence[Change], now_s: float) -> None:
+        """Take the GPUs of all jobs that stop, then start the others."""
+        starting = [change.job for change in changes if not change.job.is_running]
+        for change in changes:
+            each = change.job
+            num_gpus = 0 if each.is_running else each.job.num_gpus
+            self._decisions.append(Decided(now_s, each.job.id, num_gpus, change.why))
+            if each.is_running:
+                self._free.give_back(each.placement)
+                self._allocations.append(Allocation(each.index, each.placement, each.granted_s, now_s))
+                each.stop(now_s)
+                del self._running[each.index]
+                self._wait(each)
+        for each in starting:
+            self._start(each, now_s)
+
+    def _start(self, each: ActiveJob, now_s: float) -> None:
+        """Give a waiting job its GPUs, and plan its finish and the services that its policy watches."""
+        placement = consolidated(self._free.by_node, each.job.num_gpus)
+        if placement is None:
+            message = (
+                f"{self._policy.name} starts job {each.job.id}: {each.job.num_gpus} GPUs of {self._free.total} free"
+            )
+            raise ValueError(message)
+        self._free.take(placement)
+        del self._waiting[bisect_left(self._waiting, each.index, key=lambda other: other.index)]
+        self._waiting_gpus -= each.job.num_gpus
+        self._running[each.index] = each
+        each.start(now_s, placement, self._mix.start_s if each.first_start_s is None else self._mix.resume_s)
+        self._at_version(each, each.finish_s(), lambda: self._finish(each))
+        attained = each.attained_gpu_s(now_s) * (1.0 + ROUNDING)
+        for limit in self._policy.watched_gpu_s:
+            if attained < limit:
+                self._at_version(each, each.instant_of_service(limit), self._decide_soon)
+
+    def _at_version(self, each: ActiveJob, instant_s: float, act: Callable[[], None]) -> None:
+        """Call a function at an instant, unless the job has started or stopped in between."""
+        version = each.version
+
+        def act_if_same() -> None:
+            if each.version == version:
+                act()
+
+        self._at(instant_s, act_if_same)
+
+    def _finish(self, each: ActiveJob) -> None:
+        """Note that a job is done; its GPUs are free at the decision that follows."""
+        each.version += 1
+        del self._running[each.index]
+        self._done.append((each, self._environment.now))
+        self._decide_soon()
+
+    def _give_back(self, each: ActiveJob, finish_s: float) -> None:
+        """Free the GPUs of a job that is done."""
+        now_s = self._environment.now
+        self._free.give_back(each.placement)
+        self._allocations.append(Allocation(each.index, each.placement, each.granted_s, now_s))
+        assert each.first_start_s is not None
+        self._finished.append(
+            FinishedJob(
+                job=each.job,
+                index=each.index,
+                first_start_s=each.first_start_s,
+                finish_s=finish_s,
+                held_s=each.held_s(finish_s),
+                service_gpu_s=each.attained_gpu_s(now_s),
+                useful_gpu_s=each.job.num_gpus * each.done_s(finish_s),
+                idle_gpu_s=each.job.num_gpus * (now_s - finish_s),
+                num_preemptions=each.num_preemptions,
+            )
+        )
+
+    def _view(self, now_s: float) -> View:
+        return View(
+            now_s=now_s,
+            waiting=self._waiting,
+            running=self._running,
+            free_gpus=self._free.total,
+            waiting_gpus=self._waiting_gpus,
+            capacity=self._capacity,
+        )

@@ -1,0 +1,106 @@
+"""Job mixes from file to report."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from scenarios.cli import main
+from scenarios.workloads.job_mix.cluster_chart import gpu_bars
+from scenarios.workloads.loading import load_scenario
+from tests.scenarios.refusing import refuse
+
+FILE = """\
+name: five jobs
+workload: job_mix
+cluster: {num_nodes: 1, devices_per_node: 4}
+jobs:
+  list:
+    - {id: one, arrival: 0 s, num_gpus: 2, duration: 100 s}
+    - {id: two, arrival: 10 s, num_gpus: 4, duration: 20 s}
+    - {id: three, arrival: 20 s, num_gpus: 1, duration: 30 s}
+policy: srtf
+"""
+
+
+@pytest.fixture
+def mix(tmp_path: Path) -> Path:
+    """Return a file with three jobs."""
+    path = tmp_path / "mix.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def answered(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    """Return what a command prints."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(args))
+    assert caught.value.code in (0, None)
+    return capsys.readouterr().out
+
+
+def test_a_mix_is_simulated_and_written(mix: Path, tmp_path: Path, capsys) -> None:
+    """The answers in JSON, and a page with the cluster over time."""
+    answered(capsys, str(mix), "--out", str(tmp_path / "out"))
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert [job["jct_s"] for job in found["jobs"]] == [120.0, 20.0, 40.0]
+    assert found["decisions"][1] == {
+        "at_s": 10.0, "job_id": "one", "num_gpus": 0, "why": "others come first: least remaining time",
+    }  # fmt: skip
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Cluster over time" in page
+    assert "Completion times" in page
+
+
+def test_policies_and_traces_are_swept(mix: Path, tmp_path: Path, capsys) -> None:
+    """A sweep over policies orders them by mean completion time; the jobs come from a CSV file."""
+    (tmp_path / "jobs.csv").write_text("job_id,arrival_s,num_gpus,duration_s\n1,0,2,100\n2,10,4,20\n3,20,1,30\n")
+    changed = mix.read_text().split("jobs:")[0] + "jobs: {trace: jobs.csv}\n"
+    mix.write_text(changed)
+    shown = json.loads(answered(capsys, "sweep", str(mix), "--set", "policy=fifo,srtf", "--jobs", "1", "--json"))
+    assert [(point["policy"], point["mean_jct_s"]) for point in shown["points"]] == [
+        ("srtf", 60.0), ("fifo", 340.0 / 3.0),
+    ]  # fmt: skip
+
+
+def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
+    """Each bar has GPUs of its own while it lasts, and all bars together the GPU-seconds of the allocations."""
+    scenario = load_scenario(mix, ["jobs={draw: {num_jobs: 60, load: 1.5}}", "cluster.num_nodes=3", "policy=las"])
+    record = scenario.workload.simulate(scenario).record
+    bars = gpu_bars(record.allocations, record.gpus_per_node)
+    by_gpu: dict[int, list[tuple[float, float]]] = {}
+    for held, first, count in bars:
+        for gpu in range(first, first + count):
+            by_gpu.setdefault(gpu, []).append((held.start_s, held.end_s))
+    for spans in by_gpu.values():
+        spans.sort()
+        assert all(before[1] <= after[0] for before, after in pairwise(spans))
+    drawn = sum((held.end_s - held.start_s) * count for held, _, count in bars)
+    assert drawn == pytest.approx(sum(job.service_gpu_s for job in record.jobs))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("policy=sfrt", "policy"),
+        ("cluster.devices_per_node=2", "job two needs 4 GPUs, where the cluster has 2"),
+        ("jobs={}", "the jobs have no form, or several"),
+        ("jobs={trace: missing.csv}", "there is no such file"),
+        ("costs={resume: 60 s}", "ends before a restart"),
+        ("thresholds=[20, 10]", "the thresholds of the queues do not rise"),
+        ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}, "
+         "{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}]}", "two jobs are called a"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_refused(mix: Path, tmp_path: Path, capsys, change: str, words: str) -> None:
+    """One message, with the key and a remedy."""
+    more = ("--set", "policy=las") if change.startswith("costs") else ()
+    assert words in refuse(capsys, tmp_path, str(mix), "--set", change, *more)
+
+
+def test_wrong_line_of_a_trace_is_named(mix: Path, tmp_path: Path, capsys) -> None:
+    """The message has the trace's line."""
+    (tmp_path / "jobs.csv").write_text("job_id,arrival_s,num_gpus,duration_s\n1,0,2,never\n")
+    mix.write_text(mix.read_text().split("jobs:")[0] + "jobs: {trace: jobs.csv}\n")
+    assert "jobs.csv:2: duration_s: 'never' is no number" in refuse(capsys, tmp_path, str(mix))

@@ -1,0 +1,98 @@
+"""Laws of every policy on random job mixes."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sim.jobs.generate import PhillyLike
+from sim.jobs.job import Job
+from sim.jobs.placement import consolidated
+from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
+from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
+from sim.jobs.policies.tiresias import Tiresias
+from sim.jobs.record import Record
+from sim.jobs.simulator import Mix, simulate_jobs
+
+POLICIES = (
+    FifoStrict(), FifoFitFirst(), ShortestJobFirst(), ShortestRemainingTime(), ShortestRemainingService(),
+    LeastAttainedService(7.0), Tiresias((20.0, 60.0)), Tiresias((20.0,), starvation=2.0),
+    Tiresias((50.0,), services_gpu_s=(3.0, 30.0, 90.0)),
+)  # fmt: skip
+NODES = (4, 4, 2)
+
+
+@st.composite
+def mixes(draw: st.DrawFn) -> Mix:
+    """Return jobs that fit on three nodes, with or without restarts and rounds."""
+    rows = draw(
+        st.lists(st.tuples(st.floats(0.0, 100.0), st.integers(1, 10), st.floats(0.1, 60.0)), min_size=1, max_size=12)
+    )
+    jobs = [Job(str(place), *row) for place, row in enumerate(rows)]
+    costs = draw(st.sampled_from([0.0, 3.0])), draw(st.sampled_from([0.0, 5.0]))
+    rounds = draw(st.sampled_from([None, 10.0]))
+    return Mix(jobs=jobs, gpus_per_node=NODES, start_s=costs[0], resume_s=costs[1], round_s=rounds)
+
+
+def most_held(record: Record) -> list[int]:
+    """Return the largest number of GPUs held at once on each node; zero-length allocations hold none."""
+    most = [0] * len(NODES)
+    for node in range(len(NODES)):
+        changes = sorted(
+            change
+            for held in record.allocations
+            for place, count in held.placement
+            if place == node and held.end_s > held.start_s
+            for change in ((held.start_s, 1, count), (held.end_s, 0, -count))
+        )
+        now = 0
+        for _, _, count in changes:
+            now += count
+            most[node] = max(most[node], now)
+    return most
+
+
+@settings(max_examples=40, deadline=None)
+@given(mix=mixes(), policy=st.sampled_from(POLICIES))
+def test_gpu_seconds_are_conserved(mix: Mix, policy: Tiresias) -> None:
+    """No job is lost; GPU-seconds held are those of progress, restarts and idle gangs; no node is overfull."""
+    record = simulate_jobs(mix, policy)
+    assert len(record.jobs) == len(mix.jobs)
+    held = sum((each.end_s - each.start_s) * count for each in record.allocations for _, count in each.placement)
+    parts = sum(job.useful_gpu_s + job.restart_gpu_s + job.idle_gpu_s for job in record.jobs)
+    assert held == pytest.approx(parts, rel=1e-9)
+    for job in record.jobs:
+        assert job.useful_gpu_s == pytest.approx(job.job.num_gpus * job.job.duration_s, rel=1e-9)
+        assert job.jct_s >= job.job.duration_s * (1.0 - 1e-9)
+        assert job.restart_gpu_s >= -1e-6
+        assert (job.idle_gpu_s == 0.0) or (mix.round_s is not None)
+    assert all(most <= has for most, has in zip(most_held(record), NODES, strict=True))
+    assert simulate_jobs(mix, policy) == record
+
+
+@settings(max_examples=20, deadline=None)
+@given(mix=mixes())
+def test_strict_fifo_starts_in_order_of_arrival(mix: Mix) -> None:
+    """No job overtakes another."""
+    starts = [job.first_start_s for job in simulate_jobs(mix, FifoStrict()).jobs]
+    assert starts == sorted(starts)
+
+
+@given(free=st.lists(st.integers(0, 8), min_size=1, max_size=6), num_gpus=st.integers(1, 40))
+def test_placement_takes_what_is_free_on_few_nodes(free: list[int], num_gpus: int) -> None:
+    """A placement holds as many GPUs as asked for, on as few nodes as possible, and exists if enough are free."""
+    placement = consolidated(free, num_gpus)
+    if placement is None:
+        assert sum(free) < num_gpus
+        return
+    assert sum(count for _, count in placement) == num_gpus
+    assert all(count <= free[node] for node, count in placement)
+    fewest = next(n for n in range(1, len(free) + 1) if sum(sorted(free)[-n:]) >= num_gpus)
+    assert len(placement) == fewest
+
+
+def test_drawn_jobs_offer_the_stated_load() -> None:
+    """Twenty thousand jobs, mean GPU-seconds over mean gap: near the load; another seed draws other jobs."""
+    jobs = PhillyLike(num_jobs=20_000, load=0.8).jobs(64, seed=3)
+    offered = sum(job.num_gpus * job.duration_s for job in jobs) / (64 * jobs[-1].arrival_s)
+    assert offered == pytest.approx(0.8, rel=0.12)
+    assert jobs != PhillyLike(num_jobs=20_000, load=0.8).jobs(64, seed=4)
