@@ -5,9 +5,9 @@ from typing import Any, Final
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.reading.documents.yaml_tree import Document, describe
 from scenarios.reading.schema.values import json_schema_of
+from scenarios.workloads.job_mix.workload import JobMix
 from scenarios.workloads.recommendation.workload import Recommendation
 from scenarios.workloads.service.workload import Service
-from scenarios.workloads.job_mix.workload import JobMix
 from scenarios.workloads.textbook.workload import TextbookSchedule
 from scenarios.workloads.training.workload import TrainingStep
 from scenarios.workloads.workload import Workload
