@@ -41,11 +41,11 @@ STEADY = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v")
 
 
 @st.composite
-def long_keys(draw: Any) -> dict[str, Any]:
-    """Draw the keys of a job with many micro-batches, of any schedule that suits the degrees."""
+def long_keys(draw: Any, most: int = 150) -> dict[str, Any]:
+    """Draw the keys of a job with up to ``most`` micro-batches, of any schedule that suits the degrees."""
     keys: dict[str, Any] = draw(dense_keys())
     pp = keys["pp"]
-    return keys | {"m": pp * draw(st.integers(24 // pp, 150 // pp))}
+    return keys | {"m": pp * draw(st.integers(24 // pp, most // pp))}
 
 
 def op_times(run: SimulatedRun) -> Iterator[tuple[int, str, Any, Any]]:
