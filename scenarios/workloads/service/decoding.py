@@ -3,7 +3,6 @@
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.service.schema import DecodingSection
-from sim.serving.decoding.acceptance import chain_lengths
 from sim.serving.decoding.drafts import DraftPrices, chain_decoding, tree_decoding
 from sim.serving.decoding.method import Decoding
 from sim.serving.decoding.tree import ranked_rates
@@ -15,10 +14,10 @@ def read_decoding(document: Document, section: DecodingSection, prices: DraftPri
         case "autoregressive":
             _refuse(document, section, ())
             return Decoding()
-        case "draft_model" | "prompt_lookup" | "lookahead":
+        case "draft_model" | "prompt_lookup":
             needed = ("acceptance", "draft_pass") if section.method == "draft_model" else ("acceptance",)
             _refuse(document, section, needed)
-            return chain_decoding(chain_lengths(section.acceptance or 0.0, section.drafted), section.draft_pass or 0.0)
+            return chain_decoding(section.acceptance or 0.0, section.drafted, section.draft_pass or 0.0)
         case name:
             _refuse(document, section, ("hit_rates",))
             table = [ranked_rates(first) for first in section.hit_rates]

@@ -99,9 +99,9 @@ class DecodingSection(Section):
     """How answers are decoded: one token at a time, or by verifying drafts."""
 
     method: Literal[
-        "autoregressive", "draft_model", "prompt_lookup", "lookahead", "medusa", "hydra", "clover", "clover2", "eagle"
+        "autoregressive", "draft_model", "prompt_lookup", "medusa", "hydra", "clover", "clover2", "eagle"
     ] = "autoregressive"
-    """`draft_model`, `prompt_lookup` and `lookahead` verify a chain of tokens, the others a tree."""
+    """`draft_model` and `prompt_lookup` verify a chain of tokens, the others a static tree."""
     drafted: Annotated[int, Field(ge=1, le=1024)] = 4
     """Tokens that a pass verifies beside the one that is sure: the length of the chain, or the nodes of the tree."""
     acceptance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None

@@ -1,8 +1,9 @@
-"""Drafting methods: the time of a draft on the target's own devices.
+"""Drafting methods: chains of tokens from a draft model or from the prompt, and trees from parts of the target model.
 
+The names of trees differ in the time of a draft alone: all verify a static tree, which follows from the hit rates.
 ``medusa``: heads beside each other on the last hidden state (Cai et al. 2024). ``hydra``: each head also sees the
 tokens before it (Ankner et al. 2024). ``clover``: a layer before the heads, and an attention cell from token to token
-(Xiao et al. 2024, Clover); ``clover2``: two such layers. ``eagle``: a layer for each depth (Li et al. 2024).
+(Xiao et al. 2024, Clover); ``clover2``: two such layers. ``eagle``: a layer for each depth (Li et al. 2024, EAGLE-1).
 """
 
 from collections.abc import Sequence
@@ -70,7 +71,19 @@ def tree_decoding(name: TreeDraftName, table: Table, num_nodes: int, prices: Dra
     )
 
 
-def chain_decoding(lengths: tuple[float, ...], pass_s: float) -> Decoding:
-    """Return a method that verifies a chain; each of its tokens takes a draft model's pass of ``pass_s`` seconds."""
-    drafting_s = (len(lengths) - 1) * pass_s
-    return Decoding(positions=len(lengths), lengths=lengths, draft_s=lambda _: drafting_s)
+def chain_lengths(acceptance: float, drafted: int) -> tuple[float, ...]:
+    """Return the probabilities that a step yields 1, 2, ... tokens, where each drafted token is accepted alike.
+
+    Leviathan et al. 2023, equation 1: their mean is (1 - a^(g+1)) / (1 - a) for g drafted tokens.
+    """
+    return (*((1.0 - acceptance) * acceptance**length for length in range(drafted)), acceptance**drafted)
+
+
+def chain_decoding(acceptance: float, drafted: int, pass_s: float) -> Decoding:
+    """Return a method that verifies a chain of drafted tokens, each from a draft model's pass of ``pass_s`` seconds.
+
+    ``acceptance``: the probability that a drafted token is accepted where those before it were.
+    """
+    return Decoding(
+        positions=1 + drafted, lengths=chain_lengths(acceptance, drafted), draft_s=lambda _: drafted * pass_s
+    )

@@ -31,11 +31,6 @@ class Decoding:
         """Return whether every step yields one token and drafts nothing."""
         return self.positions == 1 and len(self.lengths) == 1
 
-    @property
-    def mean(self) -> float:
-        """Return the expected tokens of a step."""
-        return float(np.arange(1, len(self.lengths) + 1) @ np.asarray(self.lengths))
-
     def drawn(self, seed: int, requests: Ints, steps: Ints) -> Ints:
         """Return how many tokens a step yields for each request at its own step number.
 

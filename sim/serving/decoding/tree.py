@@ -19,11 +19,6 @@ def path_probability(path: Path, table: Table) -> float:
     return prod(table[depth][rank] for depth, rank in enumerate(path))
 
 
-def expected_tokens(tree: Iterable[Path], table: Table) -> float:
-    """Return the expected tokens of a step: the one that is always right, and the accepted ones."""
-    return 1.0 + sum(path_probability(path, table) for path in tree)
-
-
 def length_probabilities(tree: Iterable[Path], table: Table) -> tuple[float, ...]:
     """Return the probabilities that a step yields 1, 2, ... tokens."""
     reached = [1.0]
@@ -50,11 +45,6 @@ def greedy_tree(table: Table, num_nodes: int) -> tuple[Path, ...]:
         for other in neighbours:
             heapq.heappush(heap, (-path_probability(other, table), other))
     return tuple(found)
-
-
-def chain(depth: int) -> tuple[Path, ...]:
-    """Return the tree of the best guesses alone."""
-    return tuple((0,) * length for length in range(1, depth + 1))
 
 
 def widths(tree: Iterable[Path]) -> tuple[int, ...]:

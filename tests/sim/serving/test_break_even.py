@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from costmodels.hardware import load_node
-from sim.serving.decoding.tree import expected_tokens, greedy_tree
+from sim.serving.decoding.tree import greedy_tree
 from sim.serving.model import ServedModel
 from tests.sim.serving.roofline import RooflineCost
-from tests.sim.serving.test_decoding import TABLE
+from tests.sim.serving.test_decoding import TABLE, expected_tokens
 
 LLAMA = ServedModel(
     num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=32, head_size=128, ffn_hidden_size=11008,
