@@ -46,16 +46,23 @@ def mix_of(document: Document, file: JobMixScenario) -> Mix:
         )
 
 
-def policy_of(document: Document, file: JobMixScenario) -> Policy:
+def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
     """Return the policy of a checked file. Raises ScenarioError for options with which jobs would never end."""
-    if file.policy == "las" and file.quantum <= file.costs.resume:
-        rule = f"a quantum of {file.quantum:g} s ends before a restart of {file.costs.resume:g} s, so no job would end"
-        raise ScenarioError(document.origin(("quantum",)), "quantum", rule, "write a longer quantum")
+    resume_s, key = file.costs.resume, "quantum" if file.round is None else "round"
+    turn_s = file.quantum if file.round is None else file.round
+    if file.policy == "las" and turn_s <= resume_s:
+        rule = f"a {key} of {turn_s:g} s ends before a restart of {resume_s:g} s, so no job would end"
+        raise ScenarioError(document.origin((key,)), key, rule, f"write a longer {key}")
     if not file.thresholds or any(after <= before for before, after in pairwise(file.thresholds)):
         rule, remedy = (
             "the thresholds of the queues do not rise",
             "write at least one number, each above the one before",
         )
+        raise ScenarioError(document.origin(("thresholds",)), "thresholds", rule, remedy)
+    most = max(job.num_gpus for job in mix.jobs)
+    if file.policy == "tiresias" and file.starvation and max(file.thresholds[0] / most, file.round or 0.0) <= resume_s:
+        rule = f"a promoted job of {most} GPUs falls before its restart of {resume_s:g} s ends, so it might never end"
+        remedy = f"write a first threshold above {most * resume_s:g}"
         raise ScenarioError(document.origin(("thresholds",)), "thresholds", rule, remedy)
     return _POLICIES[file.policy](file)
 

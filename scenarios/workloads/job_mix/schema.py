@@ -88,7 +88,7 @@ class JobMixScenario(ScenarioSection):
     thresholds: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field((57_600.0,), strict=False)
     """GPU-seconds of service at which a job of tiresias falls to the next queue, ascending."""
     starvation: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Waiting time per run time after which a job of tiresias goes back to the first queue; 0: never."""
+    """Waiting time per run time after which a fallen job of tiresias goes back to the first queue; 0: never."""
     past_services: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field((), strict=False)
     """GPU-seconds of past jobs: tiresias then orders its first queue by the Gittins index (Tiresias-G)."""
     costs: CostsSection = CostsSection()

@@ -38,6 +38,7 @@ class JobMix(Workload[MixScenario]):
     def read(self, document: Document, overrides: tuple[str, ...]) -> MixScenario:
         """Return the scenario of a document."""
         file = check_document(document, JobMixScenario)
+        mix = mix_of(document, file)
         return MixScenario(
             name=file.name,
             seed=file.seed,
@@ -46,8 +47,8 @@ class JobMix(Workload[MixScenario]):
             workload=self,
             document=document,
             as_read=document,
-            mix=mix_of(document, file),
-            policy=policy_of(document, file),
+            mix=mix,
+            policy=policy_of(document, file, mix),
         )
 
     def simulate(

@@ -1,9 +1,11 @@
 """Tiresias (Gu et al., NSDI 2019): queues by attained service, so that no job's duration need be known.
 
-A job begins in the first queue. When its GPUs times seconds reach a queue's threshold, it falls to the end of the next.
-Inside a queue, Tiresias-L goes by arrival; Tiresias-G by the Gittins index of the services of past jobs.
+A job begins in the first queue. When its GPUs times seconds reach a queue's threshold, it falls to the next. Inside a
+queue, Tiresias-L goes by arrival; Tiresias-G orders the first queue by the Gittins index of the services of past jobs.
+A job of a lower queue that waits too long is promoted: it goes to the first queue, and its service counts from zero.
 """
 
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.jobs.active import ActiveJob
-from sim.jobs.policy import Decision, View, first_gangs
+from sim.jobs.policy import Change, Decision, View, first_gangs
 
 ROUNDING: float = 1e-9
 """Relative error of a service that was added up over several placements."""
@@ -35,7 +37,8 @@ def gittins_index(services_gpu_s: Sequence[float], attained_gpu_s: float) -> flo
 class Tiresias:
     """Queues with thresholds in attained GPU-seconds.
 
-    ``starvation``: a job that waited this many times its run time goes back to the first queue; 0: never.
+    ``starvation``: a job below the first queue goes back to it once it has waited, since its last stop, this many times
+    as long as it ran since its arrival or its last promotion; 0: never.
     ``services_gpu_s``: services of past jobs, which order the first queue by their Gittins index; empty: by arrival.
     """
 
@@ -58,7 +61,7 @@ class Tiresias:
         state = self._promoted(state, view)
         now_s = view.now_s
         changes = first_gangs(view, lambda each: self._rank(each, state.get(each.index, 0.0), now_s), "first queue")
-        return state, Decision(changes, self._wake_s(state, view) if self.starvation else None)
+        return state, Decision(changes, self._wake_s(state, view, changes) if self.starvation else None)
 
     def queue(self, each: ActiveJob, forgiven_gpu_s: float, now_s: float) -> int:
         """Return the index of a job's queue."""
@@ -73,29 +76,39 @@ class Tiresias:
         return queue, -gittins_index(self.services_gpu_s, each.attained_gpu_s(now_s)), each.index
 
     def _promoted(self, state: Mapping[int, float], view: View) -> Mapping[int, float]:
+        """Return the forgiven services after all promotions that are due."""
         if not self.starvation:
             return state
         now_s = view.now_s
         starved = {
             each.index: each.attained_gpu_s(now_s)
             for each in view.waiting
-            if each.first_start_s is not None
-            and now_s - each.waiting_since_s >= self.starvation * each.held_s(now_s) * (1.0 - ROUNDING)
+            if self._rises_at_s(each, state.get(each.index, 0.0), now_s) <= now_s
         }
         active = view.running.keys() | {each.index for each in view.waiting}
         return {index: value for index, value in (dict(state) | starved).items() if index in active}
 
-    def _wake_s(self, state: Mapping[int, float], view: View) -> float | None:
-        """Return the next instant at which a running job falls, or a waiting one is promoted."""
-        now_s = view.now_s
-        falls = (
-            each.instant_of_service(limit + state.get(each.index, 0.0))
-            for each in view.running.values()
-            for limit in self.thresholds_gpu_s
-        )
-        rises = (
-            each.waiting_since_s + self.starvation * each.held_s(now_s)
-            for each in view.waiting
-            if each.first_start_s is not None
-        )
-        return min((instant for instant in (*falls, *rises) if instant > now_s), default=None)
+    def _rises_at_s(self, each: ActiveJob, forgiven_gpu_s: float, now_s: float) -> float:
+        """Return the instant at which a job that waits, or stops now, is promoted; infinite in the first queue."""
+        if not self.queue(each, forgiven_gpu_s, now_s):
+            return math.inf
+        since_s = now_s if each.is_running else each.waiting_since_s
+        return since_s + self.starvation * (each.held_s(now_s) - forgiven_gpu_s / each.job.num_gpus)
+
+    def _falls_at_s(self, each: ActiveJob, forgiven_gpu_s: float, now_s: float) -> float:
+        """Return the instant at which a job that runs, or starts now, falls; infinite in the last queue."""
+        queue = self.queue(each, forgiven_gpu_s, now_s)
+        if queue == len(self.thresholds_gpu_s):
+            return math.inf
+        lacking_gpu_s = self.thresholds_gpu_s[queue] + forgiven_gpu_s - each.attained_gpu_s(now_s)
+        return now_s + lacking_gpu_s / each.job.num_gpus
+
+    def _wake_s(self, state: Mapping[int, float], view: View, changes: Sequence[Change]) -> float | None:
+        """Return the next instant at which a job falls or is promoted once the changes have been made."""
+        changed = {change.job.index for change in changes}
+        instants = []
+        for each in (*view.waiting, *view.running.values()):
+            runs = each.is_running != (each.index in changed)
+            next_s = self._falls_at_s if runs else self._rises_at_s
+            instants.append(next_s(each, state.get(each.index, 0.0), view.now_s))
+        return min((instant for instant in instants if view.now_s < instant < math.inf), default=None)

@@ -87,7 +87,9 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
         ("cluster.devices_per_node=2", "job two needs 4 GPUs, where the cluster has 2"),
         ("jobs={}", "the jobs have no form, or several"),
         ("jobs={trace: missing.csv}", "there is no such file"),
-        ("costs={resume: 60 s}", "ends before a restart"),
+        ("policy=las; costs={resume: 60 s}", "a quantum of 60 s ends before a restart of 60 s"),
+        ("policy=las; costs={resume: 60 s}; round=50 s; quantum=90 s", "a round of 50 s ends before a restart of 60 s"),
+        ("policy=tiresias; starvation=1.0; thresholds=[240.0]; costs={resume: 60 s}", "a promoted job of 4 GPUs falls"),
         ("thresholds=[20, 10]", "the thresholds of the queues do not rise"),
         ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}, "
          "{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}]}", "two jobs are called a"),
@@ -95,8 +97,8 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
 )  # fmt: skip
 def test_mistakes_are_refused(mix: Path, tmp_path: Path, capsys, change: str, words: str) -> None:
     """One message, with the key and a remedy."""
-    more = ("--set", "policy=las") if change.startswith("costs") else ()
-    assert words in refuse(capsys, tmp_path, str(mix), "--set", change, *more)
+    changes = [word for each in change.split("; ") for word in ("--set", each)]
+    assert words in refuse(capsys, tmp_path, str(mix), *changes)
 
 
 def test_wrong_line_of_a_trace_is_named(mix: Path, tmp_path: Path, capsys) -> None:

@@ -2,13 +2,14 @@
 
 import pytest
 
+from sim.jobs.active import ActiveJob
 from sim.jobs.errors import JobsError
 from sim.jobs.job import Job
 from sim.jobs.metrics import measure
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
 from sim.jobs.policies.tiresias import Tiresias, gittins_index
-from sim.jobs.policy import Policy
+from sim.jobs.policy import Policy, View
 from sim.jobs.simulator import Mix, simulate_jobs
 
 JOBS = (
@@ -86,11 +87,31 @@ def test_arrivals_do_not_shorten_the_quantum() -> None:
 
 
 def test_starved_jobs_return_to_the_first_queue() -> None:
-    """A fallen job waits for as long as it ran, and then comes before younger jobs; without promotion it ends last."""
+    """A fallen job runs at 20 s and 40 s, after it waited for as long as it ran; without promotion it ends last."""
     jobs = [Job("old", 0.0, 1, 30.0), *(Job(f"{place}", 5.0, 1, 10.0) for place in range(4))]
     mix = Mix(jobs=jobs, gpus_per_node=(1,))
     ends = [simulate_jobs(mix, Tiresias((10.0,), starvation)).jobs[0].finish_s for starvation in (0.0, 1.0)]
-    assert ends == [70.0, 40.0]
+    assert ends == [70.0, 50.0]
+
+
+def test_promotion_counts_run_time_anew() -> None:
+    """Thresholds of 60 s, knob 0.5: each fallen job waits 30 s, and later promotions come no later than the first."""
+    jobs = [Job("a", 0.0, 1, 200.0), Job("b", 10.0, 1, 200.0)]
+    record = simulate_jobs(Mix(jobs=jobs, gpus_per_node=(1,)), Tiresias((60.0,), starvation=0.5))
+    starts = [(made.at_s, made.job_id) for made in record.decisions if made.num_gpus]
+    assert starts == [(0, "a"), (60, "b"), (90, "a"), (150, "b"), (180, "a"), (240, "b"), (270, "a"), (290, "b")]
+    assert [job.finish_s for job in record.jobs] == [290.0, 400.0]
+
+
+def test_waiting_job_of_the_first_queue_keeps_its_service() -> None:
+    """Only fallen jobs are promoted, however long a job of the first queue waits."""
+    kept, fallen = (ActiveJob(Job(name, 0.0, 1, 100.0), index, 0.0) for index, name in enumerate(("kept", "fallen")))
+    for each, ran_s in ((kept, 30.0), (fallen, 60.0)):
+        each.start(0.0, ((0, 1),), 0.0)
+        each.stop(ran_s)
+    view = View(now_s=1000.0, waiting=[kept, fallen], running={}, free_gpus=0, waiting_gpus=2, capacity=1)
+    forgiven_gpu_s, _ = Tiresias((60.0,), starvation=1.0).decide({}, view)
+    assert forgiven_gpu_s == {1: 60.0}
 
 
 def test_gittins_index_of_three_services() -> None:
