@@ -16,19 +16,22 @@ class Records:
     """A row of each array per request. Times are seconds; an instant that never came is NaN.
 
     ``started_s``: its first tokens were computed; ``first_s``, ``finish_s``: its first and last token came. Seconds
-    that it waited: ``preempted_s`` from a preemption until it was computed again, ``stalled_s`` in the batch while
-    only prompts of others were computed. ``emitted``: tokens; ``steps``: decoding iterations; ``cached``: tokens of
-    the prompt that were not computed, since another request had left them there.
+    that it waited: ``preempted_s`` without its memory, from each loss until its tokens began to be computed again;
+    ``stalled_s`` in the batch while only prompts of others were computed. ``lost_at_s``: the instant of a loss that it
+    still waits for. ``emitted``: tokens; ``steps``: decoding iterations, which gave ``decoded`` of them; ``cached``:
+    tokens of the prompt that were not computed, since another request had left them there.
     """
 
     num_requests: int
     started_s: Floats = field(init=False)
     first_s: Floats = field(init=False)
     finish_s: Floats = field(init=False)
+    lost_at_s: Floats = field(init=False)
     preempted_s: Floats = field(init=False)
     stalled_s: Floats = field(init=False)
     emitted: Ints = field(init=False)
     steps: Ints = field(init=False)
+    decoded: Ints = field(init=False)
     cached: Ints = field(init=False)
     preemptions: Ints = field(init=False)
     replica: Ints = field(init=False)
@@ -36,13 +39,32 @@ class Records:
     cancelled: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("started_s", "first_s", "finish_s"):
+        for name in ("started_s", "first_s", "finish_s", "lost_at_s"):
             setattr(self, name, np.full(self.num_requests, np.nan))
         for name in ("preempted_s", "stalled_s"):
             setattr(self, name, np.zeros(self.num_requests))
-        for name in ("emitted", "steps", "cached", "preemptions", "replica"):
+        for name in ("emitted", "steps", "decoded", "cached", "preemptions", "replica"):
             setattr(self, name, np.zeros(self.num_requests, dtype=np.int64))
         self.refused, self.cancelled = np.zeros((2, self.num_requests), dtype=bool)
+
+    def lose_memory(self, request: int, now_s: float) -> None:
+        """Note that an answered request lost its memory; it waits from its first loss on."""
+        if self.emitted[request] and np.isnan(self.lost_at_s[request]):
+            self.lost_at_s[request] = now_s
+
+    def start(self, request: int, num_cached: int, now_s: float) -> None:
+        """Note that tokens of a request are computed, for the first time or again."""
+        if np.isnan(self.started_s[request]):
+            self.started_s[request], self.cached[request] = now_s, num_cached
+        if not np.isnan(self.lost_at_s[request]):
+            self.preempted_s[request] += now_s - self.lost_at_s[request]
+            self.lost_at_s[request] = np.nan
+
+    def decode(self, requests: Ints, num_steps: int, num_tokens: Ints | int) -> None:
+        """Add the tokens of so many decoding iterations to each of some requests."""
+        self.steps[requests] += num_steps
+        self.decoded[requests] += num_tokens
+        self.emitted[requests] += num_tokens
 
     @property
     def finished(self) -> NDArray[np.bool_]:

@@ -38,7 +38,6 @@ class Pending:
     computed: int = 0
     blocks: int = 0
     used: int = 0
-    preempted_at_s: float = -1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +86,7 @@ class Replica:
             records.refused[request] = True
             self.setup.finished(request)
             return
-        emitted = int(records.emitted[request])
-        since_s = self.world.now if emitted else -1.0
-        self.waiting.append(Pending(request, prompt + emitted, self._pieces_of(request), preempted_at_s=since_s))
+        self.waiting.append(Pending(request, prompt + int(records.emitted[request]), self._pieces_of(request)))
         self._wake()
 
     def cancel(self, request: int) -> None:
@@ -101,10 +98,15 @@ class Replica:
         self._shorten()
 
     def fail(self) -> list[int]:
-        """Stop at once and lose all memory; emitted tokens stay. Returns the unfinished requests, in order."""
-        if self.is_busy and self.decodes and len(self.ends_s) > 1:
-            self.setup.records.emitted[self.rows.ids] += self._done()
+        """Stop at once and lose all memory; emitted tokens stay. Returns the unfinished requests, in order.
+
+        Iterations that end at this instant have ended; what is done of the one in progress is lost.
+        """
+        if self.is_busy:
+            self._break_off()
         lost = self.rows.ids.tolist() + [pending.request for pending in self.waiting]
+        for request in lost:
+            self.setup.records.lose_memory(request, self.world.now)
         self._drop(np.ones(len(self.rows), dtype=bool))
         self._release_all()
         self.waiting.clear()
@@ -113,6 +115,18 @@ class Replica:
         self.version += 1
         self.is_busy = self.is_up = False
         return sorted(lost)
+
+    def _break_off(self) -> None:
+        """End a run of iterations at this instant: keep those that have ended, and count the time of the last."""
+        done, span_s = self._done(), self.world.now - self.started_s
+        if done == len(self.ends_s):
+            self._complete()
+            return
+        self.busy_s += span_s
+        if self.decodes and done:
+            self.setup.records.decode(self.rows.ids, done, done)
+        elif not self.decodes and len(self.rows):
+            self.stall_s += span_s
 
     def _done(self) -> int:
         """Return the iterations of the run that have ended."""
@@ -220,8 +234,8 @@ class Replica:
         total = int(self.setup.requests.prompt_tokens[request] + records.emitted[request])
         self._drop(np.arange(last + 1) == last)
         records.preemptions[request] += 1
-        again = Pending(request, total, self._pieces_of(request), preempted_at_s=self.world.now)
-        self.waiting.appendleft(again)
+        records.lose_memory(request, self.world.now)
+        self.waiting.appendleft(Pending(request, total, self._pieces_of(request)))
 
     # --- the queue -------------------------------------------------------------------------------------------
 
@@ -266,13 +280,7 @@ class Replica:
                 pending.used = pending.computed // size
                 self.pool.use(pending.pieces[: pending.used])
         for pending, share in admitted:
-            request = pending.request
-            if np.isnan(records.started_s[request]):
-                records.started_s[request] = self.world.now
-                records.cached[request] = pending.computed
-            if pending.preempted_at_s >= 0.0:
-                records.preempted_s[request] += self.world.now - pending.preempted_at_s
-                pending.preempted_at_s = -1.0
+            records.start(pending.request, pending.computed, self.world.now)
             private = -((pending.used * size - pending.computed - share) // self.pool.block_tokens)
             self.pool.take(private - pending.blocks)
             pending.blocks = private
@@ -286,6 +294,8 @@ class Replica:
 
     def _release(self, pending: Pending) -> None:
         """Free the blocks of a prompt, which is then computed from its beginning."""
+        if pending.computed:
+            self.setup.records.lose_memory(pending.request, self.world.now)
         self.pool.give_back(pending.blocks)
         self.pool.leave(pending.pieces[: pending.used])
         pending.computed = pending.blocks = pending.used = 0
@@ -307,6 +317,11 @@ class Replica:
     # --- the end of an iteration -----------------------------------------------------------------------------
 
     def _end(self) -> None:
+        self._complete()
+        self._begin()
+
+    def _complete(self) -> None:
+        """Count what the iterations that have just ended computed."""
         count, span_s = len(self.ends_s), float(self.ends_s[-1])
         self.busy_s += span_s
         if self.decodes:
@@ -318,7 +333,6 @@ class Replica:
             if pending.computed == pending.total:
                 self._join(pending)
         self.chunks = []
-        self._begin()
 
     def _emit(self, count: int) -> None:
         """Add the tokens of iterations to the rows, and let those go that have all of theirs."""
@@ -327,8 +341,7 @@ class Replica:
             emitted: NDArray[np.int64] = np.full(len(rows), count, dtype=np.int64)
         else:
             emitted = np.minimum(decoding.drawn(self.setup.seed, rows.ids, records.steps[rows.ids]), rows.left)
-        records.steps[rows.ids] += count
-        records.emitted[rows.ids] += emitted
+        records.decode(rows.ids, count, emitted)
         rows.held = rows.held + emitted
         rows.left = rows.left - emitted
         done = rows.left == 0

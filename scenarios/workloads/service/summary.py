@@ -97,7 +97,7 @@ def summarise(scenario: ServiceScenario, served: Served) -> ServiceSummary:
         tpot_s=_spread(tpot_s[finished]),
         latency_s=_spread(latency_s[finished]),
         waits_s=_waits(served),
-        tokens_per_step=(int(records.emitted.sum()) - int((records.emitted > 0).sum())) / steps if steps else 1.0,
+        tokens_per_step=int(records.decoded.sum()) / steps if steps else 1.0,
         preemptions=int(records.preemptions.sum()),
         kv_blocks=served.spec.num_blocks,
         kv_peak_fraction=max(pool.peak / pool.total for pool in pools),

@@ -70,6 +70,28 @@ def test_latest_request_is_preempted_when_blocks_run_out() -> None:
     assert found.records.preempted_s[1] > 0.0
 
 
+def test_only_decoding_steps_count_as_steps() -> None:
+    """A step of plain decoding yields one token, also where a preempted prompt yields one more when it is computed."""
+    found = served(requests_of((0.0, 7, 5), (1.0, 8, 4)), num_blocks=5, block_tokens=4).records
+    assert found.decoded.tolist() == found.steps.tolist()
+    assert (found.emitted - found.decoded).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("at_s", "emitted_before", "finish_s"),
+    [(56.0, 2, 67 + 15.1), (57.0, 3, 57.0), (35.0, 1, 46 + 15.05 + 21), (15.0, 1, 26 + 15.05 + 21)],
+)
+def test_iteration_that_ends_when_its_replica_fails_has_ended(
+    at_s: float, emitted_before: int, finish_s: float
+) -> None:
+    """A prompt until 15, tokens at 36 and 57; up again 11 s after the failure, with prompt and answer to compute."""
+    found = served(requests_of((0.0, 100, 3)), failures=(Failure(replica=0, at_s=at_s, lasts_s=11.0),))
+    assert found.records.finish_s.tolist() == pytest.approx([finish_s])
+    assert found.records.emitted.tolist() == [3]
+    assert found.records.preempted_s.tolist() == [0.0 if emitted_before == 3 else 11.0]
+    assert found.replicas[0].busy_s == pytest.approx(finish_s - (0.0 if emitted_before == 3 else 11.0))
+
+
 def test_chunks_fill_what_decoding_leaves_of_the_budget() -> None:
     """A long prompt is computed in chunks while another sequence goes on, and nobody stalls."""
     requests = requests_of((0.0, 8, 20), (20.0, 64, 2))
