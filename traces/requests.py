@@ -23,10 +23,11 @@ MOST_TOKENS: Final = 10_000_000
 MOONCAKE_BLOCK_TOKENS: Final = 512
 _LONGEST_LINE: Final = 4_000_000
 _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
-    "arrival": ("timestamp", "arrival_s"),
-    "prompt": ("contexttokens", "prompt_tokens", "num_prefill_tokens"),
-    "output": ("generatedtokens", "output_tokens", "num_decode_tokens"),
+    "arrival": ("TIMESTAMP", "arrival_s"),
+    "prompt": ("ContextTokens", "prompt_tokens", "num_prefill_tokens"),
+    "output": ("GeneratedTokens", "output_tokens", "num_decode_tokens"),
 }
+"""Names of each column, the first of them Azure's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +77,13 @@ def _bounded(path: Path, rows: Iterator[_Row]) -> list[_Row]:
 
 def _from_csv(path: Path, file: TextIO) -> Iterator[_Row]:
     reader = csv.reader(file)
-    heads = [head.strip().lower() for head in next(reader, [])]
+    heads = [head.strip() for head in next(reader, [])]
+    lowered = [head.lower() for head in heads]
     places = {}
     for what, names in _NAMES.items():
-        place = next((heads.index(name) for name in names if name in heads), None)
+        place = next((lowered.index(name.lower()) for name in names if name.lower() in lowered), None)
         if place is None:
-            raise TraceError(str(path), f"there is no column {names[0]}", _remedy(path), line=1, key=names[0])
+            raise TraceError(str(path), f"there is no column {' or '.join(names)}", _remedy(path), line=1)
         places[what] = place
     for row in reader:
         if not row:
@@ -89,12 +91,14 @@ def _from_csv(path: Path, file: TextIO) -> Iterator[_Row]:
         if len(row) <= max(places.values()):
             rule = f"the row has {len(row)} cells, and the head {len(heads)}"
             raise TraceError(str(path), rule, "write a cell per column", line=reader.line_num)
-        arrival_s = _instant(path, row[places["arrival"]], reader.line_num)
-        prompt, output = (_count(path, row[places[what]], reader.line_num, what) for what in ("prompt", "output"))
+        arrival_s = _instant(path, row[places["arrival"]], reader.line_num, heads[places["arrival"]])
+        prompt, output = (
+            _count(path, row[places[what]], reader.line_num, heads[places[what]]) for what in ("prompt", "output")
+        )
         yield arrival_s, prompt, output, ()
 
 
-def _instant(path: Path, text: str, line: int) -> float:
+def _instant(path: Path, text: str, line: int, key: str) -> float:
     """Return an instant in seconds: a number, or a date with a time of day."""
     try:
         found = float(text)
@@ -103,9 +107,9 @@ def _instant(path: Path, text: str, line: int) -> float:
             found = datetime.fromisoformat(_shortened(text.strip())).timestamp()
         except ValueError:
             rule = f"{text[:40]!r} is neither a number of seconds nor a date and time"
-            raise TraceError(str(path), rule, "write 12.5, or 2023-11-16 18:15:46.68", line=line) from None
+            raise TraceError(str(path), rule, "write 12.5, or 2023-11-16 18:15:46.68", line=line, key=key) from None
     if not 0.0 <= found < 1e13:
-        raise TraceError(str(path), f"{text[:40]!r} is no instant", "write seconds from 0", line=line)
+        raise TraceError(str(path), f"{text[:40]!r} is no instant from 0", "write seconds", line=line, key=key)
     return found
 
 
@@ -121,7 +125,9 @@ def _count(path: Path, value: object, line: int, key: str) -> int:
     text = str(value).strip()
     if isinstance(value, bool) or not text.isascii() or not text.isdigit() or not 1 <= int(text[:12]) <= MOST_TOKENS:
         rule = f"{text[:40]!r} is not a number of tokens from 1 to {MOST_TOKENS:,}"
-        raise TraceError(str(path), rule, "write a whole number", line=line, key=key)
+        raise TraceError(
+            str(path), rule, "write a whole number of tokens, or leave the request out", line=line, key=key
+        )
     return int(text)
 
 
@@ -141,10 +147,19 @@ def _from_json(path: Path, file: TextIO) -> Iterator[_Row]:
 def _of_entry(path: Path, entry: Any, line: int) -> _Row:
     keys = ("timestamp", "input_length", "output_length")
     if not isinstance(entry, dict) or any(key not in entry for key in keys):
-        raise TraceError(str(path), f"a request needs {', '.join(keys)}", _remedy(path), line=line)
+        raise TraceError(str(path), f"a request needs the keys {', '.join(keys)}", _remedy(path), line=line)
     key, names = "hash_ids", entry.get("hash_ids", [])
     if not isinstance(names, list) or not all(type(name) is int for name in names):
-        raise TraceError(str(path), f"{key} must be a list of whole numbers", _remedy(path), line=line, key=key)
-    arrival_s = _instant(path, str(entry["timestamp"]), line) / 1e3
+        raise TraceError(
+            str(path), "this is no list of whole numbers", "write [0, 1, 2], or leave it out", line=line, key=key
+        )
+    arrival_s = _milliseconds(path, entry["timestamp"], line) / 1e3
     prompt, output = (_count(path, entry[key], line, key) for key in keys[1:])
     return arrival_s, prompt, output, tuple(names)
+
+
+def _milliseconds(path: Path, value: object, line: int) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value < 1e16:
+        rule = f"{str(value)[:40]!r} is no number of milliseconds from 0"
+        raise TraceError(str(path), rule, "write 27482", line=line, key="timestamp")
+    return float(value)

@@ -17,5 +17,7 @@ def num_blocks(
     if left < block_bytes:
         taken = f"weights of {weight_bytes / 1e9:.1f} GB and activations of {activation_bytes / 1e9:.1f} GB"
         rule = f"{taken} leave no room for keys and values in {device_bytes * memory_fraction / 1e9:.1f} GB"
-        raise ServingError("service.tensor_degree", rule, "write a larger tensor_degree")
+        raise ServingError(
+            "service.tensor_degree", rule, "write a larger tensor_degree, a larger memory_fraction, or precision: fp8"
+        )
     return left // block_bytes

@@ -41,13 +41,14 @@ def test_mooncake_trace_is_read_in_order_of_arrival(tmp_path: Path) -> None:
     ("name", "text", "line", "said"),
     [
         ("a.csv", AZURE + "soon,1,1\n", 4, "'soon' is neither a number of seconds nor a date"),
-        ("a.csv", AZURE + "2023-11-16 18:16:00,0,1\n", 4, "'0' is not a number of tokens"),
+        ("a.csv", AZURE + "2023-11-16 18:16:00,0,1\n", 4, "ContextTokens: '0' is not a number of tokens"),
         ("a.csv", AZURE + "2023-11-16 18:16:00,3\n", 4, "the row has 2 cells"),
-        ("a.csv", "TIMESTAMP,Context\n", 1, "there is no column contexttokens"),
+        ("a.csv", "TIMESTAMP,Context\n", 1, "there is no column ContextTokens or prompt_tokens"),
         ("a.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n", 0, "the file has no requests"),
+        ("a.jsonl", MOONCAKE.replace('"timestamp": 0', '"timestamp": "0"'), 2, "'0' is no number of milliseconds"),
         ("a.jsonl", MOONCAKE + "{\n", 3, "this is not JSON"),
-        ("a.jsonl", MOONCAKE + '{"timestamp": 1}\n', 3, "a request needs timestamp"),
-        ("a.jsonl", MOONCAKE.replace("[0, 7]", '["x"]'), 2, "hash_ids must be a list"),
+        ("a.jsonl", MOONCAKE + '{"timestamp": 1}\n', 3, "a request needs the keys timestamp"),
+        ("a.jsonl", MOONCAKE.replace("[0, 7]", '["x"]'), 2, "hash_ids: this is no list of whole numbers"),
     ],
 )
 def test_errors_name_the_line(tmp_path: Path, name: str, text: str, line: int, said: str) -> None:

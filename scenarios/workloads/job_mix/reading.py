@@ -54,10 +54,8 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
         rule = f"a {key} of {turn_s:g} s ends before a restart of {resume_s:g} s, so no job would end"
         raise ScenarioError(document.origin((key,)), key, rule, f"write a longer {key}")
     if not file.thresholds or any(after <= before for before, after in pairwise(file.thresholds)):
-        rule, remedy = (
-            "the thresholds of the queues do not rise",
-            "write at least one number, each above the one before",
-        )
+        rule = "the thresholds of the queues do not rise" if file.thresholds else "there is no threshold"
+        remedy = "write at least one number, each above the one before"
         raise ScenarioError(document.origin(("thresholds",)), "thresholds", rule, remedy)
     most = max(job.num_gpus for job in mix.jobs)
     if file.policy == "tiresias" and file.starvation and max(file.thresholds[0] / most, file.round or 0.0) <= resume_s:

@@ -66,6 +66,14 @@ def test_impossible_services_are_refused(service: Path, change: str, key: str, s
     assert caught.value.key == key
 
 
+def test_wrong_line_of_a_trace_is_named_with_one_remedy(service: Path) -> None:
+    """The message has the trace's line and column, and says once what to write."""
+    (service.parent / "a.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0,12,none\n")
+    with pytest.raises(ScenarioError, match=r"a.csv:2: GeneratedTokens: 'none' is not a number") as caught:
+        load_scenario(service, [f"requests={{trace: {service.parent / 'a.csv'}}}"])
+    assert str(caught.value).count("write a whole number") == 1
+
+
 def test_speculation_pays_at_small_batches_alone(service: Path) -> None:
     """A tree makes tokens faster for one sequence, and slower for a full batch; tokens per step are as expected."""
     tree = "decoding={method: medusa, drafted: 25, hit_rates: [0.6, 0.45, 0.35, 0.28, 0.22]}"
