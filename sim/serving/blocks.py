@@ -79,6 +79,11 @@ class BlockPool:
                 del self.users[name]
                 self.unused[name] = None
 
+    def forget(self) -> None:
+        """Free all pieces that nobody uses."""
+        self.free += len(self.unused) * self.blocks_per_piece
+        self.unused.clear()
+
     def _holds(self, name: int) -> bool:
         return name in self.users or name in self.unused
 

@@ -1,10 +1,9 @@
-"""One replica of a service: a queue, a batch, blocks of memory, and a clock of iterations on SimPy.
+"""One replica of a service: prompts that wait, rows that decode, and a clock of iterations on SimPy.
 
 Iterations that only decode, with the same rows, are one event: their times follow from the growing context. A request
 that comes meanwhile ends the run after the iteration in progress, if it could be let in.
 """
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -17,27 +16,12 @@ from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
 from sim.serving.cost import Chunk, IterationCost
 from sim.serving.decoding.method import Decoding
+from sim.serving.prompts import Pending, Prompts
 from sim.serving.records import Records
 from sim.serving.requests import Requests
 from sim.serving.rows import Rows
 
 _LONGEST_RUN: Final = 512
-
-
-@dataclass(slots=True)
-class Pending:
-    """A prompt in the queue; after a preemption the prompt and the tokens that were emitted.
-
-    ``total``: tokens to compute; ``computed``: those that are done or were found in memory. ``blocks``: private blocks
-    held; ``pieces``: the names of its whole shared pieces; the first ``used`` of these are in use.
-    """
-
-    request: int
-    total: int
-    pieces: tuple[int, ...]
-    computed: int = 0
-    blocks: int = 0
-    used: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +42,7 @@ class Replica:
 
     def __init__(self, index: int, world: simpy.Environment, setup: Setup, pool: BlockPool) -> None:
         self.index, self.world, self.setup, self.pool = index, world, setup, pool
-        self.waiting: deque[Pending] = deque()
+        self.waiting = Prompts(setup.requests, setup.records, pool)
         self.rows = Rows()
         self.pieces: dict[int, tuple[int, ...]] = {}
         self.chunks: list[tuple[Pending, int]] = []
@@ -74,27 +58,26 @@ class Replica:
 
     def known_pieces(self, request: int) -> int:
         """Return how many first pieces of a request's prompt are in memory."""
-        return self.pool.known(self._pieces_of(request))
+        return self.pool.known(self.waiting.pieces_of(request))
 
     def accept(self, request: int) -> None:
         """Put a request into the queue. One that could never fit is refused."""
         records, requests = self.setup.records, self.setup.requests
         records.replica[request] = self.index
-        prompt, output = int(requests.prompt_tokens[request]), int(requests.output_tokens[request])
-        most = prompt + output - 1 + self.setup.decoding.positions
+        most = (
+            int(requests.prompt_tokens[request] + requests.output_tokens[request]) - 1 + self.setup.decoding.positions
+        )
         if -(-most // self.pool.block_tokens) > self.pool.total:
             records.refused[request] = True
             self.setup.finished(request)
             return
-        self.waiting.append(Pending(request, prompt + int(records.emitted[request]), self._pieces_of(request)))
+        self.waiting.append(request)
         self._wake()
 
     def cancel(self, request: int) -> None:
         """Take a request that has no token yet out of the queue, and free its blocks."""
-        pending = next(pending for pending in self.waiting if pending.request == request)
-        self.waiting.remove(pending)
-        self.chunks = [(other, tokens) for other, tokens in self.chunks if other is not pending]
-        self._release(pending)
+        self.waiting.cancel(request, self.world.now)
+        self.chunks = [(pending, tokens) for pending, tokens in self.chunks if pending.request != request]
         self._shorten()
 
     def fail(self) -> list[int]:
@@ -104,14 +87,14 @@ class Replica:
         """
         if self.is_busy:
             self._break_off()
-        lost = self.rows.ids.tolist() + [pending.request for pending in self.waiting]
+        lost = self.rows.ids.tolist() + [pending.request for pending in self.waiting.queue]
         for request in lost:
             self.setup.records.lose_memory(request, self.world.now)
         self._drop(np.ones(len(self.rows), dtype=bool))
-        self._release_all()
-        self.waiting.clear()
+        self.waiting.release_all(self.world.now)
+        self.waiting.queue.clear()
         self.chunks = []
-        self.pool = BlockPool(self.pool.total, self.pool.block_tokens, self.setup.requests.prefix_tokens)
+        self.pool.forget()
         self.version += 1
         self.is_busy = self.is_up = False
         return sorted(lost)
@@ -160,7 +143,7 @@ class Replica:
         if decodes and not mixes:
             whole = self._make_room()
         if not len(self.rows) and not self.chunks:
-            self._release_all()
+            self.waiting.release_all(self.world.now)
             self.chunks = self._admit()
         self.decodes = decodes and len(self.rows) > 0
         self.is_busy = self.decodes or bool(self.chunks)
@@ -219,10 +202,7 @@ class Replica:
         whole = True
         while self._missing_blocks(self.setup.decoding.positions) > self.pool.obtainable:
             whole = False
-            holder = next((pending for pending in reversed(self.waiting) if pending.blocks or pending.used), None)
-            if holder is not None:
-                self._release(holder)
-            else:
+            if not self.waiting.release_last(self.world.now):
                 self._preempt()
         self._hold_blocks(1)
         return whole
@@ -231,79 +211,14 @@ class Replica:
         """Put the latest row back to the front of the queue, to be computed again."""
         last = len(self.rows) - 1
         request, records = int(self.rows.ids[last]), self.setup.records
-        total = int(self.setup.requests.prompt_tokens[request] + records.emitted[request])
         self._drop(np.arange(last + 1) == last)
         records.preemptions[request] += 1
         records.lose_memory(request, self.world.now)
-        self.waiting.appendleft(Pending(request, total, self._pieces_of(request)))
-
-    # --- the queue -------------------------------------------------------------------------------------------
-
-    def _admission(self) -> list[tuple[Pending, int]]:
-        """Return the first prompts that the next iteration can compute, with their tokens."""
-        batching, found, blocks = self.setup.batching, list[tuple[Pending, int]](), self.pool.obtainable
-        heads = iter(self.waiting)
-        lacking = (pending.total - self._start(pending) for pending in self.waiting)
-        for share in batching.shares(len(self.rows), self.setup.decoding.positions, lacking):
-            pending = next(heads)
-            start = self._start(pending)
-            wanted = self._blocks_wanted(pending, start, share)
-            if len(self.rows) + len(found) >= batching.max_rows or wanted > blocks:
-                break
-            blocks -= wanted
-            found.append((pending, share))
-        return found
-
-    def _start(self, pending: Pending) -> int:
-        """Return the tokens that a prompt does not compute: done before, or in memory; at least one is computed."""
-        if pending.computed or not pending.pieces:
-            return pending.computed
-        size = self.setup.requests.prefix_tokens
-        known = min(self.pool.known(pending.pieces), (pending.total - 1) // size)
-        return known * size
-
-    def _blocks_wanted(self, pending: Pending, start: int, share: int) -> int:
-        """Return the obtainable blocks that computing so many tokens takes, those of unused known pieces included."""
-        size = self.setup.requests.prefix_tokens
-        used = pending.used if pending.computed else start // size
-        private = -((used * size - start - share) // self.pool.block_tokens) - pending.blocks
-        waking = 0 if pending.computed else self.pool.unused_of(pending.pieces[:used])
-        return private + waking * self.pool.blocks_per_piece
+        self.waiting.put_back(request)
 
     def _admit(self) -> list[tuple[Pending, int]]:
-        """Give the first prompts of the queue their blocks; they stay in it until they are computed."""
-        admitted = self._admission() if self.waiting else []
-        records, size = self.setup.records, self.setup.requests.prefix_tokens
-        for pending, _ in admitted:  # all use their pieces before any takes blocks, which may drop unused pieces
-            if not pending.computed:
-                pending.computed = self._start(pending)
-                pending.used = pending.computed // size
-                self.pool.use(pending.pieces[: pending.used])
-        for pending, share in admitted:
-            records.start(pending.request, pending.computed, self.world.now)
-            private = -((pending.used * size - pending.computed - share) // self.pool.block_tokens)
-            self.pool.take(private - pending.blocks)
-            pending.blocks = private
-        return admitted
-
-    def _pieces_of(self, request: int) -> tuple[int, ...]:
-        requests = self.setup.requests
-        if not requests.prefixes:
-            return ()
-        return requests.prefixes[request][: int(requests.prompt_tokens[request]) // requests.prefix_tokens]
-
-    def _release(self, pending: Pending) -> None:
-        """Free the blocks of a prompt, which is then computed from its beginning."""
-        if pending.computed:
-            self.setup.records.lose_memory(pending.request, self.world.now)
-        self.pool.give_back(pending.blocks)
-        self.pool.leave(pending.pieces[: pending.used])
-        pending.computed = pending.blocks = pending.used = 0
-
-    def _release_all(self) -> None:
-        """Free the blocks of half-computed prompts behind one that lacks blocks, where no row will free any."""
-        for pending in self.waiting:
-            self._release(pending)
+        """Return the first prompts of the queue with the tokens that the next iteration computes; they have blocks."""
+        return self.waiting.admit(self.setup.batching, self.setup.decoding.positions, len(self.rows), self.world.now)
 
     def _drop(self, which: NDArray[np.bool_]) -> None:
         """Take rows out of the batch and free their blocks."""
@@ -358,7 +273,7 @@ class Replica:
     def _join(self, pending: Pending) -> None:
         """Move a computed prompt to the rows: it emits a token."""
         records, request, size = self.setup.records, pending.request, self.setup.requests.prefix_tokens
-        self.waiting.remove(pending)
+        self.waiting.queue.remove(pending)
         fresh = pending.pieces[pending.used :]
         self.pool.share(fresh)
         pending.blocks -= len(fresh) * self.pool.blocks_per_piece

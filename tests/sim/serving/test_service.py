@@ -89,6 +89,7 @@ def test_iteration_that_ends_when_its_replica_fails_has_ended(
     assert found.records.finish_s.tolist() == pytest.approx([finish_s])
     assert found.records.emitted.tolist() == [3]
     assert found.records.preempted_s.tolist() == [0.0 if emitted_before == 3 else 11.0]
+    assert found.replicas[0].pool.peak == 7
     assert found.replicas[0].busy_s == pytest.approx(finish_s - (0.0 if emitted_before == 3 else 11.0))
 
 
