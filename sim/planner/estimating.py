@@ -1,12 +1,13 @@
 """Closed forms of step time and peak memory over a whole grid of strategies."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.planner.all_first import all_first_s
 from sim.planner.probing import Costs, Probe
 from sim.planner.space import Grid, Ints
 from sim.training.pipeline.rules import Schedule
@@ -106,7 +107,12 @@ def estimate(grid: Grid, prices: Prices) -> Estimates:
     links = _links(grid, prices)
     sharded = [_with_sharding(grid, stage, links, prices) for stage in stages]
     steps_s = [_tail_s(grid, stage, links, prices) for stage in stages]
-    time_s = _pipeline_s(grid, sharded, prices) + np.maximum(steps_s[0], steps_s[2] * (grid.pipeline > 1))
+    hop_s = _hop_s(grid, prices)
+    passes_s = _pipeline_s(grid, sharded, hop_s)
+    interleaved = (grid.virtual_stages > 1) & (grid.num_microbatches == grid.pipeline)
+    if interleaved.any():
+        passes_s[interleaved] = _all_first_s(grid.rows(interleaved), hop_s[interleaved], prices)
+    time_s = passes_s + np.maximum(steps_s[0], steps_s[2] * (grid.pipeline > 1))
     placed = zip((0, 1, -1), stages[:3], strict=True)
     memory = np.maximum.reduce([_memory(grid, stage, place, prices) for place, stage in placed])
     return Estimates(time_s, memory)
@@ -114,15 +120,27 @@ def estimate(grid: Grid, prices: Prices) -> Estimates:
 
 def _stages(grid: Grid, prices: Prices) -> tuple[_Stage, ...]:
     """Return the first, the fullest inner and the last pipeline rank of every strategy, and one of slowest rounds."""
-    keys, numbers = probe_keys(grid)
-    probes = [prices.probes[key] for key in keys]
-    layer, first, last = (_table([getattr(p, part) for p in probes])[numbers] for part in ("layer", "first", "last"))
+    layer, first, last = _probed(grid, prices)
     shapes, which = distinct(grid.pipeline, grid.virtual_stages)
     layers = np.array([_layers(prices.num_layers, *shape) for shape in shapes], dtype=np.float64)[which]
     alone = (grid.pipeline == 1)[:, None]
     nothing = np.zeros_like(first)
     ends = (first + np.where(alone, last, 0.0), nothing, np.where(alone, first + last, last), nothing)
     return tuple(_stage(layer, end, layers[:, place]) for place, end in enumerate(ends))
+
+
+def _probed(grid: Grid, prices: Prices) -> list[Floats]:
+    """Return the costs of a layer, of the first stage's end and of the last one's, of shape (strategies, costs)."""
+    keys, numbers = probe_keys(grid)
+    probes = [prices.probes[key] for key in keys]
+    return [_table([getattr(p, part) for p in probes])[numbers] for part in ("layer", "first", "last")]
+
+
+def _hop_s(grid: Grid, prices: Prices) -> Floats:
+    """Return the seconds of a message between pipeline ranks."""
+    keys, numbers = probe_keys(grid)
+    hops: Floats = np.array([prices.probes[key].hop_s for key in keys])[numbers]
+    return hops
 
 
 def _table(costs: list[Costs]) -> Floats:
@@ -142,12 +160,16 @@ def _layers(num_layers: int, degree: int, virtual_stages: int) -> tuple[int, int
 
     In a round of interleaving all ranks run their next virtual stage, and wait for the one with the most layers.
     """
-    schedule: Schedule = "interleaved_1f1b" if virtual_stages > 1 else "1f1b"
-    spec = PipelineSpec(degree=degree, schedule=schedule, virtual_stages=virtual_stages)
-    split = split_layers(num_layers, spec)
+    split = _split(num_layers, degree, virtual_stages)
     ranks = [sum(split[rank::degree]) for rank in range(degree)]
     rounds = sum(max(split[begin : begin + degree]) for begin in range(0, len(split), degree))
     return ranks[0], max(ranks[1:-1], default=0), ranks[-1], rounds
+
+
+def _split(num_layers: int, degree: int, virtual_stages: int) -> tuple[int, ...]:
+    """Return the layers of every virtual stage, in model order."""
+    schedule: Schedule = "interleaved_1f1b" if virtual_stages > 1 else "1f1b"
+    return split_layers(num_layers, PipelineSpec(degree=degree, schedule=schedule, virtual_stages=virtual_stages))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,37 +199,51 @@ def _links(grid: Grid, prices: Prices) -> _Lines:
 
 @dataclass(frozen=True, slots=True)
 class _Passes:
-    """Seconds of a micro-batch on a rank, forward and backward, with what sharded parameters and gradients add.
+    """Seconds of a micro-batch, with what sharded parameters and gradients add.
 
-    ``through_s``: as the next rank sees them; ``period_s``: as the next micro-batch does.
+    ``through_s``: forward and backward, until their results are there. ``forward_s``, ``backward_s``: until the next
+    micro-batch can begin.
     """
 
     through_s: Floats
-    period_s: Floats
+    forward_s: Floats
+    backward_s: Floats
+
+    @property
+    def period_s(self) -> Floats:
+        """Return the seconds between a micro-batch and the next."""
+        return self.forward_s + self.backward_s
 
 
 def _with_sharding(grid: Grid, stage: _Stage, links: _Lines, prices: Prices) -> _Passes:
-    """Return the passes of a rank: collectives run beside computing, all but the first of each virtual stage."""
+    """Return the passes of a rank, or of one virtual stage: collectives run beside computing, piece by piece.
+
+    The first piece of a virtual stage's collectives, or the last of its computing, has nothing beside it.
+    """
     gathers, scatters = grid.zero_stage >= 3, grid.zero_stage >= 2
     pieces = np.where(gathers, stage.num_layers + 1.0, np.maximum(_buckets(stage, prices), grid.virtual_stages))
     gather_s = np.where(gathers, links.seconds(_ALL_GATHER, stage.parameter_bytes, pieces), 0.0)
     scatter_s = np.where(scatters, links.seconds(_REDUCE_SCATTER, stage.gradient_bytes, pieces), 0.0)
-    beside_s, exposed = gather_s + scatter_s, grid.virtual_stages / pieces
-    forward_s = np.maximum(stage.forward_s, gather_s) + gather_s * exposed
-    backward_s = np.maximum(stage.backward_s, beside_s) + np.where(gathers, beside_s * exposed, 0.0)
+    alone = grid.virtual_stages / pieces
+    forward_s = _beside(stage.forward_s, gather_s, alone)
+    backward_s = _beside(stage.backward_s, gather_s + scatter_s, alone)
     through_s = np.where(gathers, forward_s + backward_s, stage.forward_s + stage.backward_s)
-    return _Passes(through_s, forward_s + backward_s)
+    return _Passes(through_s, forward_s, backward_s)
 
 
-def _pipeline_s(grid: Grid, stages: list[_Passes], prices: Prices) -> Floats:
+def _beside(computing_s: Floats, collectives_s: Floats, alone: Floats) -> Floats:
+    """Return the seconds of computing and collectives side by side; a share ``alone`` of one has nothing beside it."""
+    found: Floats = np.maximum(computing_s + alone * collectives_s, collectives_s + alone * computing_s)
+    return np.where(collectives_s > 0, found, computing_s)
+
+
+def _pipeline_s(grid: Grid, stages: list[_Passes], hop_s: Floats) -> Floats:
     """Return the seconds of all forwards and backwards.
 
     1f1b: the first micro-batch goes there and back, then one follows per period. A period is the slowest rank's, or
     what a round trip with its hops leaves to each of the micro-batches under way. interleaved_1f1b: pieces of 1/v are
     as long in the bubble, and every one of the P v stages has its hops.
     """
-    keys, numbers = probe_keys(grid)
-    hop_s = np.array([prices.probes[key].hop_s for key in keys])[numbers]
     first, inner, last = (stage.through_s for stage in stages[:3])
     periods = [stage.period_s for stage in stages]
     ranks, chunks, rounds = grid.pipeline, grid.virtual_stages, grid.num_microbatches
@@ -220,6 +256,37 @@ def _pipeline_s(grid: Grid, stages: list[_Passes], prices: Prices) -> Floats:
     woven = (rounds - 1) * slowest + through / chunks + (1.0 - 1.0 / chunks) * slowest + hops_s
     total_s: Floats = np.where(chunks > 1, woven, plain)
     return total_s
+
+
+def _all_first_s(grid: Grid, hop_s: Floats, prices: Prices) -> Floats:
+    """Return the seconds of all forwards and backwards of interleaved strategies with as many micro-batches as ranks.
+
+    Virtual stages are of four kinds: the first, inner ones with the least and the most layers, and the last.
+    """
+    shapes, which = distinct(grid.pipeline, grid.virtual_stages)
+    splits = [_split(prices.num_layers, *shape) for shape in shapes]
+    most = max(map(len, splits))
+    kinds = np.array([_kinds(split, most) for split in splits])[which]
+    counts = np.array([(split[0], min(split[1:-1]), max(split[1:-1]), split[-1]) for split in splits], dtype=np.float64)
+    layer, first, last = _probed(grid, prices)
+    links, one_stage = _links(grid, prices), replace(grid, virtual_stages=np.ones_like(grid.virtual_stages))
+    ends = (first, np.zeros_like(first), np.zeros_like(first), last)
+    passes = [
+        _with_sharding(one_stage, _stage(layer, end, counts[which, kind]), links, prices)
+        for kind, end in enumerate(ends)
+    ]
+    beyond = np.full(len(grid), np.nan)
+    forward_s, backward_s = (
+        np.take_along_axis(np.stack([*columns, beyond], axis=1), kinds, axis=1)
+        for columns in ([p.forward_s for p in passes], [p.backward_s for p in passes])
+    )
+    return all_first_s(forward_s, backward_s, grid.pipeline, grid.num_microbatches, hop_s)
+
+
+def _kinds(split: tuple[int, ...], length: int) -> list[int]:
+    """Return the kind of every virtual stage, and 4 for those beyond the last."""
+    inner = [1 if layers == min(split[1:-1]) else 2 for layers in split[1:-1]]
+    return [0, *inner, 3, *[4] * (length - len(split))]
 
 
 def _tail_s(grid: Grid, stage: _Stage, links: _Lines, prices: Prices) -> Floats:
