@@ -85,9 +85,7 @@ def studied_of(openings: Openings) -> Studied:
         rules = sorted(set(found.refused.values())) if found is not None else []
         rule = f"no strategy is valid{': ' + rules[0] if rules else ', degrees and batch do not divide'}"
         raise ScenarioError(openings.document.origin(("parallel",)), "parallel", rule, "leave more keys out")
-    lost: Counter[str] = Counter()
-    if dropped := len(every) - len(valued):
-        lost[f"refused: {next(iter(found.refused.values()))}"] = dropped
+    lost = refusals(every, found)
     room = min(openings.anchor.software.room_bytes(device) for device, _ in openings.anchor.devices)
     return Studied(openings, valued, estimate(valued, found.prices), room, lost)
 
@@ -96,6 +94,17 @@ def rows_with_prices(every: Grid, found: Priced) -> Grid:
     """Return the strategies whose probe was not refused."""
     keys, numbers = probe_keys(every)
     return every.rows(np.array([key in found.prices.probes for key in keys])[numbers])
+
+
+def refusals(every: Grid, found: Priced) -> Counter[str]:
+    """Return how many strategies each rule refuses, by their probes."""
+    keys, numbers = probe_keys(every)
+    counts = np.bincount(numbers, minlength=len(keys)).tolist()
+    lost: Counter[str] = Counter()
+    for key, count in zip(keys, counts, strict=True):
+        if key in found.refused:
+            lost[f"refused: {found.refused[key]}"] += count
+    return lost
 
 
 def search(path: Path, overrides: Sequence[str], request: Request, workers: Executor) -> Found:
@@ -214,9 +223,9 @@ def _lost(studied: Studied, proofs: Sequence[tuple[int, Proof]]) -> tuple[LostSt
     rest = np.setdiff1d(np.arange(len(studied.grid)), [*(row for row, _ in proofs), *studied.refused_rows])
     too_large = int((studied.estimates.memory_bytes[rest] > _DOUBT * studied.room_bytes).sum())
     lost = Counter(studied.lost)
-    lost["laid out, and too large"] += sum(proof.time_s is None for _, proof in proofs)
-    lost["too large, by estimate"] += too_large
-    lost["slower, or larger, than the simulated plans, by estimate"] += len(rest) - too_large
+    lost["do not fit in memory, by their plans"] += sum(proof.time_s is None for _, proof in proofs)
+    lost["do not fit in memory, by estimate"] += too_large
+    lost["fit by estimate, and were not simulated: others promised more"] += len(rest) - too_large
     return tuple(LostStrategies(reason=words, number=number) for words, number in lost.most_common() if number)
 
 

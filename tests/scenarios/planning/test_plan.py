@@ -9,12 +9,14 @@ from click.testing import CliRunner
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import openings_of
-from scenarios.planning.search import Request, Studied, search, studied_of
+from scenarios.planning.pricing import Priced
+from scenarios.planning.search import Request, Studied, refusals, search, studied_of
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
 from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.running import plan_of, run_plan
 from sim.engine.running.memory import memory_use
+from sim.planner.estimating import Prices, probe_keys
 
 SCENARIO = """
 name: small
@@ -52,6 +54,14 @@ def test_estimates_are_near_the_engine(studied: Studied) -> None:
     for errors in (time_errors, memory_errors):
         assert np.median(errors) < 0.05, errors
         assert np.quantile(errors, 0.9) < 0.15, errors
+
+
+def test_refused_strategies_are_counted_under_their_own_rules(studied: Studied) -> None:
+    """Where probes are refused by different rules, each rule counts the strategies of its own probes."""
+    tensor = {key: key[0] for key in probe_keys(studied.grid)[0]}
+    rules = {key: f"rule of {degree}" for key, degree in tensor.items() if degree > 2}
+    found = refusals(studied.grid, Priced(Prices({}, {}, 8, 2), rules))
+    assert found == {f"refused: rule of {degree}": (studied.grid.tensor == degree).sum() for degree in (4, 8)}
 
 
 def test_search_finds_the_optimum_of_all_simulations(scenario: Path) -> None:
