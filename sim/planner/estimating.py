@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from sim.planner.all_first import all_first_s
 from sim.planner.probing import Costs, Probe
-from sim.planner.space import Grid, Ints
+from sim.planner.space import RECOMPUTE, Grid, Ints
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.parallelism.stage_layers import split_layers
@@ -114,7 +114,9 @@ def estimate(grid: Grid, prices: Prices) -> Estimates:
         passes_s[interleaved] = _all_first_s(grid.rows(interleaved), hop_s[interleaved], prices)
     time_s = passes_s + np.maximum(steps_s[0], steps_s[2] * (grid.pipeline > 1))
     placed = zip((0, 1, -1), stages[:3], strict=True)
-    memory = np.maximum.reduce([_memory(grid, stage, place, prices) for place, stage in placed])
+    memory = np.maximum.reduce(
+        [_memory(grid, stage, stages[0].end_activation_bytes, place, prices) for place, stage in placed]
+    )
     return Estimates(time_s, memory)
 
 
@@ -308,8 +310,13 @@ def _buckets(stage: _Stage, prices: Prices) -> Floats:
     return np.maximum(found, 1.0)
 
 
-def _memory(grid: Grid, stage: _Stage, place: int, prices: Prices) -> Floats:
-    """Return the peak bytes of a pipeline rank; ``place``: 0 the first, 1 the second, -1 the last."""
+def _memory(grid: Grid, stage: _Stage, transient_bytes: Floats, place: int, prices: Prices) -> Floats:
+    """Return the peak bytes of a pipeline rank; ``place``: 0 the first, 1 the second, -1 the last.
+
+    ``transient_bytes``: of the first stage's end, with what a layer needs while it computes. What the last stage's end
+    has beyond these is kept for every micro-batch under way, as logits are. With full recomputation the two are not
+    told apart, and all of it counts: this is too much.
+    """
     replicas, zero = (grid.data * grid.context).astype(np.float64), grid.zero_stage
     ranks, chunks, rounds = grid.pipeline, grid.virtual_stages, grid.num_microbatches
     rank = np.where(place < 0, ranks - 1, np.minimum(place, ranks - 1))
@@ -329,6 +336,9 @@ def _memory(grid: Grid, stage: _Stage, place: int, prices: Prices) -> Floats:
         / chunks,
         np.minimum(ranks - rank, rounds),
     )
-    ends = np.where((chunks > 1) & (rounds == ranks), rounds, 1) * stage.end_activation_bytes
+    copies = np.where((chunks > 1) & (rounds == ranks) & (place < 0), rounds, 1)
+    recomputes = grid.recompute == RECOMPUTE.index("full")
+    once = np.where(recomputes, 0.0, np.minimum(transient_bytes, stage.end_activation_bytes))
+    ends = once + copies * (stage.end_activation_bytes - once)
     kept = live * stage.num_layers * stage.layer_activation_bytes + ends
     return np.where((place == 1) & (ranks <= 2), 0.0, state + kept)
