@@ -56,13 +56,15 @@ def _cards(summary: PlanSummary) -> tuple[Card, ...]:
 
 
 def _sure(summary: PlanSummary) -> str:
-    alike = sum(plan.indistinguishable for plan in summary.plans) - 1
-    words = f"Estimates differ from simulations by {format_percent(summary.time_disagreement)} in time and "
-    words += f"{format_percent(summary.memory_disagreement)} in memory (medians). "
-    if alike < 1:
-        return words + "No other simulated plan is as fast within the best one's interval."
+    best, alike = summary.plans[0], sum(plan.indistinguishable for plan in summary.plans) - 1
+    words = f"Each device has room for {format_bytes(summary.memory_room_bytes)}. Estimates differ from simulations by "
+    words += f"{format_percent(summary.time_disagreement)} in time and {format_percent(summary.memory_disagreement)} "
+    words += "in memory (medians). front: no other simulated plan takes less time and less memory. "
+    if alike < 1 or best.iteration_time_interval_s is None:
+        return words + "No other simulated plan is as fast within the uncertainty of the best one's time."
     verb = "plan lies" if alike == 1 else "plans lie"
-    return words + f"{alike} other {verb} within the best one's interval: which is fastest is not certain."
+    interval = " to ".join(format_time(seconds) for seconds in best.iteration_time_interval_s)
+    return words + f"~: {alike} other {verb} within the best one's interval, {interval}: any may be the fastest."
 
 
 def varied(summary: PlanSummary) -> list[str]:
@@ -83,7 +85,7 @@ def _name(plan: ProvedPlan) -> str:
 
 def _table(summary: PlanSummary) -> Table:
     keys = varied(summary)
-    heads = [*map(_head, keys), "time", "estimated", "memory", "front", "USD per step"]
+    heads = [*map(_head, keys), "time", "estimated time", "memory", "front", "USD per step"]
     columns = [Column(head, is_number=place >= len(keys), overflow="whole") for place, head in enumerate(heads)]
     return Table(columns, [_row(plan, keys) for plan in summary.plans], repeats=len(keys))
 
