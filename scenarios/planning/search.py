@@ -82,12 +82,21 @@ def studied_of(openings: Openings) -> Studied:
     found = priced(openings, every) if len(every) else None
     valued = rows_with_prices(every, found) if found is not None else every
     if found is None or not len(valued):
-        rules = sorted(set(found.refused.values())) if found is not None else []
-        rule = f"no strategy is valid{': ' + rules[0] if rules else ', degrees and batch do not divide'}"
-        raise ScenarioError(openings.document.origin(("parallel",)), "parallel", rule, "leave more keys out")
+        remedy = "write fewer keys of the strategy, so that a search can choose them, or change batch or cluster"
+        raise ScenarioError(openings.document.origin(("parallel",)), "parallel", _none_valid(openings, found), remedy)
     lost = refusals(every, found)
     room = min(openings.anchor.software.room_bytes(device) for device, _ in openings.anchor.devices)
     return Studied(openings, valued, estimate(valued, found.prices), room, lost)
+
+
+def _none_valid(openings: Openings, found: Priced | None) -> str:
+    """Return why no strategy is valid. ``found``: None where no combination passes the rules of numbers."""
+    if found is not None:
+        return f"no strategy is valid: {min(found.refused.values())}"
+    sizes = openings.sizes
+    rule = f"no strategy is valid: degrees have to multiply to {sizes.world_size:,} devices, "
+    rule += f"replicas times micro-batch divide a batch of {sizes.global_batch_size:,}, "
+    return rule + f"and {sizes.num_layers} layers fill all stages"
 
 
 def rows_with_prices(every: Grid, found: Priced) -> Grid:
@@ -225,7 +234,7 @@ def _lost(studied: Studied, proofs: Sequence[tuple[int, Proof]]) -> tuple[LostSt
     lost = Counter(studied.lost)
     lost["do not fit in memory, by their plans"] += sum(proof.time_s is None for _, proof in proofs)
     lost["do not fit in memory, by estimate"] += too_large
-    lost["fit by estimate, and were not simulated: others promised more"] += len(rest) - too_large
+    lost["fit by estimate, but others were estimated as better"] += len(rest) - too_large
     return tuple(LostStrategies(reason=words, number=number) for words, number in lost.most_common() if number)
 
 
@@ -271,10 +280,10 @@ def leanest_bytes(studied: Studied) -> int:
 
 def _remedy(studied: Studied) -> str:
     """Return a change under which a strategy fits: written keys left out, or else more nodes."""
-    document = studied.openings.document
-    free = openings_of(document, released=True) if studied.openings.fixed else None
+    document, fixed = studied.openings.document, studied.openings.fixed
+    free = openings_of(document, released=True) if fixed else None
     if free is not None and leanest_bytes(studied_of(free)) <= studied.room_bytes:
-        keys = ", ".join(KEYS[name] for name in studied.openings.fixed)
+        keys = ", ".join(KEYS[name] for name in fixed)
         return f"leave out {keys}: then a strategy fits"
     nodes = studied.openings.cluster.num_nodes
     for factor in (2, 4, 8, 16):
@@ -284,5 +293,6 @@ def _remedy(studied: Studied) -> str:
         except ScenarioError:
             continue
         if leanest_bytes(larger) <= larger.room_bytes:
-            return f"use cluster.num_nodes: {factor * nodes}, and leave the parallel degrees out: then a strategy fits"
+            released = f", and leave out {', '.join(KEYS[name] for name in fixed)}" if fixed else ""
+            return f"use cluster.num_nodes: {factor * nodes}{released}: then a strategy fits"
     return "use devices with more memory, shorter sequences or a smaller model"

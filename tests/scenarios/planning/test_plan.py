@@ -112,6 +112,7 @@ def test_nothing_fits_says_what_would(scenario: Path) -> None:
     ("override", "words"),
     [
         ("parallel.pipeline.schedule=zb_h1", "a search estimates 1f1b and interleaved_1f1b"),
+        ("parallel.tensor.degree=3", "degrees have to multiply to 8 devices"),
         ("parallel.data.bucket=1 MiB", "a search of strategies does not know it"),
         ("training.global_batch_size=0", "global_batch_size"),
     ],
