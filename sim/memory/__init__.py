@@ -1,1 +1,1 @@
-"""Memory in tiers: when parameters move between a device and its host, and how tensors lie in pages."""
+"""Memory in tiers: when parameters move between a host and its device, and the options of the managers."""

@@ -159,7 +159,11 @@ def test_a_cube_is_fast_where_a_node_holds_the_axes_of_activations() -> None:
 
 
 def test_state_that_stays_and_early_updates_nearly_double_the_throughput_of_a_window() -> None:
-    """Angel-PTM's abstract has up to 88.9 % more throughput: 29 billion parameters reach 97 %, without a cache 21 %."""
+    """Against a prefetch window, 29 billion parameters gain 97 % with 28 GB cached, and 21 % without a cache.
+
+    Angel-PTM's abstract has up to 88.9 % against existing systems. The 28 GB were chosen with this result in sight, so
+    the test holds figures of the scenario's comment and validates nothing.
+    """
     window, uncached = '{"manager": "deepspeed"}', '{"manager": "angel_ptm", "gathered": "5 GB"}'
     name = "angel-ptm-gpt-29b-8-a100"
     whole, without, ahead = (summary_of(name, *set_) for set_ in ((), (f"memory={uncached}",), (f"memory={window}",)))
