@@ -89,6 +89,16 @@ def run_in_one_process(
 
     ``references``: dense runs to be used again, by model and batch. ``mute``: ops that communicate nothing.
     """
+    ranks = ranks_after_a_step(plan, mute)
+    references = {} if references is None else references
+    key = job.model, job.training.global_batch_size, job.training.optimizer, job.seed
+    if key not in references:
+        references[key] = run_reference(job, 1, CPU, backpropagation(job.model), 0)
+    return {rank.rank: check_rank(rank, references[key], job.training.precision) for rank in ranks}
+
+
+def ranks_after_a_step(plan: Plan, mute: frozenset[str] = frozenset()) -> Sequence[Interpreter]:
+    """Return every rank with the buffers that it has after one step. ``mute``: ops that communicate nothing."""
     communicators: Any = SimpleNamespace(group=_group_of)
     device: Any = SimpleNamespace(torch_device=CPU, sleep=lambda _: None)
     ranks = []
@@ -97,11 +107,7 @@ def run_in_one_process(
         ranks.append(Interpreter(plan, rank, device, communicators, persistent, mute, kept))
         ranks[-1].prepare(0, 1)
     _AllRanks(plan, ranks).run()
-    references = {} if references is None else references
-    key = job.model, job.training.global_batch_size, job.training.optimizer, job.seed
-    if key not in references:
-        references[key] = run_reference(job, 1, CPU, backpropagation(job.model), 0)
-    return {rank.rank: check_rank(rank, references[key], job.training.precision) for rank in ranks}
+    return ranks
 
 
 def _group_of(plan: Plan, op: Collective, _rank: int) -> Any:
