@@ -80,7 +80,7 @@ class BatchCache:
             admitted=self._admitted[slots],
             draw=np.random.default_rng([self._seed, self._batch]).random(len(slots)),
         )
-        chosen = np.lexsort((rows, self._policy(candidates)))[:num_out]
+        chosen = np.lexsort((rows, *reversed(self._policy(candidates))))[:num_out]
         self._slot_of_row[rows[chosen]] = -1
         self._row_of_slot[slots[chosen]] = -1
         return rows[chosen]

@@ -27,15 +27,17 @@ class Candidates:
     draw: NDArray[np.float64]
 
 
-Policy = Callable[[Candidates], NDArray[np.float64] | Ints]
-"""Returns how much each candidate is worth; those of least worth give way."""
+Policy = Callable[[Candidates], tuple[NDArray[np.float64] | Ints, ...]]
+"""Returns how much each candidate is worth; those of least worth give way. Later arrays decide between equals."""
 
 POLICIES: Final[Mapping[PolicyName, Policy]] = {
-    "dataset_frequency": lambda rows: rows.frequency,
-    "lru": lambda rows: rows.last_used,
-    "lfu": lambda rows: rows.uses,
-    "fifo": lambda rows: rows.admitted,
-    "random": lambda rows: rows.draw,
+    "dataset_frequency": lambda rows: (rows.frequency,),
+    "lru": lambda rows: (rows.last_used,),
+    "lfu": lambda rows: (rows.uses, rows.last_used),
+    "fifo": lambda rows: (rows.admitted,),
+    "random": lambda rows: (rows.draw,),
 }
 """``dataset_frequency``: the rows that the data set reads least (Colossal-AI's cached embedding, arXiv:2208.05321).
-``lfu`` counts while a row is in the cache, and forgets the count with the row, as the same code does."""
+``lfu`` counts while a row is in the cache, and forgets the count with the row, as the same code does. Which of equal
+counts goes is left open there; here it is the one that was last read by the earliest batch, as in HET's LFU (Miao et
+al., VLDB 2022)."""

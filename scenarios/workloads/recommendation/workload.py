@@ -49,11 +49,16 @@ class Recommendation(Workload[RecommendationScenario]):
         try:
             run = run_cache(scenario.tables, scenario.cache, num_batches, scenario.batch_size, scenario.seed)
         except CacheTooSmallError as error:
-            fraction = math.ceil(error.num_unique / scenario.num_rows * 1e6) / 1e6
+            fraction = _fraction(error.num_unique, scenario.num_rows)
             raise ScenarioError(
                 scenario.document.origin(("cache", "fraction")),
                 "cache.fraction",
                 str(error),
-                f"write at least {fraction:g} for {error.num_unique:,} rows, or a smaller trace.batch_size",
+                f"write {fraction:g} or more (later batches may need more), or a smaller trace.batch_size",
             ) from error
         return RecommendationOutcome(scenario, run, summarise(scenario, run))
+
+
+def _fraction(num_slots: int, num_rows: int) -> float:
+    """Return a fraction of at most six digits whose part of the rows, rounded down, is at least ``num_slots``."""
+    return min(math.ceil((num_slots + 0.5) / num_rows * 1e6) / 1e6, 1.0)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import main
+from scenarios.workloads.recommendation.workload import _fraction
 from tests.scenarios.refusing import refuse
 
 
@@ -37,7 +38,7 @@ def test_hit_rates_are_printed_and_written(tables: Path, tmp_path: Path, capsys)
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("trace.batch_size=20000", "write at least 0.06"),
+        ("trace.batch_size=20000", "write 0.06"),
         ("tables=[{name: a, num_rows: 5}, {name: a, num_rows: 5}]", "two tables have the name 'a'"),
         ("tables=[{name: a, num_rows: 50000000}, {name: b, num_rows: 5}]", "more than the limit of 50,000,000"),
         ("trace={num_batches: 100000, batch_size: 1000000}", "more than the limit of 2,000,000,000"),
@@ -47,3 +48,11 @@ def test_hit_rates_are_printed_and_written(tables: Path, tmp_path: Path, capsys)
 def test_impossible_tables_are_refused(tables: Path, tmp_path: Path, capsys, override: str, words: str) -> None:
     """A batch that the cache cannot hold, and tables or batches beyond the limits, with the remedy."""
     assert words in refuse(capsys, tmp_path, str(tables), "--set", override)
+
+
+def test_the_proposed_fraction_has_as_many_rows_as_the_batch() -> None:
+    """The fraction, as printed and rounded down by the reader, holds the batch."""
+    for num_rows in (3, 250_200, 1_000_000, 50_000_000):
+        for needed in range(1, num_rows + 1, num_rows // 2_000 + 1):
+            printed = float(f"{_fraction(needed, num_rows):g}")
+            assert needed <= int(num_rows * printed) <= num_rows

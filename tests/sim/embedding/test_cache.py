@@ -26,7 +26,7 @@ def row_by_row(batches: list[list[int]], num_slots: int, policy: str, frequency:
             row: {
                 "dataset_frequency": frequency[row],
                 "lru": known["used"],
-                "lfu": known["uses"],
+                "lfu": (known["uses"], known["used"]),
                 "fifo": known["came"],
             }
             for row, known in cached.items()
@@ -86,13 +86,13 @@ def measured(run: CacheRun, first: int) -> tuple[float, float, float]:
 
 @pytest.mark.parametrize(("policy", "stated"), [("lru", 0.397629), ("fifo", None), ("random", None)])
 def test_single_lookups_follow_closed_forms(policy: PolicyName, stated: float | None) -> None:
-    """One lookup per batch, 100 rows of Zipf 1 and 10 slots: hit rates within 0.02 of the approximations."""
+    """One lookup per batch, 100 rows of Zipf 1 and 10 slots: hit rates within 0.03 of the approximations."""
     table = Table(name="t", num_rows=100, num_lookups=1, zipf=1.0)
     expected = che(table.popularity(), 10, policy)
     if stated is not None:
         assert expected == pytest.approx(stated, abs=1e-6)
-    run = run_cache([table], CacheSpec(num_slots=10, policy=policy, warm_up=0.7), 8000, 1, seed=3)
-    assert measured(run, 500)[0] == pytest.approx(expected, abs=0.02)
+    run = run_cache([table], CacheSpec(num_slots=10, policy=policy, warm_up=0.7), 3000, 1, seed=3)
+    assert measured(run, 300)[0] == pytest.approx(expected, abs=0.03)
 
 
 def test_most_popular_rows_have_the_stated_hit_rate() -> None:
@@ -101,6 +101,13 @@ def test_most_popular_rows_have_the_stated_hit_rate() -> None:
         table = Table(name="t", num_rows=num_rows, num_lookups=1, zipf=1.05)
         cache = CacheSpec(num_slots=num_rows // 10, policy="lru", warm_up=0.0)
         assert run_cache([table], cache, 1, 1, seed=0).static_hit_rate == pytest.approx(expected, abs=1e-6)
+
+
+def test_count_cache_of_a_million_rows_is_as_stated() -> None:
+    """1.5 % of a million rows by counts in the cache: within 1.5 % of other code, which ran 200 batches before."""
+    table = Table(name="t", num_rows=1_000_000, num_lookups=26, zipf=1.05)
+    run = run_cache([table], CacheSpec(num_slots=15_000, policy="lfu", warm_up=0.0), 120, 512, seed=1)
+    assert measured(run, 80) == pytest.approx((0.76080, 0.44878, 3155.1), rel=0.015)
 
 
 def test_frequency_cache_of_a_million_rows_is_as_stated() -> None:
