@@ -42,7 +42,7 @@ class DenseToSparse:
 
     def __post_init__(self) -> None:
         if self.end > self.start:
-            rule = f"the temperature falls from {self.start:g} to {self.end:g}"
+            rule = f"the temperature must not rise, and it goes from {self.start:g} to {self.end:g}"
             raise RoutingError(rule, "write an end of at most the start")
 
     @property

@@ -164,6 +164,7 @@ _TYPES = {
     "bool_type": ("true or false", "write true or false, without quotes"),
     "string_type": ("text", "write text, in quotes if it looks like a number"),
     "tuple_type": ("a list", "write [first, second, ...]"),
+    "list_type": ("a list", "write [first, second, ...]"),
     "finite_number": ("a finite number", "write a number"),
     "model_type": _MAPPING,
     "model_attributes_type": _MAPPING,

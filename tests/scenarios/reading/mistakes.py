@@ -120,7 +120,7 @@ FILES = (
            "a share of at most 1/2", _experts("routing: {shares: [0.5, 0.5, 0, 0]}")),
     _value(MODEL, _experts("gate: switch"), "switch chooses 1 of the experts, and top_k is 2", "write 1, or",
            _experts("gate: gshard")),
-    _value(MODEL, _experts("dense_to_sparse: {end: 2.0}"), "the temperature falls from 1 to 2", "at most the start",
+    _value(MODEL, _experts("dense_to_sparse: {end: 2.0}"), "it goes from 1 to 2", "at most the start",
            _experts("gate: top_k")),
     _value(MODEL, _experts("dispatch: exact"), "model.experts.dispatch", "write routing: balanced",
            _experts("dispatch: exact, routing: balanced")),

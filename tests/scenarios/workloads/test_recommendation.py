@@ -43,6 +43,7 @@ def test_hit_rates_are_printed_and_written(tables: Path, tmp_path: Path, capsys)
         ("tables=[{name: a, num_rows: 50000000}, {name: b, num_rows: 5}]", "more than the limit of 50,000,000"),
         ("trace={num_batches: 100000, batch_size: 1000000}", "more than the limit of 2,000,000,000"),
         ("cache.policy=mru", "policy"),
+        ("tables=users", "a list belongs here, not 'users' (text)"),
     ],
 )
 def test_impossible_tables_are_refused(tables: Path, tmp_path: Path, capsys, override: str, words: str) -> None:

@@ -306,7 +306,7 @@ def test_slots_are_counted_by_the_rule_of_each_system(rule: str, factor: float, 
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        ({"gate": "k_top_1", "top_k": 3}, "8 experts are no 3 equal groups"),
+        ({"gate": "k_top_1", "top_k": 3}, "cannot be divided into 3 equal groups, one"),
         ({"gate": "k_top_1", "balance_loss": 0.1}, "without a balance loss"),
         ({"gate": "k_top_1", "routing": "balanced"}, "the routing is forced"),
         ({"gate": "switch"}, "switch chooses 1 of the experts, and top_k is 2"),
@@ -317,9 +317,10 @@ def test_slots_are_counted_by_the_rule_of_each_system(rule: str, factor: float, 
         ({"dense_to_sparse": DenseToSparse()}, "gate top_k has no temperature"),
         ({"gate": "dense_to_sparse", "top_k": 1, "capacity_rule": "tutel"}, "counts top_k choices"),
         ({"num_groups": 2}, "gate top_k has no such groups"),
-        ({"gate": "group_limited", "num_groups": 3}, "no 3 equal groups"),
+        ({"gate": "group_limited", "num_groups": 3}, "8 experts cannot be divided into 3 equal groups"),
         ({"gate": "group_limited", "num_groups": 8}, "1 of 8 groups have 1 experts, and a token goes to 2"),
         ({"gate": "group_limited", "num_groups": 2, "top_groups": 3}, "write a number of 1 to 2"),
+        ({"gate": "expert_choice", "dispatch": "exact"}, "; write dispatch: slots"),
     ],
 )
 def test_gates_that_cannot_be_are_refused(keys: dict[str, Any], says: str) -> None:

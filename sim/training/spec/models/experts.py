@@ -82,11 +82,11 @@ class ExpertsSpec:
             raise SpecError("model.experts.shared_gate", rule, remedy)
         self._check_gate()
         if self.dispatch == "exact" and self.routing == "learned":
-            raise SpecError(
-                "model.experts.dispatch",
-                "exact sizes follow the choices of tokens, and only a run knows what a learned router chooses",
-                "write routing: balanced, {skew: ...}, {shares: ...} or {trace: FILE}, or dispatch: slots",
-            )
+            remedy = "write dispatch: slots"
+            if self.traits.may_be_forced:
+                remedy = "write routing: balanced, {skew: ...}, {shares: ...} or {trace: FILE}, or dispatch: slots"
+            rule = "exact sizes follow the choices of tokens, and only a run knows what a learned router chooses"
+            raise SpecError("model.experts.dispatch", rule, remedy)
 
     def _check_gate(self) -> None:
         """Raise SpecError where a gate does not go with the rest."""
@@ -107,15 +107,19 @@ class ExpertsSpec:
             rule = "a rule of a system counts top_k choices, and this gate makes others"
             raise SpecError("model.experts.capacity_rule", rule, "leave it out")
         if self.gate == "k_top_1" and self.num_experts % self.top_k:
-            rule = f"{self.num_experts} experts are no {self.top_k} equal groups"
+            rule = f"{self.num_experts} experts cannot be divided into {self.top_k} equal groups, one for each of top_k"
             raise SpecError(_GATE_KEY, rule, "choose a num_experts that top_k divides")
         if self.gate != "group_limited":
             if (self.num_groups, self.top_groups) != (1, 1):
                 rule, remedy = f"gate {self.gate} has no such groups", "leave it out, or write gate: group_limited"
                 raise SpecError("model.experts.num_groups", rule, remedy)
-            return
+        else:
+            self._check_groups()
+
+    def _check_groups(self) -> None:
+        """Raise SpecError where the groups of ``group_limited`` are not equal, or too few for a token's choices."""
         if self.num_experts % self.num_groups:
-            rule = f"{self.num_experts} experts are no {self.num_groups} equal groups"
+            rule = f"{self.num_experts} experts cannot be divided into {self.num_groups} equal groups"
             raise SpecError("model.experts.num_groups", rule, f"write a divisor of {self.num_experts}")
         in_groups = self.num_experts // self.num_groups * min(self.top_groups, self.num_groups)
         if self.top_groups > self.num_groups or in_groups < self.top_k:
