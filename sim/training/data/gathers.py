@@ -6,14 +6,13 @@ there.
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Final
 
 from sim.memory.movement import Movement, Stay
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
+from sim.training.data.host_streams import TO_DEVICE
 from sim.training.data.units import Unit
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
-TO_DEVICE: Final = "h2d"
 Hops = tuple[tuple[str, ...], ...]
 """The axes of successive all_gathers; the last tuple's runs first. See ``shard_hops``."""
 

@@ -9,24 +9,19 @@ gathered. A rank without replicas does the same without the collectives.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
 
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.plan.words.buffer import Initial, Kind, Scope, Tier
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
 from sim.plan.words.program import Phase
 from sim.training.data.buckets import Bucket
+from sim.training.data.host_streams import HOST, TO_DEVICE, TO_HOST, add_wait_for_gradients
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.data.sharding import shares_table
 from sim.training.data.units import Unit, bucket_units, with_own_buffers, with_reductions, with_table_apart, zeros
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
-
-TO_HOST: Final = "d2h"
-TO_DEVICE: Final = "h2d"
-HOST: Final = "host"
-"""The stream of the copies in both directions, and of the host's computation."""
 
 
 def write_offloaded_step(
@@ -149,9 +144,7 @@ class OffloadedStepWriter:
 
     def _write_update(self) -> list[str]:
         """Write the host's optimizer step, and the copies of the new parameters to all devices."""
-        needed = tuple(gradient.name for gradient in self.gradients.values())
-        gate = Compute("all_gradients", "delay", needed, (), {"duration_s": 0.0}, HOST)
-        names = [self.tracer.add_task("wait_for_gradients", Phase.OPTIMIZER, [gate]).name]
+        names = [add_wait_for_gradients(self.tracer, [gradient.name for gradient in self.gradients.values()])]
         for index, unit in enumerate(self.units):
             t = TaskTracer(self.tracer, Scope.STEP)
             updated = self._update(t, unit)

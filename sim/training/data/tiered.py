@@ -23,6 +23,7 @@ from sim.plan.words.buffer import BYTES_PER_ELEMENT, Buffer, Initial, Kind, Scop
 from sim.plan.words.op import Compute, Copy, Op
 from sim.plan.words.program import Phase
 from sim.training.data.gathers import Shard, loaded
+from sim.training.data.host_streams import HOST, TO_HOST, add_wait_for_gradients
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.data.sharding import ShardedStepWriter, gathering_of, shares_table, whole_buckets
 from sim.training.data.units import Unit, layer_units
@@ -30,9 +31,6 @@ from sim.training.errors import SpecError
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining
 
-TO_HOST: Final = "d2h"
-HOST: Final = "host"
-"""The stream of the host's sums of gradients, and of updates that wait for all of these."""
 HOST_UPDATE: Final = "host_update"
 """The stream of updates beside the sums of other units' gradients."""
 READ: Final = "nvme_read"
@@ -181,11 +179,10 @@ class TieredStepWriter(ShardedStepWriter):
 
     def _write_update(self) -> list[str]:
         """Write the updates: at once, in the order of backward, or once the host has all gradients and their norm."""
-        hosted = tuple(self.gradient_shards[unit.name].name for unit in self.units if unit.name not in self.cached)
+        hosted = [self.gradient_shards[unit.name].name for unit in self.units if unit.name not in self.cached]
         names = []
         if hosted and not self._updates_at_once:
-            gate = Compute("all_gradients", "delay", hosted, (), {"duration_s": 0.0}, HOST)
-            names.append(self.tracer.add_task("wait_for_gradients", Phase.OPTIMIZER, [gate]).name)
+            names.append(add_wait_for_gradients(self.tracer, hosted))
         order = list(reversed(self.units)) if self._updates_at_once else self.units
         for unit in order:
             t = TaskTracer(self.tracer, Scope.STEP)
