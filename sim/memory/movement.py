@@ -14,7 +14,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A stay of a unit on the device: it is read from op ``first`` to op ``last``, both counted in issue order."""
+    """A stay of a unit on the device: ops number ``first`` to ``last``, in issue order, read it.
+
+    ``num_bytes``: size of the whole unit's parameters.
+    """
 
     unit: str
     first: int
@@ -34,7 +37,7 @@ class Movement(Protocol):
     """A policy of movement."""
 
     def triggers(self, stays: Sequence[Stay]) -> list[int]:
-        """Return, by stay, the op before which its movement begins: not before all earlier ops have ended.
+        """Return one trigger per stay: the number of an op. The unit begins to move once all ops before it have ended.
 
         ``stays``: in the order of their first ops. Triggers never decrease; none is later than its stay's ``first``.
         """

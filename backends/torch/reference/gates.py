@@ -20,9 +20,10 @@ from sim.training.spec.models.gates import ExpertGate
 
 @dataclass(frozen=True, slots=True)
 class GateInputs:
-    """What gates read besides scores, of tokens [s, b] or, of one rank's, [T].
+    """Inputs of gates besides scores, for all tokens [s, b] or for one rank's tokens [T] in a row.
 
-    The fixed experts of words, draws from 0 to 1, and Gumbel noise, [s, b, E] or [T, E].
+    ``hashed``: the fixed expert of each token's word (``hash``). ``draws``: numbers from 0 to 1, one per token
+    (``gshard``). ``noise``: Gumbel noise per token and expert, [s, b, E] or [T, E] (``dense_to_sparse``).
     """
 
     hashed: Tensor
@@ -30,14 +31,18 @@ class GateInputs:
     noise: Tensor
 
     def of(self, tokens: Tensor, samples: slice) -> "GateInputs":
-        """Return those of some tokens of some samples, in a row."""
+        """Return the inputs of the given positions and samples, [T] or [T, E], position by position."""
         own = (x[tokens, samples].flatten(0, 1) for x in (self.hashed, self.draws, self.noise))
         return GateInputs(*own)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """Tables [T, E]: the weight of each expert's output, where it is ``kept``, and which choices count as ``asked``."""
+    """Tables [T, E] of tokens and experts.
+
+    ``values``: weight of the expert's output. ``kept``: whether the expert has a slot for the token. ``asked``: whether
+    the token's choice counts for the balance loss.
+    """
 
     values: Tensor
     kept: Tensor

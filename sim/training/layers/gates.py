@@ -18,7 +18,10 @@ from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 @dataclass(frozen=True)
 class Gating:
-    """The tokens x[s, b, h] of a layer and their scores, None of a gate without scores; where they are routed."""
+    """Inputs of the gate of one layer.
+
+    ``x``: the layer's tokens [s, b, h]. ``scores``: the router's scores of the tokens; None for a gate without scores.
+    """
 
     builder: LayerBuilder
     tracer: TaskTracer
@@ -28,17 +31,17 @@ class Gating:
     scores: Tensor | None
 
     def routes(self) -> ex.Routes:
-        """Return the choices of the layer's gate, or those that are forced, and their slots."""
+        """Return the experts, slots and weights of every token: by the layer's gate, or as a stated routing forces."""
         return _GATES[self.spec.gate](self)
 
     @property
     def name(self) -> str:
-        """Return what its ops are called."""
+        """Return the name of the gate's op in the plan."""
         return f"layer{self.layer}.route"
 
     @property
     def logits(self) -> Tensor:
-        """Return the scores of a gate that has some."""
+        """Return the router's scores; only for gates that have some."""
         assert self.scores is not None
         return self.scores
 
