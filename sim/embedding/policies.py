@@ -39,5 +39,5 @@ POLICIES: Final[Mapping[PolicyName, Policy]] = {
 }
 """``dataset_frequency``: the rows that the data set reads least (Colossal-AI's cached embedding, arXiv:2208.05321).
 ``lfu`` counts while a row is in the cache, and forgets the count with the row, as the same code does. Which of equal
-counts goes is left open there; here it is the one that was last read by the earliest batch, as in HET's LFU (Miao et
-al., VLDB 2022)."""
+counts goes is left open there; here it is the one that was last read by the earliest batch, as in HET's LFU (Hetu,
+src/hetu_cache)."""
