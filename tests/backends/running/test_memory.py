@@ -40,7 +40,7 @@ def programs(draw: st.DrawFn) -> Program:
             for i in range(draw(st.integers(1, 5)))
         ]
         tasks[f"task{t}"] = Task(f"task{t}", Phase.FORWARD, tuple(ops))
-    call = st.builds(Call, st.sampled_from(sorted(tasks)), st.sampled_from([None, 0, 1]))
+    call = st.builds(Call, st.sampled_from(sorted(tasks)), st.sampled_from([None, 0, 1]), lag=st.just(0))
     return Program({}, buffers, tasks, tuple(draw(st.lists(call, max_size=8))))
 
 

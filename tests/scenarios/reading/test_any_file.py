@@ -28,8 +28,9 @@ WRITES = ("new", "--out {}")
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """Return a folder of everything that a reader does not expect, with each ending."""
-    folder = tmp_path
+    """Return a folder of everything that a reader does not expect, with each ending; its parent is this test's own."""
+    folder = tmp_path / "files"
+    folder.mkdir()
     for ending in ENDINGS:
         names = {kind: folder / f"{kind}{ending}" for kind in KINDS}
         names["folder"].mkdir()

@@ -58,7 +58,7 @@ def programs(draw: st.DrawFn, rank: int, resources: tuple[str, ...]) -> Program:
     given = draw(st.sets(st.sampled_from(sorted(buffers))))
     first = Compute("given", "delay", (), tuple(sorted(given)), {"latency_s": 1.0, "demands": ()})
     tasks["start"] = Task("start", Phase.PREPARE, (first,))
-    call = st.builds(Call, st.sampled_from(sorted(tasks.keys() - {"start"})), st.integers(0, 2))
+    call = st.builds(Call, st.sampled_from(sorted(tasks.keys() - {"start"})), st.integers(0, 2), lag=st.just(0))
     calls = [Call("start", i) for i in range(3)] + draw(st.lists(call, min_size=1, max_size=8))
     return Program({"pp": rank}, buffers, tasks, tuple(readable(buffers, tasks, calls)))
 

@@ -70,7 +70,7 @@ def programs(draw: st.DrawFn) -> Program:
             for j in range(draw(st.integers(1, 4)))
         )
         tasks[f"t{k}"] = Task(f"t{k}", draw(st.sampled_from([Phase.FORWARD, Phase.BACKWARD])), ops)
-    one_call = st.builds(Call, st.sampled_from(sorted(tasks)), st.sampled_from([None, 0, 1, 2]))
+    one_call = st.builds(Call, st.sampled_from(sorted(tasks)), st.sampled_from([None, 0, 1, 2]), lag=st.just(0))
     return Program({}, buffers, tasks, tuple(draw(st.lists(one_call, min_size=1, max_size=10))))
 
 
