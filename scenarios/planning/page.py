@@ -123,7 +123,8 @@ def _front(summary: PlanSummary) -> Section:
     layout = {
         "showlegend": False, "hovermode": "closest", "margin": {"l": 8, "r": 24, "t": 24, "b": 44},
         "xaxis": {"title": {"text": f"time per step ({unit})", "standoff": 6}, "zeroline": False},
-        "yaxis": {"title": {"text": words, "standoff": 6}, "automargin": True, "zeroline": False},
+        "yaxis": {"title": {"text": f"memory per rank ({words})", "standoff": 6},
+                  "automargin": True, "zeroline": False},
         "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": room, "y1": room,
                     "line": {"color": _ROOM, "width": 1.5, "dash": "dash"}}],
     }  # fmt: skip
@@ -142,10 +143,9 @@ def _lost(summary: PlanSummary) -> tuple[Block, ...]:
     """Return why strategies lost, for each surface in its form."""
     if not summary.lost:
         return ()
-    rows = [(f"{lost.number:,}", lost.reason) for lost in summary.lost]
-    table = Table((Column("strategies"), Column("reason", is_number=False)), rows)
-    lines = [Text((Piece(f"{number} {reason}", "soft"),), is_wrapped=True) for number, reason in rows]
+    rows = [(lost.reason, f"{lost.number:,}") for lost in summary.lost]
+    lines = [Text((Piece(f"{number} {reason}", "soft"),), is_wrapped=True) for reason, number in rows]
     return (
-        Only("page", (Section("Why the others lost", (table,)),)),
+        Only("page", (Section("Why the others lost", (Table(("reason", "strategies"), rows),)),)),
         Only("terminal", tuple(lines)),
     )

@@ -205,7 +205,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """Step functions: each line keeps its value until the next point. ``x_axis``, ``y_axis``: quantities and units."""
+    """Step functions: each line keeps its value until the next point.
+
+    ``x_axis``: a quantity and its unit, empty for a plain number; ``y_axis``: a quantity or a unit.
+    """
 
     id: str
     curves: Sequence[Curve]

@@ -4,12 +4,13 @@ from typing import Any, Final
 
 import numpy as np
 
+_TIME_UNITS: Final = (("h", 3600.0), ("s", 1.0), ("ms", 1e-3))
 _MEMORY_UNITS: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 
 
 def time_unit(duration_s: float) -> tuple[str, float]:
     """Return the unit for an axis up to ``duration_s``, and the unit's seconds."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3)):
+    for unit, factor in _TIME_UNITS:
         if duration_s >= 2 * factor:
             return unit, factor
     return "µs", 1e-6

@@ -79,18 +79,19 @@ def _bars(block: Bars) -> Figure:
 
 def _lines(block: Lines) -> Figure:
     (x_words, x_unit), names = block.x_axis, [chart_text(curve.words) for curve in block.curves]
+    title, at = (f"{x_words} ({x_unit})", f"%{{x:.4g}} {x_unit}") if x_unit else (x_words, f"{x_words} %{{x:.4g}}")
     data = [
         {
             "type": "scatter", "mode": "lines", "name": name, "x": drawn_numbers(curve.xs),
             "y": drawn_numbers(curve.ys), "line": {"shape": "hv", "width": 1.4, "color": curve.colour},
-            "hovertemplate": hover_template(f"%{{y:.4g}} {block.y_axis} at %{{x:.4g}} {x_unit}", strong=name),
+            "hovertemplate": hover_template(f"%{{y:.4g}} {block.y_axis} at {at}", strong=name),
         }
         for name, curve in zip(names, block.curves, strict=True)
     ]  # fmt: skip
     layout: dict[str, Any] = {
         "margin": {"l": 8, "r": 12, "t": 18, "b": 44}, "hovermode": "closest", "showlegend": len(data) > 1,
         "legend": {"orientation": "v", "x": 1.01, "y": 1, "font": {"size": 12}},
-        "xaxis": {"title": {"text": f"{x_words} ({x_unit})", "standoff": 6}, "zeroline": False, "showgrid": False,
+        "xaxis": {"title": {"text": title, "standoff": 6}, "zeroline": False, "showgrid": False,
                   "range": [0, drawn_number(block.ends_at)]},
         "yaxis": {"title": {"text": block.y_axis, "standoff": 6}, "rangemode": "tozero", "automargin": True,
                   "zeroline": False},

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final
 
+from costmodels.units import format_time
 from scenarios.report.blocks import Chart, Section
-from scenarios.report.charts.axis_unit import drawn_number
+from scenarios.report.charts.axis_unit import drawn_number, time_unit
 from scenarios.report.charts.hover_text import WHOLE_TEXT, hover_text
 from sim.jobs.record import Allocation, Record
 
@@ -21,19 +22,20 @@ def cluster_section(record: Record) -> Section:
     bars = gpu_bars(record.allocations, record.gpus_per_node)
     drawn = bars[:MOST_BARS]
     end_s = max((allocation.end_s for allocation, _, _ in drawn), default=1.0)
+    unit, unit_s = time_unit(end_s)
     data = {
         "type": "bar", "orientation": "h", "name": "jobs",
         "y": [first + count / 2 for _, first, count in drawn],
         "width": [count for _, _, count in drawn],
-        "base": [drawn_number(allocation.start_s) for allocation, _, _ in drawn],
-        "x": [drawn_number(allocation.end_s - allocation.start_s) for allocation, _, _ in drawn],
+        "base": [drawn_number(allocation.start_s / unit_s) for allocation, _, _ in drawn],
+        "x": [drawn_number((allocation.end_s - allocation.start_s) / unit_s) for allocation, _, _ in drawn],
         "marker": {"color": [_COLOURS[allocation.job_index % len(_COLOURS)] for allocation, _, _ in drawn],
                    "line": {"width": 0.5, "color": "white"}},
         "hovertext": [_words(record, allocation) for allocation, _, _ in drawn], "hovertemplate": WHOLE_TEXT,
     }  # fmt: skip
     layout = {
         "showlegend": False, "bargap": 0, "barmode": "overlay", "margin": {"l": 56, "r": 16, "t": 10, "b": 44},
-        "xaxis": {"title": {"text": "time (s)"}, "range": [0, drawn_number(end_s)], "zeroline": False},
+        "xaxis": {"title": {"text": f"time ({unit})"}, "range": [0, drawn_number(end_s / unit_s)], "zeroline": False},
         "yaxis": {"title": {"text": "GPU"}, "range": [record.num_gpus, 0], "zeroline": False},
     }  # fmt: skip
     left_out = len(bars) - len(drawn)
@@ -74,4 +76,6 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 def _words(record: Record, allocation: Allocation) -> str:
     job = record.jobs[allocation.job_index].job
-    return hover_text(f"job {job.id}", f"{job.num_gpus} GPUs, {allocation.start_s:g} s to {allocation.end_s:g} s")
+    return hover_text(
+        f"job {job.id}", f"{job.num_gpus} GPUs, {format_time(allocation.start_s)} to {format_time(allocation.end_s)}"
+    )

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from costmodels.units import format_percent, format_time
 from scenarios.report.blocks import Block, Card, Curve, Headline, Lines, Only, Section, Table
+from scenarios.report.charts.axis_unit import time_unit
 from scenarios.summaries.as_json import INLINE
 from scenarios.workloads.job_mix.cluster_chart import cluster_section
 from scenarios.workloads.workload import Outcome
@@ -133,8 +134,8 @@ def _jct_section(jobs: Sequence[FinishedJob]) -> Section:
     """Return the distribution of completion times: the fraction of jobs that are done within a time."""
     times_s = sorted(each.jct_s for each in jobs)
     kept = sorted({round(place * (len(times_s) - 1) / 400) for place in range(401)})
-    curve = Curve(
-        "completion time", "#4269d0", [times_s[place] for place in kept], [(place + 1) / len(times_s) for place in kept]
-    )
-    lines = Lines("jct", (curve,), ("completion time", "s"), "fraction of jobs", times_s[-1])
+    unit, unit_s = time_unit(times_s[-1])
+    times = [times_s[place] / unit_s for place in kept]
+    curve = Curve("completion time", "#4269d0", times, [(place + 1) / len(times_s) for place in kept])
+    lines = Lines("jct", (curve,), ("completion time", unit), "fraction of jobs", times[-1])
     return Section("Completion times", (lines,), "The fraction of jobs that are done within a time of their arrival.")

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from costmodels.units import format_percent, format_rate, format_time
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
+from scenarios.report.charts.axis_unit import time_unit
 from scenarios.workloads.service.reading import ServiceScenario
 from scenarios.workloads.service.summary import ServiceSummary, Spread
 from scenarios.workloads.workload import Outcome
@@ -137,6 +138,7 @@ def _rising(name: str, times: NDArray[np.float64], limit_s: float | None) -> Lin
     """Return sorted times by the part of the requests that are at most as slow."""
     places = np.unique(np.linspace(0, len(times) - 1, min(len(times), _MOST_POINTS)).astype(np.int64))
     parts = ((places + 1) / len(times)).tolist()
-    limit = None if limit_s is None else Limit(limit_s, "objective")
-    curve = Curve("requests", _COLOUR, parts, times[places].tolist())
-    return Lines(name, (curve,), ("part of the requests", ""), "s", 1.0, limit)
+    unit, unit_s = time_unit(max(limit_s or 0.0, float(times[-1])))
+    limit = None if limit_s is None else Limit(limit_s / unit_s, "objective")
+    curve = Curve("requests", _COLOUR, parts, (times[places] / unit_s).tolist())
+    return Lines(name, (curve,), ("part of the requests", ""), unit, 1.0, limit)
