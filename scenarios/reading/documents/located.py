@@ -5,10 +5,7 @@ from contextlib import contextmanager
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
-from sim.jobs.errors import JobsError
-from sim.reliability.errors import ReliabilityError
-from sim.serving.errors import ServingError
-from sim.training.errors import SpecError
+from sim.errors import KeyedError
 
 
 @contextmanager
@@ -16,6 +13,6 @@ def located(document: Document) -> Iterator[None]:
     """Give an error of the simulated world raised inside the origin of the key that it names."""
     try:
         yield
-    except (SpecError, ReliabilityError, ServingError, JobsError) as error:
+    except KeyedError as error:
         origin = document.origin(error.key.split("."))
         raise ScenarioError(origin, error.key, error.rule, error.remedy) from error
