@@ -6,12 +6,16 @@ TraceError (ValueError)   a file of timelines or published measurements that can
 
 
 class TraceError(ValueError):
-    """Input that breaks a rule: file and line (0: no line), key or column, rule and remedy."""
+    """Input that breaks a rule: file and line (0: no line), key or column, rule and remedy.
+
+    ``problem``: the message without the remedy.
+    """
 
     def __init__(self, file: str, rule: str, remedy: str, *, line: int = 0, key: str = "") -> None:
         where = f"{file}:{line}: " if line else f"{file}: "
         named = f"{key}: " if key else ""
-        super().__init__(f"{where if file else ''}{named}{rule};\n    {remedy}")
+        self.problem = f"{where if file else ''}{named}{rule}"
+        super().__init__(f"{self.problem};\n    {remedy}")
         self.file = file
         self.line = line
         self.key = key

@@ -1,7 +1,7 @@
 """Errors of embedding tables and their caches."""
 
 
-class CacheTooSmallError(Exception):
+class CacheTooSmallError(ValueError):
     """A batch needs more rows at once than the cache holds; all of them must be on the device together."""
 
     def __init__(self, num_unique: int, num_slots: int, batch: int) -> None:

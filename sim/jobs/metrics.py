@@ -14,9 +14,10 @@ class MixMetrics:
     """Measures of a job mix; seconds, GPU-seconds and fractions.
 
     ``mean_jct_s`` and so on: job completion times, from arrival to finish. ``mean_queueing_s``: from arrival to first
-    start. ``mean_waiting_s``: all time without GPUs. ``utilisation``: GPU-seconds held, divided by those until the
-    makespan. ``useful_fraction``: of the held GPU-seconds with progress. ``mean_unfairness``: finish-time fairness of
-    Themis, the completion time divided by that on an equal share of the cluster; ``unfair_fraction``: of jobs above 1.
+    start. ``mean_waiting_s``: all time without GPUs. ``utilisation``: GPU-seconds held, divided by those until all are
+    free for good. ``useful_fraction``: of the held GPU-seconds with progress. ``mean_unfairness``: finish-time fairness
+    of Themis, the completion time divided by that on an equal share of the cluster; ``unfair_fraction``: of jobs
+    above 1.
     """
 
     num_jobs: int
@@ -52,7 +53,7 @@ def measure(record: Record) -> MixMetrics:
         mean_queueing_s=_mean([each.first_start_s - each.job.arrival_s for each in jobs]),
         mean_waiting_s=_mean([each.jct_s - each.held_s for each in jobs]),
         makespan_s=record.makespan_s,
-        utilisation=min(1.0, held / (record.num_gpus * record.makespan_s)),
+        utilisation=held / (record.num_gpus * record.released_s),
         useful_fraction=sum(each.useful_gpu_s for each in jobs) / held,
         num_preemptions=sum(each.num_preemptions for each in jobs),
         restart_gpu_s=sum(each.restart_gpu_s for each in jobs),

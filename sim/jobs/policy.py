@@ -1,5 +1,6 @@
 """What a scheduling policy sees, and what it decides. Policies are pure: they know no clock, no SimPy and no torch."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -10,18 +11,20 @@ Rank = tuple[float, int] | tuple[float, float, int]
 """What jobs are ordered by, the least first; the last number is the job's index."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class View:
-    """The cluster at a decision. ``waiting``: in order of arrival. ``free_gpus``: held by no job."""
+    """The cluster at a decision.
+
+    ``waiting``: in order of arrival. ``running``: by index. ``free_gpus``: held by no job. ``waiting_gpus``: requests
+    of all waiting jobs. ``capacity``: all GPUs.
+    """
 
     now_s: float
     waiting: Sequence[ActiveJob]
     running: Mapping[int, ActiveJob]
     free_gpus: int
     waiting_gpus: int
-    """The sum of the requests of all waiting jobs."""
     capacity: int
-    """GPUs of nodes that work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +65,22 @@ class Policy(Protocol):
         """Return the state after a decision, and the decision."""
 
 
-class Memoryless:
-    """A policy whose decisions depend on the view alone: a subclass writes ``changes``."""
+class Memoryless(ABC):
+    """A policy whose decisions depend on the view alone."""
 
     watched_gpu_s: tuple[float, ...] = ()
 
-    def start(self) -> None:
-        """Remember nothing."""
+    def start(self) -> tuple[()]:
+        """Return nothing to remember."""
+        return ()
 
-    def decide(self, state: None, view: View) -> tuple[None, Decision]:
-        """Return None and the decision."""
+    def decide(self, state: tuple[()], view: View) -> tuple[tuple[()], Decision]:
+        """Return nothing to remember, and the decision."""
         return state, Decision(self.changes(view), self.wake_s(view))
 
+    @abstractmethod
     def changes(self, view: View) -> Sequence[Change]:
         """Return the changes for a view."""
-        raise NotImplementedError
 
     def wake_s(self, view: View) -> float | None:
         """Return the instant of the next decision if nothing happens before, or None."""

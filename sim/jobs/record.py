@@ -31,9 +31,8 @@ class Allocation:
 class FinishedJob:
     """A finished job: instants, and GPU-seconds held (``service_gpu_s``) in all.
 
-    ``useful_gpu_s``: of these in progress. ``held_s``: the time for which it held GPUs, until it was done.
-
-    ``idle_gpu_s``: of these after the job was done, until the next round.
+    ``held_s``: the time for which it held GPUs, until it was done. ``useful_gpu_s``, ``idle_gpu_s``: of the GPU-seconds
+    in progress, and after the job was done, until the next round.
     """
 
     job: Job
@@ -71,3 +70,8 @@ class Record:
     def makespan_s(self) -> float:
         """Return the instant at which the last job is done."""
         return max(each.finish_s for each in self.jobs)
+
+    @property
+    def released_s(self) -> float:
+        """Return the instant from which no job holds a GPU: with rounds, the end of the last one."""
+        return max(each.end_s for each in self.allocations)

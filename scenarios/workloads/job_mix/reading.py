@@ -8,7 +8,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.workloads.job_mix.schema import MAX_GPUS, JobMixScenario
+from scenarios.workloads.job_mix.schema import JobMixScenario
 from sim.jobs.generate import PhillyLike
 from sim.jobs.job import Job
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
@@ -16,8 +16,8 @@ from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
 from sim.jobs.policies.tiresias import Tiresias
 from sim.jobs.policy import Policy
 from sim.jobs.simulator import Mix
-from sim.jobs.trace_file import read_jobs
 from traces.errors import TraceError
+from traces.jobs import MAX_GPUS, read_jobs
 
 _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "fifo": lambda _: FifoStrict(),
@@ -80,15 +80,18 @@ def _jobs(document: Document, file: JobMixScenario) -> Sequence[Job]:
     assert file.jobs.trace is not None
     path = named_file(document, ("jobs", "trace"), file.jobs.trace, "write a row per job: job_id,arrival_s,...")
     try:
-        return read_jobs(path)
+        recorded = read_jobs(path)
     except TraceError as error:
         origin = document.origin(("jobs", "trace"))
-        raise ScenarioError(origin, "jobs.trace", str(error).partition(";\n")[0], error.remedy) from error
+        raise ScenarioError(origin, "jobs.trace", error.problem, error.remedy) from error
+    return [Job(job.job_id, job.arrival_s, job.num_gpus, job.duration_s) for job in recorded]
 
 
 def _refuse_equal_names(document: Document, names: Sequence[str]) -> None:
+    seen = set[str]()
     for place, name in enumerate(names):
-        if name in names[:place]:
+        if name in seen:
             key = ("jobs", "list", place, "id")
             rule = f"two jobs are called {name}"
             raise ScenarioError(document.origin(key), f"jobs.list[{place}].id", rule, "write a name of its own")
+        seen.add(name)

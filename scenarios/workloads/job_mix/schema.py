@@ -1,15 +1,14 @@
 """The keys of a job mix's file."""
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PlainValidator
 
 from costmodels.units import Dimension
 from scenarios.reading.quantities import Duration, DurationOrZero, Quantity, quantity_schema
 from scenarios.reading.schema.values import ScenarioSection, Section
+from traces.jobs import MAX_GPUS, MAX_JOBS
 
-MAX_GPUS: Final = 100_000
-MAX_JOBS: Final = 1_000_000
 DurationOfJob = Annotated[
     float, PlainValidator(Quantity(Dimension.TIME, most=1e10, allow_zero=False)), quantity_schema(Dimension.TIME)
 ]

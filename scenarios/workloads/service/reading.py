@@ -168,7 +168,7 @@ def _requests(document: Document, section: RequestsSection, seed: int) -> Reques
         try:
             recorded = read_requests(path)
         except TraceError as error:
-            raise _error(document, "requests.trace", str(error).partition(";\n")[0], error.remedy) from error
+            raise _error(document, "requests.trace", error.problem, error.remedy) from error
         found = Requests(
             arrival_s=np.array(recorded.arrival_s),
             prompt_tokens=np.array(recorded.prompt_tokens),

@@ -1,5 +1,6 @@
 """Policies that rank all jobs at each decision, and stop those that the first ones leave no GPUs for."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,9 +13,9 @@ class Ranked(Memoryless):
 
     name, why = "", ""
 
+    @abstractmethod
     def key(self, each: ActiveJob, now_s: float) -> float:
         """Return the rank of a job; the least first, then the order of arrival."""
-        raise NotImplementedError
 
     def changes(self, view: View) -> Sequence[Change]:
         """Return starts and stops."""

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from sim.jobs.job import Job
-from sim.jobs.trace_file import read_jobs
 from traces.errors import TraceError
+from traces.jobs import RecordedJob, read_jobs
 
 HEAD = "job_id,arrival_s,num_gpus,duration_s"
 
@@ -15,7 +14,7 @@ def test_rows_are_jobs(tmp_path: Path) -> None:
     """Arrivals count from the first; other columns and their order do not matter."""
     path = tmp_path / "jobs.csv"
     path.write_text("user,job_id,duration_s,num_gpus,arrival_s\nann,b,20,4,110\nbob,a,1e2,2,100.5\n")
-    assert read_jobs(path) == [Job("b", 9.5, 4, 20.0), Job("a", 0.0, 2, 100.0)]
+    assert read_jobs(path) == [RecordedJob("b", 9.5, 4, 20.0), RecordedJob("a", 0.0, 2, 100.0)]
 
 
 @pytest.mark.parametrize(

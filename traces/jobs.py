@@ -1,4 +1,4 @@
-"""Job mixes in CSV files, a row per job.
+"""Recorded jobs of a cluster in CSV files, a row per job.
 
     job_id,arrival_s,num_gpus,duration_s
     1,0,2,100
@@ -10,15 +10,14 @@ Other columns are left alone. Arrivals are counted from the first.
 import csv
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from sim.jobs.job import Job
 from traces.errors import TraceError
 
 COLUMNS: Final = ("job_id", "arrival_s", "num_gpus", "duration_s")
-MAX_ROWS: Final = 1_000_000
+MAX_JOBS: Final = 1_000_000
 MAX_BYTES: Final = 1 << 28
 MAX_GPUS: Final = 100_000
 MAX_SECONDS: Final = 1e10
@@ -27,7 +26,17 @@ MAX_NAME: Final = 200
 _REMEDY: Final = f"name a CSV file with the columns {', '.join(COLUMNS)}"
 
 
-def read_jobs(path: Path) -> list[Job]:
+@dataclass(frozen=True, slots=True)
+class RecordedJob:
+    """A job: seconds of arrival, counted from the first, the GPUs that it asked for, and the seconds that it took."""
+
+    job_id: str
+    arrival_s: float
+    num_gpus: int
+    duration_s: float
+
+
+def read_jobs(path: Path) -> list[RecordedJob]:
     """Return the jobs of a file. Raises TraceError, with the line, for a file that cannot be read or breaks a rule."""
     try:
         if path.stat().st_size > MAX_BYTES:
@@ -39,18 +48,10 @@ def read_jobs(path: Path) -> list[Job]:
     if not rows:
         raise TraceError(str(path), "the file has no jobs", "write a row for each job")
     first_s = min(row.arrival_s for row in rows)
-    return [Job(row.job_id, row.arrival_s - first_s, row.num_gpus, row.duration_s) for row in rows]
+    return [replace(row, arrival_s=row.arrival_s - first_s) for row in rows]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    job_id: str
-    arrival_s: float
-    num_gpus: int
-    duration_s: float
-
-
-def _rows(path: Path, file: Iterator[str]) -> Iterator[_Row]:
+def _rows(path: Path, file: Iterator[str]) -> Iterator[RecordedJob]:
     lines = csv.reader(file)
     seen = set[str]()
     try:
@@ -67,15 +68,15 @@ def _rows(path: Path, file: Iterator[str]) -> Iterator[_Row]:
             if row.job_id in seen:
                 rule, remedy = f"the job {row.job_id} stands here again", "write one row for each job"
                 raise TraceError(str(path), rule, remedy, line=lines.line_num)
-            if len(seen) >= MAX_ROWS:
-                raise TraceError(str(path), f"more than {MAX_ROWS:,} jobs", "write fewer jobs", line=lines.line_num)
+            if len(seen) >= MAX_JOBS:
+                raise TraceError(str(path), f"more than {MAX_JOBS:,} jobs", "write fewer jobs", line=lines.line_num)
             seen.add(row.job_id)
             yield row
     except csv.Error as error:
         raise TraceError(str(path), f"no line of cells: {error}", _REMEDY, line=lines.line_num) from error
 
 
-def _row(path: Path, line: int, cells: Mapping[str, str]) -> _Row:
+def _row(path: Path, line: int, cells: Mapping[str, str]) -> RecordedJob:
     job_id = cells["job_id"].strip()
     if not job_id or len(job_id) > MAX_NAME:
         remedy = f"write a name of at most {MAX_NAME} characters"
@@ -85,7 +86,7 @@ def _row(path: Path, line: int, cells: Mapping[str, str]) -> _Row:
     if num_gpus != int(num_gpus) or num_gpus > MAX_GPUS:
         remedy = f"write a whole number from 1 to {MAX_GPUS:,}"
         raise TraceError(str(path), f"{num_gpus:g} is no number of GPUs", remedy, line=line, key="num_gpus")
-    return _Row(job_id, arrival_s, int(num_gpus), _number(path, line, cells, "duration_s", MIN_DURATION_S))
+    return RecordedJob(job_id, arrival_s, int(num_gpus), _number(path, line, cells, "duration_s", MIN_DURATION_S))
 
 
 def _number(path: Path, line: int, cells: Mapping[str, str], column: str, least: float) -> float:
