@@ -11,7 +11,8 @@ from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.planning.files import write_plan
 from scenarios.planning.page import plan_blocks
-from scenarios.planning.search import Objective, Planner, Request, search
+from scenarios.planning.search import Planner, Request, search
+from scenarios.planning.studied import Objective
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.workers import available_cores, local_workers
 

@@ -35,8 +35,7 @@ _NOT_SEARCHED: Final = (
     "parallel.tensor.mesh", "parallel.pipeline.layers_per_stage", "parallel.pipeline.recompute_per_stage",
     "parallel.pipeline.microbatch_group_size", "parallel.pipeline.token_slices", "parallel.data.osdp",
     "parallel.data.offload", "parallel.data.shard_degree", "parallel.data.local_degree", "parallel.data.gradient_sync",
-    "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers",
-    "training.method",
+    "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers", "training.method", "memory",
 )  # fmt: skip
 """Keys that the estimates know nothing of."""
 _MOST_MICROBATCH: Final = 8

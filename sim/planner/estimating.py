@@ -76,25 +76,23 @@ class _Stage:
     num_layers: Floats
 
 
-_PROBED: Final = ("tensor", "context", "expert", "microbatch_size", "recompute")
-
-
-def distinct(*columns: Ints) -> tuple[list[tuple[int, ...]], Ints]:
+def _distinct_rows(*columns: Ints) -> tuple[list[list[int]], Ints]:
     """Return the different rows of columns, and the number of each row among them."""
     rows, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return [tuple(map(int, row)) for row in rows], numbers.ravel()
+    return rows.tolist(), numbers.ravel()
 
 
 def probe_keys(grid: Grid) -> tuple[list[ProbeKey], Ints]:
     """Return the different probes that a grid needs, and which of them each strategy needs."""
-    keys, numbers = distinct(*(getattr(grid, name) for name in _PROBED))
-    return keys, numbers  # type: ignore[return-value]
+    rows, numbers = _distinct_rows(grid.tensor, grid.context, grid.expert, grid.microbatch_size, grid.recompute)
+    keys = [(tensor, context, expert, microbatch, recompute) for tensor, context, expert, microbatch, recompute in rows]
+    return keys, numbers
 
 
 def link_keys(grid: Grid) -> tuple[list[LinkKey], Ints]:
     """Return the different groups of replicas of a grid, and which of them each strategy has."""
-    keys, numbers = distinct(grid.tensor, grid.data * grid.context)
-    return keys, numbers  # type: ignore[return-value]
+    rows, numbers = _distinct_rows(grid.tensor, grid.data * grid.context)
+    return [(tensor, replicas) for tensor, replicas in rows], numbers
 
 
 def estimate(grid: Grid, prices: Prices) -> Estimates:
@@ -123,7 +121,7 @@ def estimate(grid: Grid, prices: Prices) -> Estimates:
 def _stages(grid: Grid, prices: Prices) -> tuple[_Stage, ...]:
     """Return the first, the fullest inner and the last pipeline rank of every strategy, and one of slowest rounds."""
     layer, first, last = _probed(grid, prices)
-    shapes, which = distinct(grid.pipeline, grid.virtual_stages)
+    shapes, which = _distinct_rows(grid.pipeline, grid.virtual_stages)
     layers = np.array([_layers(prices.num_layers, *shape) for shape in shapes], dtype=np.float64)[which]
     alone = (grid.pipeline == 1)[:, None]
     nothing = np.zeros_like(first)
@@ -265,7 +263,7 @@ def _all_first_s(grid: Grid, hop_s: Floats, prices: Prices) -> Floats:
 
     Virtual stages are of four kinds: the first, inner ones with the least and the most layers, and the last.
     """
-    shapes, which = distinct(grid.pipeline, grid.virtual_stages)
+    shapes, which = _distinct_rows(grid.pipeline, grid.virtual_stages)
     splits = [_split(prices.num_layers, *shape) for shape in shapes]
     most = max(map(len, splits))
     kinds = np.array([_kinds(split, most) for split in splits])[which]

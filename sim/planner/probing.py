@@ -1,12 +1,15 @@
 """Probes: small plans of one or two layers, priced once, from which the costs of layers and of model ends follow."""
 
 from dataclasses import dataclass, fields
+from typing import Final
 
 from sim.engine.findings.alone import tasks_alone_s
 from sim.engine.prices.activity import Pricing
 from sim.engine.running.memory import memory_use
 from sim.plan.words.buffer import Kind, Scope
 from sim.plan.words.program import Phase, Plan, Program
+
+_TIMED: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.PREPARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +65,6 @@ def _costs(plan: Plan, pricing: Pricing) -> list[Costs]:
     """Return the costs of every program of a plan."""
     alone_s = tasks_alone_s(plan, pricing, lambda task: task.phase in _TIMED)
     return [_of_program(program, alone_s) for program in plan.programs]
-
-
-_TIMED = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.PREPARE)
 
 
 def _of_program(program: Program, alone_s: dict[str, float]) -> Costs:

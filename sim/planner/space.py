@@ -62,8 +62,8 @@ class Grid:
 
     def strategy(self, row: int) -> Strategy:
         """Return one row."""
-        columns = {field.name: int(getattr(self, field.name)[row]) for field in fields(Strategy)}
-        return Strategy(**{**columns, "recompute": RECOMPUTE[columns["recompute"]]})  # type: ignore[arg-type]
+        columns = {f.name: int(getattr(self, f.name)[row]) for f in fields(Strategy) if f.name != "recompute"}
+        return Strategy(**columns, recompute=RECOMPUTE[self.recompute[row]])
 
 
 def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:

@@ -10,7 +10,8 @@ from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import openings_of
 from scenarios.planning.pricing import Priced
-from scenarios.planning.search import Request, Studied, refusals, search, studied_of
+from scenarios.planning.search import Request, search
+from scenarios.planning.studied import Studied, refusals, studied_of
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
 from scenarios.workloads.loading import load_step

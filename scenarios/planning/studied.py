@@ -1,0 +1,73 @@
+"""All strategies that a scenario leaves open, with the estimate of each."""
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from scenarios.errors import ScenarioError
+from scenarios.planning.openings import Openings
+from scenarios.planning.pricing import Priced, priced
+from sim.planner.estimating import Estimates, estimate, probe_keys
+from sim.planner.space import Grid, Ints, grid
+
+Objective = Literal["time", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Studied:
+    """All strategies of a scenario that have estimates. ``refused``: how many have none, by the rule that refuses them.
+
+    ``room_bytes``: of the device with the least memory.
+    """
+
+    openings: Openings
+    grid: Grid
+    estimates: Estimates
+    room_bytes: int
+    refused: Counter[str]
+
+    def order(self, objective: Objective) -> Ints:
+        """Return the rows by objective, the best first; the other value decides between equals."""
+        time_s, memory = self.estimates.time_s, self.estimates.memory_bytes
+        return np.lexsort((memory, time_s) if objective == "time" else (time_s, memory))
+
+
+def studied_of(openings: Openings) -> Studied:
+    """Return the estimates of all strategies. Raises ScenarioError where the scenario's rules leave none."""
+    every = grid(openings.choices(), openings.sizes)
+    found = priced(openings, every) if len(every) else None
+    valued = rows_with_prices(every, found) if found is not None else every
+    if found is None or not len(valued):
+        remedy = "write fewer keys of the strategy, so that a search can choose them, or change batch or cluster"
+        raise ScenarioError(openings.document.origin(("parallel",)), "parallel", _none_valid(openings, found), remedy)
+    room = min(openings.anchor.software.room_bytes(device) for device, _ in openings.anchor.devices)
+    return Studied(openings, valued, estimate(valued, found.prices), room, refusals(every, found))
+
+
+def _none_valid(openings: Openings, found: Priced | None) -> str:
+    """Return why no strategy is valid. ``found``: None where no combination passes the rules of numbers."""
+    if found is not None:
+        return f"no strategy is valid: {min(found.refused.values())}"
+    sizes = openings.sizes
+    rule = f"no strategy is valid: degrees have to multiply to {sizes.world_size:,} devices, "
+    rule += f"replicas times micro-batch divide a batch of {sizes.global_batch_size:,}, "
+    return rule + f"and {sizes.num_layers} layers fill all stages"
+
+
+def rows_with_prices(every: Grid, found: Priced) -> Grid:
+    """Return the strategies whose probe was not refused."""
+    keys, numbers = probe_keys(every)
+    return every.rows(np.array([key in found.prices.probes for key in keys])[numbers])
+
+
+def refusals(every: Grid, found: Priced) -> Counter[str]:
+    """Return how many strategies each rule refuses, by their probes."""
+    keys, numbers = probe_keys(every)
+    counts = np.bincount(numbers, minlength=len(keys)).tolist()
+    refused: Counter[str] = Counter()
+    for key, count in zip(keys, counts, strict=True):
+        if key in found.refused:
+            refused[f"refused: {found.refused[key]}"] += count
+    return refused
