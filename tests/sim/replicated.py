@@ -1,15 +1,14 @@
 """A second tensor-parallel method, for tests: every rank computes every layer, and nothing is communicated."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from sim.plan.functions.linear import Products, linear
-from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
+from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.plan.words.layout import REPLICATED, Layout
 from sim.plan.words.mesh import Axes
 from sim.training.tensor.boundary import Boundary
-from sim.training.tensor.method import Sizes, TensorMethod
+from sim.training.tensor.method import Factor, Sizes, TensorMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,13 +61,13 @@ class Replicated(TensorMethod):
         """Return x."""
         return x
 
-    def multiply(
-        self, t: TaskTracer, name: str, x: Tensor, weights: Sequence[Parameter], bias: Parameter | None = None,
-        *, contract: int = 1, transposed: bool = False, products: Products,
-    ) -> Tensor:  # fmt: skip
+    def multiply(self, t: TaskTracer, name: str, x: Tensor, factor: Factor, products: Products) -> Tensor:
         """Return the whole product."""
-        (weight,) = weights
-        return linear(t, name, x, weight, bias, contract=contract, transposed=transposed, products=products)
+        (weight,) = factor.weights
+        return linear(
+            t, name, x, weight, factor.bias,
+            contract=factor.contract, transposed=factor.transposed, products=products,
+        )  # fmt: skip
 
     def boundary(self, *, scatters: bool) -> Boundary:
         """Return a boundary that sends the whole stream."""

@@ -16,7 +16,7 @@ from sim.training.pipeline.spec import Recompute, RecomputeMethod
 from sim.training.sequence.method import SequenceMethod
 from sim.training.sequence.unshared import Unshared
 from sim.training.spec.models.model import TransformerSpec
-from sim.training.tensor.method import TensorMethod
+from sim.training.tensor.method import Factor, TensorMethod
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class LayerBuilder:
         self, t: TaskTracer, name: str, x: Tensor, weights: Sequence[Parameter], bias: Parameter | None = None
     ) -> Tensor:
         """Return a product that neither enters from the residual stream nor leaves to it."""
-        return self.tensor.multiply(t, name, x, weights, bias, products=self.products)
+        return self.tensor.multiply(t, name, x, Factor(weights, bias), self.products)
 
     def head_norm(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         """Return the RMS norm of every head of x[s, b, n, d], all by one weight (Henry et al. 2020)."""

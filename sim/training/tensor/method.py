@@ -28,6 +28,7 @@ as it sums those of sequence parallelism. ``cross_entropy`` reads the axes that 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from sim.plan.functions import basic as f
@@ -39,6 +40,20 @@ from sim.training.tensor.boundary import Boundary
 
 Sizes = Mapping[str, int]
 """Sizes of a job by scenario key: ``model.num_heads``, ``training.microbatch_size``, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """A weight as a product with it reads it.
+
+    ``weights``: the weight, or its parts along its inputs. ``contract``: over how many dimensions of the input.
+    ``transposed``: the weight is [outputs, inputs].
+    """
+
+    weights: Sequence[Parameter]
+    bias: Parameter | None = None
+    contract: int = 1
+    transposed: bool = False
 
 
 class TensorMethod(ABC):
@@ -166,22 +181,10 @@ class TensorMethod(ABC):
         return x
 
     @abstractmethod
-    def multiply(
-        self,
-        t: TaskTracer,
-        name: str,
-        x: Tensor,
-        weights: Sequence[Parameter],
-        bias: Parameter | None = None,
-        *,
-        contract: int = 1,
-        transposed: bool = False,
-        products: Products,
-    ) -> Tensor:
+    def multiply(self, t: TaskTracer, name: str, x: Tensor, factor: Factor, products: Products) -> Tensor:
         """Return the product of an entered x with a weight, before it leaves.
 
-        ``weights``: the weight, or its parts along its inputs. ``contract``: over how many dimensions of x.
-        ``transposed``: the weight is [outputs, inputs]. ``products``: the element types of its kernels.
+        ``products``: the element types of its kernels.
         """
 
     def column(
@@ -195,7 +198,7 @@ class TensorMethod(ABC):
         products: Products,
     ) -> Tensor:
         """Return the column-parallel product of x, which lies as the residual stream."""
-        return self.multiply(t, name, self.enter(t, x), weights, bias, products=products)
+        return self.multiply(t, name, self.enter(t, x), Factor(weights, bias), products)
 
     def row(
         self,
@@ -208,7 +211,7 @@ class TensorMethod(ABC):
         products: Products,
     ) -> Tensor:
         """Return the row-parallel product of x as the residual stream lies."""
-        return self.leave(t, self.multiply(t, name, x, weights, contract=contract, products=products))
+        return self.leave(t, self.multiply(t, name, x, Factor(weights, contract=contract), products))
 
     # --- norms and the ends of the model -------------------------------------------------------------------
 
@@ -222,7 +225,7 @@ class TensorMethod(ABC):
 
     def logits(self, t: TaskTracer, name: str, x: Tensor, tables: Sequence[Parameter], *, products: Products) -> Tensor:
         """Return the logits of an entered x, cut as the vocabulary is."""
-        return self.multiply(t, name, x, tables, transposed=True, products=products)
+        return self.multiply(t, name, x, Factor(tables, transposed=True), products)
 
     def cross_entropy(
         self, t: TaskTracer, name: str, logits: Tensor, labels: Tensor, loss: Tensor, scale: float

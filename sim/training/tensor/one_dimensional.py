@@ -19,7 +19,7 @@ from sim.plan.words.layout import REPLICATED, Layout, sharded
 from sim.plan.words.mesh import Axes
 from sim.training.errors import SpecError
 from sim.training.tensor.boundary import Boundary
-from sim.training.tensor.method import Sizes, TensorMethod
+from sim.training.tensor.method import Factor, Sizes, TensorMethod
 
 AXIS: Final = "tp"
 _CUT: Final = ("model.num_heads", "model.num_kv_heads", "model.ffn_hidden_size", "model.vocab_size")
@@ -159,25 +159,17 @@ class OneDimensional(TensorMethod):
         """Return x, of which only a part is kept where ranks share that out (Megatron-LM's option of this name)."""
         return f.keep_slice(t, x, AXIS, 2) if self.distribute_saved_activations else x
 
-    def multiply(
-        self,
-        t: TaskTracer,
-        name: str,
-        x: Tensor,
-        weights: Sequence[Parameter],
-        bias: Parameter | None = None,
-        *,
-        contract: int = 1,
-        transposed: bool = False,
-        products: Products,
-    ) -> Tensor:
+    def multiply(self, t: TaskTracer, name: str, x: Tensor, factor: Factor, products: Products) -> Tensor:
         """Return the product of this rank's parts."""
-        if len(weights) > 1:
+        if len(factor.weights) > 1:
             return split_linear(
-                t, name, x, weights, bias,
-                contract=contract, transposed=transposed, weight_gradient=products.weight_gradient,
+                t, name, x, factor.weights, factor.bias,
+                contract=factor.contract, transposed=factor.transposed, weight_gradient=products.weight_gradient,
             )  # fmt: skip
-        return linear(t, name, x, weights[0], bias, contract=contract, transposed=transposed, products=products)
+        return linear(
+            t, name, x, factor.weights[0], factor.bias,
+            contract=factor.contract, transposed=factor.transposed, products=products,
+        )  # fmt: skip
 
     def column(
         self,
@@ -192,7 +184,7 @@ class OneDimensional(TensorMethod):
         """Return the product of x, gathered at once or piece by piece, with a weight that is cut along its outputs."""
         if self.collective_matmul:
             return gathered_linear(t, name, x, weights[0], bias, axis=AXIS, products=products)
-        return self.multiply(t, name, self.enter(t, x), weights, bias, products=products)
+        return self.multiply(t, name, self.enter(t, x), Factor(weights, bias), products)
 
     def row(
         self,
@@ -207,7 +199,7 @@ class OneDimensional(TensorMethod):
         """Return the product of x with a weight that is cut along its inputs, summed at once or piece by piece."""
         if self.collective_matmul:
             return scattered_linear(t, name, x, weights[0], axis=AXIS, contract=contract, products=products)
-        return self.leave(t, self.multiply(t, name, x, weights, contract=contract, products=products))
+        return self.leave(t, self.multiply(t, name, x, Factor(weights, contract=contract), products))
 
     # --- pipelines -----------------------------------------------------------------------------------------
 

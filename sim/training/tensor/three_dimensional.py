@@ -4,7 +4,6 @@ The residual stream lies with sequences over ``tp_weight`` and ``tp_input`` and 
 column-parallel product exchanges the last two, and a row-parallel one brings them back.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -14,7 +13,7 @@ from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.layout import Layout, Shard, sharded
 from sim.plan.words.mesh import Axes
 from sim.training.tensor.mesh_method import MeshMethod
-from sim.training.tensor.method import Sizes
+from sim.training.tensor.method import Factor, Sizes
 from sim.training.tensor.rules import check_divisors, check_form
 
 WEIGHT: Final = "tp_weight"
@@ -102,23 +101,14 @@ class ThreeDimensional(MeshMethod):
     def _row(self) -> Cube:
         return Cube(OUTPUT, WEIGHT, INPUT, self.save_gathered)
 
-    def multiply(
-        self,
-        t: TaskTracer,
-        name: str,
-        x: Tensor,
-        weights: Sequence[Parameter],
-        bias: Parameter | None = None,
-        *,
-        contract: int = 1,
-        transposed: bool = False,
-        products: Products,
-    ) -> Tensor:
+    def multiply(self, t: TaskTracer, name: str, x: Tensor, factor: Factor, products: Products) -> Tensor:
         """Return the product of x, column-parallel if it lies as the residual stream, else row-parallel."""
-        (weight,) = weights
-        is_column = x.layout.get(OUTPUT) == Shard(len(x.shape) - contract)
+        (weight,) = factor.weights
+        is_column = x.layout.get(OUTPUT) == Shard(len(x.shape) - factor.contract)
         cube = self._column if is_column else self._row
-        return cube_linear(t, name, x, weight, bias, cube=cube, contract=contract, transposed=transposed)
+        return cube_linear(
+            t, name, x, weight, factor.bias, cube=cube, contract=factor.contract, transposed=factor.transposed
+        )
 
     def embed(self, t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_gradient: bool = False) -> Tensor:
         """Return the rows of a table; the gradient of its gathered part is always whole."""

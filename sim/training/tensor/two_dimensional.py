@@ -1,6 +1,5 @@
 """Optimus: every matrix lies in blocks on a square of ranks, and products are SUMMA's (Xu et al. 2021)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final, Literal
 
@@ -10,7 +9,7 @@ from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.layout import Layout, Shard, sharded
 from sim.plan.words.mesh import Axes
 from sim.training.tensor.mesh_method import MeshMethod
-from sim.training.tensor.method import Sizes
+from sim.training.tensor.method import Factor, Sizes
 from sim.training.tensor.rules import check_divisors, check_form
 
 ROW: Final = "tp_row"
@@ -89,21 +88,13 @@ class TwoDimensional(MeshMethod):
         """Return the ranks of a product."""
         return Grid(ROW, COLUMN, prefetch=self.overlap == "prefetch")
 
-    def multiply(
-        self,
-        t: TaskTracer,
-        name: str,
-        x: Tensor,
-        weights: Sequence[Parameter],
-        bias: Parameter | None = None,
-        *,
-        contract: int = 1,
-        transposed: bool = False,
-        products: Products,
-    ) -> Tensor:
+    def multiply(self, t: TaskTracer, name: str, x: Tensor, factor: Factor, products: Products) -> Tensor:
         """Return the product of x, whose result lies as x does."""
-        (weight,) = weights
-        return summa_linear(t, name, x, weight, bias, grid=self.grid, contract=contract, transposed=transposed)
+        (weight,) = factor.weights
+        return summa_linear(
+            t, name, x, weight, factor.bias,
+            grid=self.grid, contract=factor.contract, transposed=factor.transposed,
+        )  # fmt: skip
 
     def embed(self, t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_gradient: bool = False) -> Tensor:
         """Return the rows of a table in blocks; the gradient of a block is always whole."""
