@@ -113,9 +113,13 @@ def run(
     return Sweep(_summary(job, found, refused), pictures)
 
 
-def _rank(workload: Workload[Any], point: Point, result: Measured) -> tuple[bool, Any, int]:
-    """Return what points are sorted by: whether they are possible, their results, their order in the product."""
-    return not workload.is_possible(result.results), getattr(result.results, workload.order), point.index
+def _rank(workload: Workload[Any], point: Point, result: Measured) -> tuple[bool, bool, Any, int]:
+    """Return what points are sorted by: whether they are possible, their results, their order in the product.
+
+    Points without a result to sort by come after those that have one.
+    """
+    value = getattr(result.results, workload.order)
+    return not workload.is_possible(result.results), value is None, 0.0 if value is None else value, point.index
 
 
 def can_draw(job: Job) -> bool:

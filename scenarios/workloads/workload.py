@@ -189,10 +189,15 @@ class Workload(ABC, Generic[S]):
         )
 
     def swept(self, summary: SweepSummary[Any], pictures: Sequence[Thumbnail]) -> Swept:
-        """Return the report of a sweep beside its table, from its summary and its points' pictures: the best point."""
+        """Return the report of a sweep beside its table, from its summary and its points' pictures: the best point.
+
+        There is none where no point has a result to sort by.
+        """
         del pictures
         best = summary.points[0]
         least = getattr(best.results, self.order)
+        if least is None:
+            return Swept(())
         shown = next((column.words(least) for column in self.columns if column.key == self.order), f"{least:g}")
         name = label(summary, best.set)
         return Swept((Card(f"Least {self.ordered_by}", shown, name),), f"least {self.ordered_by}: {name}, {shown}")

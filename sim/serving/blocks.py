@@ -86,8 +86,3 @@ class BlockPool:
 
     def _holds(self, name: int) -> bool:
         return name in self.users or name in self.unused
-
-    def balance(self) -> int:
-        """Return total less all blocks accounted for: 0 unless a block was lost or counted twice."""
-        shared = len(self.users) + len(self.unused)
-        return self.total - self.free - self.private - shared * self.blocks_per_piece

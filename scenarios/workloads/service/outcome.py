@@ -11,7 +11,7 @@ from costmodels.units import format_percent, format_rate, format_time
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
 from scenarios.report.charts.axis_unit import time_unit
 from scenarios.workloads.service.reading import ServiceScenario
-from scenarios.workloads.service.summary import ServiceSummary, Spread
+from scenarios.workloads.service.summary import ServiceSummary, Spread, Waits
 from scenarios.workloads.workload import Outcome
 from sim.serving.service import Served
 
@@ -31,7 +31,7 @@ class ServiceRow:
     output_tokens_per_s: float
     goodput_per_s: float
     met_slo_fraction: float
-    mean_latency_s: float
+    mean_latency_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,14 @@ class ServiceOutcome(Outcome):
             output_tokens_per_s=found.output_tokens_per_s,
             goodput_per_s=found.goodput_per_s,
             met_slo_fraction=found.met_slo_fraction,
-            mean_latency_s=float("inf") if latency is None else latency.mean,
+            mean_latency_s=None if latency is None else latency.mean,
         )
 
     def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the report: answers, percentiles, waits, and how times spread over requests."""
         del drawn
-        return (self._headline(), self._times(), self._waits(), self._memory(), *self._curves())
+        answered = (self._times(), self._waits(self.summary.waits_s)) if self.summary.waits_s is not None else ()
+        return (self._headline(), *answered, self._memory(), *self._curves())
 
     def _headline(self) -> Headline:
         found = self.summary
@@ -90,13 +91,12 @@ class ServiceOutcome(Outcome):
         ]
         return Section("Times of requests", (Table(("time", "mean", "50 %", "90 %", "99 %"), rows),))
 
-    def _waits(self) -> Section:
-        waits = self.summary.waits_s
+    def _waits(self, waits: Waits) -> Section:
         named = (
             ("in the queue", "queue"), ("own prompt", "prefill"), ("preempted", "preempted"),
             ("prompts of others", "stalled"), ("decoding", "decode"),
         )  # fmt: skip
-        rows = [(words, format_time(getattr(waits, key))) for words, key in named] if waits is not None else []
+        rows = [(words, format_time(getattr(waits, key))) for words, key in named]
         lead = "Mean time of a finished request, from its arrival to its last token."
         return Section("What requests wait for", (Table(("for", "mean"), rows),), lead)
 

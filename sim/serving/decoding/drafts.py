@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from sim.serving.decoding.method import Decoding
+from sim.serving.decoding.method import Decoding, SteadyDraft
 from sim.serving.decoding.tree import Table, greedy_tree, length_probabilities, widths
 
 TreeDraftName = Literal["medusa", "hydra", "clover", "clover2", "eagle"]
@@ -60,6 +60,19 @@ TREE_DRAFTS: Final[dict[TreeDraftName, TreeDraft]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class _PricedTree:
+    """The draft of a tree with so many nodes at its depths, all but the last, on a model."""
+
+    draft: TreeDraft
+    prices: DraftPrices
+    frontiers: tuple[int, ...]
+
+    def time_s(self, rows: int) -> float:
+        """Return the seconds of a step's draft for so many sequences."""
+        return self.draft.time_s(self.prices, rows, self.frontiers)
+
+
 def tree_decoding(name: TreeDraftName, table: Table, num_nodes: int, prices: DraftPrices) -> Decoding:
     """Return a method that verifies the best tree of so many nodes for these hit rates."""
     tree, draft = greedy_tree(table, num_nodes), TREE_DRAFTS[name]
@@ -67,7 +80,7 @@ def tree_decoding(name: TreeDraftName, table: Table, num_nodes: int, prices: Dra
     return Decoding(
         positions=1 + len(tree),
         lengths=length_probabilities(tree, table),
-        draft_s=lambda rows: draft.time_s(prices, rows, frontiers),
+        draft=_PricedTree(draft, prices, frontiers),
     )
 
 
@@ -85,5 +98,5 @@ def chain_decoding(acceptance: float, drafted: int, pass_s: float) -> Decoding:
     ``acceptance``: the probability that a drafted token is accepted where those before it were.
     """
     return Decoding(
-        positions=1 + drafted, lengths=chain_lengths(acceptance, drafted), draft_s=lambda _: drafted * pass_s
+        positions=1 + drafted, lengths=chain_lengths(acceptance, drafted), draft=SteadyDraft(drafted * pass_s)
     )

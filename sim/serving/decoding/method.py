@@ -1,8 +1,7 @@
 """A decoding method as a replica sees it: positions per pass, tokens that come of it, and the time of the draft."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,23 +12,45 @@ _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 _MIX: Final = (np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
+class Draft(Protocol):
+    """What makes the tokens that a pass verifies."""
+
+    def time_s(self, rows: int) -> float:
+        """Return the seconds of a step's draft for so many sequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyDraft:
+    """A draft of the same seconds for any number of sequences."""
+
+    seconds: float = 0.0
+
+    def time_s(self, rows: int) -> float:
+        """Return the seconds of a step's draft."""
+        del rows
+        return self.seconds
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoding:
     """One step of decoding.
 
     ``positions``: query positions of a pass per sequence: 1, and those that verify a draft. ``lengths``: probabilities
-    that a step yields 1, 2, ... tokens. ``draft_s``: the time of the draft of a step for so many sequences. Without
-    arguments: one token at a time.
+    that a step yields 1, 2, ... tokens. Without arguments: one token at a time.
     """
 
     positions: int = 1
     lengths: tuple[float, ...] = (1.0,)
-    draft_s: Callable[[int], float] = field(default=lambda _: 0.0, compare=False)
+    draft: Draft = SteadyDraft()
 
     @property
     def is_plain(self) -> bool:
         """Return whether every step yields one token and drafts nothing."""
         return self.positions == 1 and len(self.lengths) == 1
+
+    def draft_s(self, rows: int) -> float:
+        """Return the seconds of a step's draft for so many sequences."""
+        return self.draft.time_s(rows)
 
     def drawn(self, seed: int, requests: Ints, steps: Ints) -> Ints:
         """Return how many tokens a step yields for each request at its own step number.

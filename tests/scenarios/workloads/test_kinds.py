@@ -1,7 +1,9 @@
 """Kinds of work: a new one is one class and one entry, and all commands know it."""
 
 import json
+import pickle
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -9,7 +11,9 @@ import yaml
 
 from scenarios.cli import main
 from scenarios.workloads import registry
+from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import WORKLOADS, json_schema
+from scenarios.workloads.workload import Workload
 from tests.scenarios.workloads.queue_of_jobs import Queue
 
 
@@ -49,6 +53,16 @@ def test_a_new_kind_simulates_prints_and_writes(queue: Path, tmp_path: Path, cap
     assert json.loads(shown) == {
         "schema": "trial.queue/1", "scenario": "my queue", "makespan_s": 8.0, "mean_wait_s": 1.5,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WORKLOADS, ids=lambda kind: kind.name)
+def test_scenarios_of_every_kind_go_to_other_processes(kind: Workload[Any], tmp_path: Path) -> None:
+    """A sweep sends scenarios to its workers: one that comes out of a message gives the same row."""
+    path = tmp_path / "starter.yaml"
+    path.write_text(kind.starter, encoding="utf-8")
+    scenario = load_scenario(path)
+    sent = pickle.loads(pickle.dumps(scenario))
+    assert kind.simulate(sent).row() == kind.simulate(scenario).row()
 
 
 def test_a_new_kind_sweeps(queue: Path, tmp_path: Path, capsys) -> None:

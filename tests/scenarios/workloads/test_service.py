@@ -1,6 +1,7 @@
 """The kind of work `service`, through the commands."""
 
 import json
+import pickle
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_speculation_pays_at_small_batches_alone(service: Path) -> None:
     times = {}
     for load in (few, many):
         for changes in ((), (tree,)):
-            scenario = load_scenario(service, (*load, *changes))
+            scenario = pickle.loads(pickle.dumps(load_scenario(service, (*load, *changes))))  # as in a sweep
             found = scenario.workload.simulate(scenario).as_json()
             times[load, changes] = found["tpot_s"]["mean"]
     assert times[few, (tree,)] < 0.5 * times[few, ()]
@@ -98,3 +99,13 @@ def test_drafts_cost_what_their_parts_cost(service: Path) -> None:
         cost[name] = decoding.draft_s(16)
     assert cost == dict(sorted(cost.items(), key=lambda entry: entry[1]))
     assert cost["medusa"] > 0.0
+
+
+def test_a_sweep_of_services_that_answer_nobody_names_no_best(service: Path, capsys) -> None:
+    """Users who leave at once: times are null, and no point is the best."""
+    code, shown, _ = run(capsys, "sweep", service, "--set", "service.patience=1 us", "--set", "seed=0,1", "--jobs", 2)
+    assert (code, "least" in shown) == (0, False)
+    code, shown, _ = run(
+        capsys, "sweep", service, "--set", "service.patience=1 us", "--set", "seed=0,1", "--jobs", 1, "--json"
+    )
+    assert [point["mean_latency_s"] for point in json.loads(shown)["points"]] == [None, None]
