@@ -10,9 +10,9 @@ from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.loading import point_of
+from scenarios.workloads.registry import workload_of
 from scenarios.workloads.steps.scenario import StepScenario, step_of
 from scenarios.workloads.training.schema import DenseScenario
-from scenarios.workloads.workload import unable
 from sim.planner.space import RECOMPUTE, Sizes, Strategy
 from sim.training.spec.job import DenseTraining
 
@@ -122,15 +122,16 @@ def openings_of(document: Document, *, released: bool = False) -> Openings:
     sizes = {"training.global_batch_size": cluster.world_size, "training.microbatch_size": 1}
     alone = {KEYS[name]: neutral[name] for name in KEYS if name not in ("microbatch_size",)} | {_SCHEDULE: "1f1b"}
     anchor = step_of(point_of(document, [f"{key}={value}" for key, value in (alone | sizes).items()]))
-    job = _dense_job(anchor)
+    job = anchor.dense_job
+    assert job is not None  # it is a scenario of training
     found = Sizes(cluster.world_size, checked.training.global_batch_size, job.model.num_layers)
     return Openings(document, anchor, job, cluster, found, fixed, frozenset(open_keys))
 
 
 def _refuse_unknown(document: Document) -> None:
-    if "cluster" not in document.data:
-        rule = "a search compares prices on a cluster, and here is none"
-        raise ScenarioError(document.origin(()), "cluster", rule, "take a scenario of training with a cluster")
+    if (kind := workload_of(document)).schema is not DenseScenario:
+        rule = f"a scenario of {kind.name} has no strategy to search"
+        raise ScenarioError(document.origin(("workload",)), "workload", rule, "take a scenario of training")
     for key in _NOT_SEARCHED:
         if _at(document, key) not in (None, "auto"):
             rule = "a search of strategies does not know it"
@@ -139,14 +140,6 @@ def _refuse_unknown(document: Document) -> None:
         rule = f"a search estimates {' and '.join(_SCHEDULES)}, and here is {schedule}"
         remedy = "leave it out, or compare with simulate sweep"
         raise ScenarioError(document.origin(_SCHEDULE.split(".")), _SCHEDULE, rule, remedy)
-
-
-def _dense_job(scenario: StepScenario) -> DenseTraining:
-    """Return the training that a search lays out. Raises ScenarioError where nothing is computed."""
-    if scenario.dense_job is None:
-        rule = f"a scenario of {scenario.workload.name} has no strategy to search"
-        raise unable(scenario, rule, "take a scenario of training")
-    return scenario.dense_job
 
 
 def _at(document: Document, key: str) -> Any:

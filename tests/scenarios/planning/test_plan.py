@@ -124,8 +124,8 @@ def test_what_cannot_be_searched_is_refused(scenario: Path, override: str, words
         search(scenario, [override], Request(), ThisProcess())
 
 
-def test_scenario_without_cluster_is_refused() -> None:
+def test_scenario_of_another_kind_is_refused() -> None:
     """A textbook schedule has stated times and no strategy to price."""
     result = CliRunner().invoke(group, ["plan", "textbook-1f1b"])
     assert result.exit_code == 2
-    assert "a search compares prices on a cluster" in result.output
+    assert "a scenario of textbook has no strategy to search" in result.output
