@@ -243,15 +243,20 @@ def exchanges(plan: Plan) -> Iterator[tuple[str, str]]:
                 yield task.name, op.name
 
 
-def expert_requests() -> dict[str, ExecutionRequest]:
-    """Return runs whose exchanges, or sums of experts, are left out, and one that shows who found a slot."""
+def silent_expert_requests() -> dict[str, ExecutionRequest]:
+    """Return runs whose exchanges, or sums of experts, are left out."""
     plan = build_dense_training(EXCHANGING, "exchanging")
     sums = {op.name for task in plan.programs[0].tasks.values() for op in task.ops if isinstance(op, Collective)
             and op.kind is CollectiveKind.ALL_REDUCE and op.axes == ("dp",)}  # fmt: skip
     muted = {f"all_to_all {name}": {name} for _, name in exchanges(plan)} | {"all_reduce of experts": sums}
-    requests = {
+    return {
         f"without {what} (experts)": ExecutionRequest(plan=plan, check_against=EXCHANGING, mute=frozenset(names))
         for what, names in muted.items()
     }
+
+
+def expert_requests() -> dict[str, ExecutionRequest]:
+    """Return a run that shows who found a slot."""
+    plan = build_dense_training(EXCHANGING, "exchanging")
     slots = frozenset(name for name in plan.programs[0].buffers if name.endswith(".slots"))
-    return requests | {"slots": ExecutionRequest(plan=plan, keep=slots)}
+    return {"slots": ExecutionRequest(plan=plan, keep=slots)}

@@ -10,7 +10,7 @@ from sim.training.spec.job import DenseTraining, ShardingSpec
 from sim.training.steps.builder import build_dense_training
 from tests.backends.collective_plans import collective_requests, explicit_requests
 from tests.backends.delayed_runs import delayed_requests
-from tests.backends.expert_runs import EXACT, EXPERTS, MIXTURE, expert_requests
+from tests.backends.expert_runs import EXACT, EXPERTS, MIXTURE, expert_requests, silent_expert_requests
 from tests.backends.float8_runs import FLOAT8, float8_requests
 from tests.backends.jobs import (
     AIAO,
@@ -282,7 +282,9 @@ def all_requests() -> dict[str, ExecutionRequest]:
     requests |= delayed_requests()
     requests |= float8_requests()
     requests |= latent_requests()
-    requests |= expert_requests() | silent_requests()
+    requests |= expert_requests() | {
+        f"real: {name}": SILENT[name] for name in SILENT if name.endswith("(sequence and zero)")
+    }
     for name, job in SHARDED.items():
         requests[f"{name} as rings"] = ExecutionRequest(
             plan=build_dense_training(job, name), check_against=job, explicit=ExplicitCollectives()
@@ -300,4 +302,7 @@ def all_requests() -> dict[str, ExecutionRequest]:
     return requests
 
 
-WITHOUT = [name for name in (*silent_requests(), *expert_requests()) if name.startswith("without")]
+SILENT = silent_requests() | silent_expert_requests()
+"""Runs with one communication, or one copy, left out; all ranks of each are in one process."""
+SILENT_ON_PROCESSES = [name for name in SILENT if name.endswith("(sequence and zero)")]
+"""Those that run on four processes, too."""

@@ -1,11 +1,14 @@
 """Real runs on four processes: same numbers as the dense reference, same ops and memory as the simulated run."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from backends.execution.result import Execution
 from backends.simulated import SimulatedBackend
 from backends.torch.launching.timeline import timeline
+from backends.torch.reference.dense import Reference
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
@@ -14,7 +17,8 @@ from sim.engine.running.memory import memory_use
 from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan
 from sim.training.spec.job import DenseTraining
-from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, SLICED, WITHOUT, WRONG_STEPS
+from tests.backends.one_process import run_in_one_process
+from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, SILENT, SILENT_ON_PROCESSES, SLICED, WRONG_STEPS
 from traces.timeline import Timeline
 
 EVERYTHING = [*JOBS, *LOWER_PRECISIONS]
@@ -96,10 +100,26 @@ def test_several_steps_reproduce_as_many_of_the_reference(results: dict[str, Exe
     assert report.passed, report.worst
 
 
-@pytest.mark.parametrize("name", WITHOUT)
-def test_check_notices_each_kind_of_communication_left_out(results: dict[str, Execution], name: str) -> None:
+@pytest.fixture(scope="module")
+def references() -> dict[Any, Reference]:
+    """Return the dense runs, by model and batch, that tests of this file have needed so far."""
+    return {}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_check_notices_each_kind_of_communication_left_out(references: dict[Any, Reference], name: str) -> None:
     """With one collective (or one boundary's messages) silent, something is wrong by far more than rounding."""
-    report = results[name].check
+    request = SILENT[name]
+    assert isinstance(request.check_against, DenseTraining)
+    reports = run_in_one_process(request.plan, request.check_against, references, request.mute)
+    assert not all(report.passed for report in reports.values())
+    assert max(report.worst[1] for report in reports.values()) > 1e-3
+
+
+@pytest.mark.parametrize("name", SILENT_ON_PROCESSES)
+def test_check_of_real_processes_notices_communication_left_out(results: dict[str, Execution], name: str) -> None:
+    """What is silent on four processes is noticed as it is with all ranks in one."""
+    report = results[f"real: {name}"].check
     assert report is not None
     assert not report.passed
     assert report.worst[1] > 1e-3
@@ -134,7 +154,7 @@ def test_check_notices_what_goes_wrong_between_steps(results: dict[str, Executio
 
 def test_left_out_communication_covers_every_kind() -> None:
     """The plans silenced above use all collectives of dense training, both directions of messages included."""
-    kinds = {name.split()[1] for name in WITHOUT}
+    kinds = {name.split()[1] for name in SILENT}
     assert kinds == {
         "all_reduce",
         "all_gather",
@@ -145,7 +165,7 @@ def test_left_out_communication_covers_every_kind() -> None:
         "messages",
         "copy",
     }
-    assert {name.split()[2] for name in WITHOUT if "messages" in name} == {"forward", "backward"}
+    assert {name.split()[2] for name in SILENT if "messages" in name} == {"forward", "backward"}
 
 
 def test_sharding_sends_the_bytes_of_the_closed_form(results: dict[str, Execution]) -> None:

@@ -14,7 +14,7 @@ from sim.plan.words.op import Collective
 from sim.training.steps.builder import build_dense_training
 from tests.backends.expert_runs import EXACT_ALONE, EXCHANGING, GATES, exchanges
 from tests.backends.one_process import run_in_one_process
-from tests.backends.runs import WITHOUT
+from tests.backends.runs import SILENT
 
 
 def test_some_choices_are_dropped_and_others_are_not(results: dict[str, Execution]) -> None:
@@ -32,7 +32,7 @@ def test_every_exchange_is_left_out_in_turn(results: dict[str, Execution]) -> No
     found = list(exchanges(results["slots"].plan))
     assert len(found) == 4 * EXCHANGING.model.num_layers
     assert {task.split(".")[0] for task, _ in found} == {"forward", "backward"}
-    assert {f"without all_to_all {name} (experts)" for _, name in found} <= set(WITHOUT)
+    assert {f"without all_to_all {name} (experts)" for _, name in found} <= set(SILENT)
 
 
 @pytest.fixture
