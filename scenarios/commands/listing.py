@@ -131,7 +131,7 @@ def _table(kind: str, rows: list[dict[str, Any]]) -> Table | Text:
 
 
 _RECORDS: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
-    "workloads": lambda: [{"name": kind.name, "what": kind.what} for kind in registry.WORKLOADS],
+    "workloads": lambda: [{"name": kind.name, "what": kind.what} for kind in registry.workloads()],
     "scenarios": _scenarios,
     "recordings": _recordings,
     "nodes": _nodes,

@@ -15,7 +15,7 @@ from scenarios.workloads import registry
 @click.argument("path", type=NamedPath(), metavar="PATH.yaml")
 @click.option(
     "--workload",
-    default=registry.WORKLOADS[0].name,
+    default=registry.KINDS[0].name,
     show_default=True,
     metavar="KIND",
     help="Kind of work of the file: simulate list workloads.",

@@ -1,54 +1,105 @@
 """The registry of all kinds of work; the kind of a file, and the schema of all files."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.reading.documents.yaml_tree import Document, describe
 from scenarios.reading.schema.values import json_schema_of
-from scenarios.workloads.job_mix.workload import JobMix
-from scenarios.workloads.recommendation.workload import Recommendation
-from scenarios.workloads.service.workload import Service
-from scenarios.workloads.textbook.workload import TextbookSchedule
-from scenarios.workloads.training.workload import TrainingStep
 from scenarios.workloads.workload import Workload
 
-WORKLOADS: Final[tuple[Workload[Any], ...]] = (
-    TrainingStep(), TextbookSchedule(), Service(), Recommendation(), JobMix(),
-)  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The place of a kind of work: its class is imported when a file of that kind is read.
+
+    ``claim``: section, key and value of the files that belong to it without naming it; None: there are none.
+    """
+
+    name: str
+    module: str
+    class_name: str
+    claim: tuple[str, str, str] | None = None
+
+    @property
+    def workload(self) -> Workload[Any]:
+        """Return the kind of work itself, always the same object."""
+        return _workload(self)
+
+    def claims(self, data: Mapping[str, Any]) -> bool:
+        """Return whether a file without a kind of work belongs to this kind."""
+        if self.claim is None:
+            return False
+        section, key, value = self.claim
+        found = data.get(section)
+        return isinstance(found, dict) and found.get(key) == value
+
+    @property
+    def claimed(self) -> Mapping[str, Any]:
+        """Return the JSON Schema of the files for which ``claims`` is true; empty if there are none."""
+        if self.claim is None:
+            return {}
+        section, key, value = self.claim
+        inner = {"properties": {key: {"const": value}}, "required": [key]}
+        return {"properties": {section: inner}, "required": [section]}
+
+
+KINDS: Final[tuple[Kind, ...]] = (
+    Kind("training", "scenarios.workloads.training.workload", "TrainingStep"),
+    Kind("textbook", "scenarios.workloads.textbook.workload", "TextbookSchedule", ("model", "family", "delay")),
+    Kind("service", "scenarios.workloads.service.workload", "Service"),
+    Kind("recommendation", "scenarios.workloads.recommendation.workload", "Recommendation"),
+    Kind("job_mix", "scenarios.workloads.job_mix.workload", "JobMix"),
+)
 """A file without a kind belongs to the kind that claims it, else to the first one."""
+
+
+@cache
+def _workload(kind: Kind) -> Workload[Any]:
+    found: Workload[Any] = getattr(import_module(kind.module), kind.class_name)()
+    return found
+
+
+def workloads() -> tuple[Workload[Any], ...]:
+    """Return all kinds of work, importing each."""
+    return tuple(kind.workload for kind in KINDS)
 
 
 def workload_of(document: Document) -> Workload[Any]:
     """Return the kind of work of a file. Raises ScenarioError for an unknown kind."""
     named = document.data.get("workload")
     if named is None:
-        return next((kind for kind in WORKLOADS if kind.claims(document.data)), WORKLOADS[0])
+        return next((kind for kind in KINDS if kind.claims(document.data)), KINDS[0]).workload
     return workload_named(named, document.origin(("workload",)))
 
 
 def workload_named(name: object, origin: Origin | None = None) -> Workload[Any]:
     """Return a kind of work by its name. Raises ScenarioError, with the name's origin, for an unknown one."""
-    found = next((kind for kind in WORKLOADS if kind.name == name), None)
+    found = next((kind for kind in KINDS if kind.name == name), None)
     if found is None:
-        names = [kind.name for kind in WORKLOADS]
+        names = [kind.name for kind in KINDS]
         remedy = suggestion(name, names) if isinstance(name, str) else f"write one of {', '.join(names)}"
         raise ScenarioError(origin or Origin(), "workload", f"there is no kind of work {describe(name)}", remedy)
-    return found
+    return found.workload
 
 
 def sections() -> set[str]:
     """Return the top-level keys of files of all kinds of work."""
-    return {key for kind in WORKLOADS for key in kind.schema.model_fields}
+    return {key for kind in workloads() for key in kind.schema.model_fields}
 
 
 def json_schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of scenario files, of all kinds of work."""
     definitions: dict[str, Any] = {}
     choice: dict[str, Any] = {}
-    for kind in (*WORKLOADS[1:], WORKLOADS[0])[::-1]:  # inside out: the first kind is the last else
-        own = json_schema_of(kind.schema)
-        definitions |= own.pop("$defs", {}) | {kind.schema.__name__: own}
-        reference = {"$ref": f"#/$defs/{kind.schema.__name__}"}
+    for kind in (*KINDS[1:], KINDS[0])[::-1]:  # inside out: the first kind is the last else
+        schema = kind.workload.schema
+        own = json_schema_of(schema)
+        definitions |= own.pop("$defs", {}) | {schema.__name__: own}
+        reference = {"$ref": f"#/$defs/{schema.__name__}"}
         choice = {"if": _is_of(kind), "then": reference, "else": choice} if choice else reference
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
@@ -59,7 +110,7 @@ def json_schema() -> dict[str, Any]:
     }
 
 
-def _is_of(kind: Workload[Any]) -> dict[str, Any]:
+def _is_of(kind: Kind) -> dict[str, Any]:
     """Return the JSON Schema that only files of one kind satisfy."""
     named = {"properties": {"workload": {"const": kind.name}}, "required": ["workload"]}
     return {"anyOf": [named, kind.claimed]} if kind.claimed else named

@@ -1,11 +1,11 @@
 """A kind of work: its keys, its simulation, and the report of its results.
 
-Every kind is one folder beside this file and one entry of ``registry.WORKLOADS``. Commands, pages, sweeps and the JSON
+Every kind is one folder beside this file and one entry of ``registry.KINDS``. Commands, pages, sweeps and the JSON
 Schema use the classes below. No code outside a kind's folder asks for the kind of a scenario.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
@@ -131,8 +131,6 @@ class Workload(ABC, Generic[S]):
     """One line for ``simulate list``."""
     schema: ClassVar[type[ScenarioSection]]
     """The keys of a file of this kind."""
-    claimed: ClassVar[Mapping[str, Any]] = {}
-    """JSON Schema of the files for which ``claims`` is true; empty if there are none."""
     starter: ClassVar[str]
     """The file that ``simulate new --workload NAME`` writes; it can be simulated unchanged."""
     columns: ClassVar[Sequence[Column]]
@@ -143,11 +141,6 @@ class Workload(ABC, Generic[S]):
     """That key in words."""
     point: ClassVar[str] = "simulation"
     """The noun for a point of a sweep."""
-
-    def claims(self, data: Mapping[str, Any]) -> bool:
-        """Return whether a file without a kind of work belongs to this kind."""
-        del data
-        return False
 
     def load(self, document: Document, overrides: Sequence[str], as_read: Document) -> S:
         """Return the scenario of a document that overrides were put into; ``as_read``: before. Raises ScenarioError."""

@@ -1,7 +1,6 @@
 """A pipeline schedule as textbooks draw it: stages take stated times, and nothing else is modelled."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
 
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.yaml_tree import Document
@@ -29,20 +28,11 @@ class TextbookSchedule(Workload[TextbookScenario]):
     name = "textbook"
     what = "a pipeline schedule with stated times, on no particular hardware"
     schema = DelayScenario
-    claimed: ClassVar[Mapping[str, Any]] = {
-        "properties": {"model": {"properties": {"family": {"const": "delay"}}, "required": ["family"]}},
-        "required": ["model"],
-    }
     starter = STARTER
     columns = COLUMNS
     order = "iteration_time_s"
     ordered_by = "step time"
     point = "simulated step"
-
-    def claims(self, data: Mapping[str, Any]) -> bool:
-        """Return whether a file's model has stated times."""
-        model = data.get("model")
-        return isinstance(model, dict) and model.get("family") == "delay"
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> TextbookScenario:
         """Return the scenario of a document."""

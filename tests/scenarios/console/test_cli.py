@@ -21,7 +21,7 @@ from scenarios.summaries.measured.validation import ErrorThresholds, PredictedRo
 from scenarios.summaries.steps.advice import AdviceSummary, TriedChange
 from scenarios.summaries.steps.step import EngineWork, Folded, StepSummary
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.registry import json_schema
+from scenarios.workloads.registry import KINDS, json_schema
 from scenarios.workloads.steps.executing.execution import Executed
 from scenarios.workloads.workload import Outcome
 from sim.cluster.topology.catalogue import list_topologies
@@ -121,18 +121,20 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
     assert best_s < 0.4
 
 
-def test_simulating_imports_no_optimiser_and_no_tensors() -> None:
-    """A simulated step needs neither scipy nor torch, which would take longer to import than it lasts."""
+def test_simulating_imports_no_optimiser_no_tensors_and_no_other_kind() -> None:
+    """A simulated step needs neither scipy nor torch nor other kinds of work: importing takes longer than the step."""
     code = (
         "import sys\n"
         "from scenarios.workloads.loading import load_scenario\n"
         "from scenarios.workloads.steps.running import simulate\n"
         "simulate(load_scenario('scenarios/library/quickstart.yaml'))\n"
-        "print(*sorted({name.split('.')[0] for name in sys.modules}))"
+        "print(*sys.modules)"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
-    loaded = set(shown.stdout.split())
+    modules = set(shown.stdout.split())
+    loaded = {name.split(".")[0] for name in modules}
     assert "simpy" in loaded
+    assert {kind.name for kind in KINDS if kind.module in modules} == {"training"}
     assert not loaded & {"torch", "pandas", "matplotlib", "scipy"}
 
 

@@ -7,7 +7,7 @@ from scenarios.reading.documents.checking import check_document, key_paths
 from scenarios.reading.documents.other_names import OTHER_NAMES, name_elsewhere
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document
-from scenarios.workloads.registry import WORKLOADS
+from scenarios.workloads.registry import workloads
 from scenarios.workloads.textbook.schema import DelayScenario
 from scenarios.workloads.training.schema import DenseScenario
 from tests.scenarios.conftest import QUICKSTART, TEXTBOOK
@@ -17,7 +17,7 @@ NAMES = [(known, name) for known in OTHER_NAMES for name in known.names.split()]
 
 def test_every_other_name_leads_to_a_key_of_some_kind_of_work() -> None:
     """Keys that are named exist, and no other program's name is itself a key where it is refused."""
-    keys = [{".".join(path) for path in key_paths(kind.schema)} for kind in WORKLOADS]
+    keys = [{".".join(path) for path in key_paths(kind.schema)} for kind in workloads()]
     for known, name in NAMES:
         having = [known_keys for known_keys in keys if known.key in known_keys]
         assert having, known.key

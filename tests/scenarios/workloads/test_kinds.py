@@ -12,7 +12,7 @@ import yaml
 from scenarios.cli import main
 from scenarios.workloads import registry
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.registry import WORKLOADS, json_schema
+from scenarios.workloads.registry import KINDS, Kind, json_schema, workloads
 from scenarios.workloads.workload import Workload
 from tests.scenarios.workloads.queue_of_jobs import Queue
 
@@ -20,7 +20,8 @@ from tests.scenarios.workloads.queue_of_jobs import Queue
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add the trial kind to the tuple of all kinds: the one line that a new kind needs outside its folder."""
-    monkeypatch.setattr(registry, "WORKLOADS", (*WORKLOADS, Queue()))
+    queue = Kind("queue", Queue.__module__, Queue.__name__)
+    monkeypatch.setattr(registry, "KINDS", (*KINDS, queue))
 
 
 def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
@@ -55,7 +56,7 @@ def test_a_new_kind_simulates_prints_and_writes(queue: Path, tmp_path: Path, cap
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", WORKLOADS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", workloads(), ids=lambda kind: kind.name)
 def test_scenarios_of_every_kind_go_to_other_processes(kind: Workload[Any], tmp_path: Path) -> None:
     """A sweep sends scenarios to its workers: one that comes out of a message gives the same row."""
     path = tmp_path / "starter.yaml"
@@ -63,6 +64,11 @@ def test_scenarios_of_every_kind_go_to_other_processes(kind: Workload[Any], tmp_
     scenario = load_scenario(path)
     sent = pickle.loads(pickle.dumps(scenario))
     assert kind.simulate(sent).row() == kind.simulate(scenario).row()
+
+
+def test_the_registry_names_every_kind_as_its_class_does() -> None:
+    """A file's kind is looked up by the registry's name, and written down by that of the class."""
+    assert [kind.name for kind in KINDS] == [kind.workload.name for kind in KINDS]
 
 
 def test_a_new_kind_sweeps(queue: Path, tmp_path: Path, capsys) -> None:
@@ -116,7 +122,7 @@ def test_commands_that_need_a_step_say_so(queue: Path, tmp_path: Path, capsys, c
     assert "Traceback" not in error
 
 
-@pytest.mark.parametrize("kind", WORKLOADS, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("kind", workloads(), ids=lambda kind: kind.name)
 def test_every_starter_simulates(tmp_path: Path, capsys, kind) -> None:
     """What ``simulate new`` writes of a kind runs as it stands, and its file says or shows the kind."""
     path = tmp_path / "my.yaml"
