@@ -11,60 +11,80 @@ class ActiveJob:
     """A submitted job. All amounts are exact at any instant: those of a running job follow from its start.
 
     ``index``: its place in order of arrival. ``placement``: empty while it waits. ``ready_s``: the instant from which
-    it makes progress, after its start or restart. ``waiting_since_s``: the arrival, or the last stop. ``version``:
-    counts starts, stops and the finish, so that an event planned before one of them is known to be stale.
+    it makes progress, after its start, restart or change of GPUs. ``waiting_since_s``: the arrival, or the last stop.
+    ``version``: counts starts, stops and the finish, so that an event planned before one of them is known to be stale.
     """
 
     job: Job
     index: int
     waiting_since_s: float
     placement: Placement = ()
+    num_gpus: int = 0
     granted_s: float = 0.0
     ready_s: float = 0.0
     first_start_s: float | None = None
     num_preemptions: int = 0
+    num_rescales: int = 0
     version: int = 0
-    _done_s: float = 0.0
+    _work_per_s: float = 0.0
+    _done: float = 0.0
     _held_s: float = 0.0
+    _held_gpu_s: float = 0.0
+    _useful_gpu_s: float = 0.0
 
     @property
     def is_running(self) -> bool:
         """Return whether it holds GPUs."""
         return bool(self.placement)
 
-    def remaining_s(self, now_s: float) -> float:
-        """Return the training time that is left, restarts not counted."""
-        return self.job.duration_s - self.done_s(now_s)
+    def done(self, now_s: float) -> float:
+        """Return the work that is done, in the unit of the job's work."""
+        return self._done + self._progress_s(now_s) * self._work_per_s
 
-    def done_s(self, now_s: float) -> float:
-        """Return the training time that is done."""
-        return self._done_s + max(0.0, now_s - self.ready_s) if self.placement else self._done_s
+    def epochs(self, now_s: float) -> float:
+        """Return the epochs that an elastic job has done."""
+        assert self.job.training is not None
+        return self.done(now_s) / self.job.training.samples_per_epoch
+
+    def remaining_s(self, now_s: float) -> float:
+        """Return the training time that is left on the GPUs that it asked for, restarts not counted."""
+        return (self.job.work - self.done(now_s)) * (self.job.duration_s / self.job.work)
 
     def held_s(self, now_s: float) -> float:
         """Return the time for which it held GPUs, restarts included."""
         return self._held_s + now_s - self.granted_s if self.placement else self._held_s
 
     def attained_gpu_s(self, now_s: float) -> float:
-        """Return the service received: its GPUs times the time for which it held them."""
-        return self.job.num_gpus * self.held_s(now_s)
+        """Return the service received: the GPUs times the time for which it held them."""
+        return self._held_gpu_s + self.num_gpus * (now_s - self.granted_s) if self.placement else self._held_gpu_s
+
+    def useful_gpu_s(self, now_s: float) -> float:
+        """Return the service with progress."""
+        return self._useful_gpu_s + self.num_gpus * self._progress_s(now_s)
 
     def finish_s(self) -> float:
-        """Return the instant at which a running job is done if it is not stopped."""
-        return self.ready_s + (self.job.duration_s - self._done_s)
+        """Return the instant at which a running job is done if nothing changes."""
+        return self.ready_s + (self.job.work - self._done) / self._work_per_s
 
     def instant_of_service(self, attained_gpu_s: float) -> float:
-        """Return the instant at which a running job attains an amount of service if it is not stopped."""
-        return self.granted_s + attained_gpu_s / self.job.num_gpus - self._held_s
+        """Return the instant at which a running job attains an amount of service if nothing changes."""
+        return self.granted_s + (attained_gpu_s - self._held_gpu_s) / self.num_gpus
 
     def start(self, now_s: float, placement: Placement, delay_s: float) -> None:
         """Give it GPUs; progress begins ``delay_s`` later."""
         self.first_start_s = now_s if self.first_start_s is None else self.first_start_s
         self.granted_s, self.ready_s, self.placement = now_s, now_s + delay_s, placement
+        self.num_gpus = sum(count for _, count in placement)
+        self._work_per_s = self.job.work_per_s(self.num_gpus, len(placement))
         self.version += 1
 
     def stop(self, now_s: float) -> None:
-        """Take its GPUs, with a checkpoint: nothing that is done is lost."""
-        self._done_s, self._held_s, self.waiting_since_s = self.done_s(now_s), self.held_s(now_s), now_s
-        self.placement = ()
-        self.num_preemptions += 1
+        """Take its GPUs; nothing that is done is lost."""
+        self._done, self._held_s, self.waiting_since_s = self.done(now_s), self.held_s(now_s), now_s
+        self._held_gpu_s, self._useful_gpu_s = self.attained_gpu_s(now_s), self.useful_gpu_s(now_s)
+        self.placement, self.num_gpus = (), 0
         self.version += 1
+
+    def _progress_s(self, now_s: float) -> float:
+        """Return the time with progress since it got its GPUs."""
+        return max(0.0, now_s - self.ready_s) if self.placement else 0.0

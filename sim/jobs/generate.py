@@ -34,18 +34,18 @@ class PhillyLike:
         if not sizes:
             raise JobsError("cluster", "the cluster has no GPU", "write at least one node")
         chances = np.array([chance for _, chance in sizes])
-        gpus = _generator("gpus", seed).choice([size for size, _ in sizes], self.num_jobs, p=chances / chances.sum())
+        gpus = generator("gpus", seed).choice([size for size, _ in sizes], self.num_jobs, p=chances / chances.sum())
         durations_s = self.median_duration_s * np.exp(
-            SPREAD * _generator("duration", seed).standard_normal(self.num_jobs)
+            SPREAD * generator("duration", seed).standard_normal(self.num_jobs)
         )
         mean_gpu_s = float(gpus.mean()) * self.median_duration_s * math.exp(SPREAD**2 / 2.0)
         gap_s = mean_gpu_s / (num_gpus * self.load)
-        arrivals_s = np.cumsum(_generator("arrival", seed).exponential(gap_s, self.num_jobs))
+        arrivals_s = np.cumsum(generator("arrival", seed).exponential(gap_s, self.num_jobs))
         arrivals_s -= arrivals_s[0]
         rows = zip(arrivals_s.tolist(), gpus.tolist(), durations_s.tolist(), strict=True)
         return [Job(str(place), *row) for place, row in enumerate(rows)]
 
 
-def _generator(name: str, seed: int) -> np.random.Generator:
+def generator(name: str, seed: int) -> np.random.Generator:
     """Return the random generator of one quantity; it depends on no other."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(crc32(f"jobs.{name}".encode()),)))

@@ -1,13 +1,16 @@
-"""A job as it is submitted: its arrival, the GPUs that it needs at once, and its training time on them."""
+"""A job as it is submitted: its arrival, the GPUs that it asks for, and its training time on them."""
 
 from dataclasses import dataclass
 
 from sim.jobs.errors import JobsError
+from sim.jobs.training import Training
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A rigid training job: it makes progress while it holds all of its GPUs.
+    """A training job. A rigid one makes progress on exactly its GPUs; one with a ``training`` is elastic.
+
+    ``duration_s``: on ``num_gpus`` GPUs of as few nodes as possible.
 
     Job("3", arrival_s=20.0, num_gpus=1, duration_s=30.0)
     """
@@ -16,8 +19,33 @@ class Job:
     arrival_s: float
     num_gpus: int
     duration_s: float
+    training: Training | None = None
 
     def __post_init__(self) -> None:
         if self.num_gpus < 1 or not self.duration_s > 0.0 or self.arrival_s < 0.0:
             rule = f"job {self.id} asks at {self.arrival_s:g} s for {self.num_gpus} GPUs for {self.duration_s:g} s"
             raise JobsError("jobs", rule, "write an arrival of 0 s or later, at least one GPU, and a time above 0")
+
+    @property
+    def work(self) -> float:
+        """Return the work until it is done: useful samples of an elastic job, seconds of a rigid one."""
+        return self.duration_s if self.training is None else self.training.samples
+
+    @property
+    def most_gpus(self) -> int:
+        """Return the largest number of GPUs that it can use."""
+        return self.num_gpus if self.training is None else self.training.most_gpus
+
+    def work_per_s(self, num_gpus: int, num_nodes: int) -> float:
+        """Return the work done in a second. Raises ValueError for GPUs on which it makes no progress."""
+        if (self.training is None and num_gpus != self.num_gpus) or not 1 <= num_gpus <= self.most_gpus:
+            raise ValueError(f"job {self.id} of {self.num_gpus} GPUs cannot run on {num_gpus}")
+        return 1.0 if self.training is None else self.training.speed.samples_per_s(num_gpus, num_nodes)
+
+
+def elastic_job(id: str, arrival_s: float, num_gpus: int, training: Training, num_nodes: int) -> Job:
+    """Return an elastic job; its duration follows from its speed on ``num_gpus`` GPUs of ``num_nodes`` nodes."""
+    if num_gpus > training.most_gpus:
+        rule = f"job {id} asks for {num_gpus} GPUs, and can use {training.most_gpus}"
+        raise JobsError("jobs", rule, "ask for fewer GPUs, or let it use more")
+    return Job(id, arrival_s, num_gpus, training.samples / training.speed.samples_per_s(num_gpus, num_nodes), training)

@@ -31,6 +31,7 @@ class MixMetrics:
     utilisation: float
     useful_fraction: float
     num_preemptions: int
+    num_rescales: int
     restart_gpu_s: float
     idle_gpu_s: float
     mean_unfairness: float
@@ -56,6 +57,7 @@ def measure(record: Record) -> MixMetrics:
         utilisation=held / (record.num_gpus * record.released_s),
         useful_fraction=sum(each.useful_gpu_s for each in jobs) / held,
         num_preemptions=sum(each.num_preemptions for each in jobs),
+        num_rescales=sum(each.num_rescales for each in jobs),
         restart_gpu_s=sum(each.restart_gpu_s for each in jobs),
         idle_gpu_s=sum(each.idle_gpu_s for each in jobs),
         mean_unfairness=float(unfairness.mean()),

@@ -29,6 +29,16 @@ def consolidated(free: Sequence[int], num_gpus: int) -> Placement | None:
     return tuple(sorted(taken))
 
 
+def fewest_nodes(gpus_per_node: Sequence[int], num_gpus: int) -> int:
+    """Return the fewest nodes that hold a number of GPUs; all nodes where it is more than all of theirs."""
+    left = num_gpus
+    for number, count in enumerate(sorted(gpus_per_node, reverse=True), 1):
+        left -= count
+        if left <= 0:
+            return number
+    return len(gpus_per_node)
+
+
 class FreeGpus:
     """The free GPUs of each node, and their total."""
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sim.jobs.active import ActiveJob
+from sim.jobs.placement import Placement, fewest_nodes
 
 Rank = tuple[float, int] | tuple[float, float, int]
 """What jobs are ordered by, the least first; the last number is the job's index."""
@@ -16,7 +17,7 @@ class View:
     """The cluster at a decision.
 
     ``waiting``: in order of arrival. ``running``: by index. ``free_gpus``: held by no job. ``waiting_gpus``: requests
-    of all waiting jobs. ``capacity``: all GPUs.
+    of all waiting jobs. ``gpus_per_node``: of each node.
     """
 
     now_s: float
@@ -24,20 +25,39 @@ class View:
     running: Mapping[int, ActiveJob]
     free_gpus: int
     waiting_gpus: int
-    capacity: int
+    gpus_per_node: Sequence[int]
+
+    @property
+    def capacity(self) -> int:
+        """Return all GPUs."""
+        return sum(self.gpus_per_node)
+
+    @property
+    def active(self) -> Sequence[ActiveJob]:
+        """Return all jobs that are not done, in order of arrival."""
+        return sorted((*self.waiting, *self.running.values()), key=lambda each: each.index)
+
+    def num_nodes(self, num_gpus: int) -> int:
+        """Return the fewest nodes that hold a number of GPUs."""
+        return fewest_nodes(self.gpus_per_node, num_gpus)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A waiting job that starts, or a running job that stops, and why."""
+    """A job that holds other GPUs from now on, and why: ``num_gpus`` of them, 0 if it stops.
+
+    ``placement``: on these nodes; None: on nodes that the simulator chooses.
+    """
 
     job: ActiveJob
+    num_gpus: int
     why: str
+    placement: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Starts and stops; all other jobs go on. ``wake_s``: decide again at this instant at the latest."""
+    """Changes; all other jobs go on. ``wake_s``: decide again at this instant at the latest."""
 
     changes: Sequence[Change] = ()
     wake_s: float | None = None
@@ -96,7 +116,7 @@ def start_fitting(view: View, order: Sequence[ActiveJob], why: str) -> list[Chan
             break
         if each.job.num_gpus <= free:
             free -= each.job.num_gpus
-            found.append(Change(each, why))
+            found.append(Change(each, each.job.num_gpus, why))
     return found
 
 
@@ -121,7 +141,7 @@ def first_gangs(view: View, rank: Callable[[ActiveJob], Rank], why: str) -> list
         fits = each.job.num_gpus <= left
         left -= each.job.num_gpus if fits else 0
         if fits and not each.is_running:
-            starts.append(Change(each, why))
+            starts.append(Change(each, each.job.num_gpus, why))
         if each.is_running and not fits:
-            stops.append(Change(each, f"others come first: {why}"))
+            stops.append(Change(each, 0, f"others come first: {why}"))
     return stops + starts

@@ -9,7 +9,7 @@ from sim.jobs.placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A start or a stop of a job, and why. ``num_gpus``: held from then on."""
+    """A start, a stop or another number of GPUs of a job, and why. ``num_gpus``: held from then on."""
 
     at_s: float
     job_id: str
@@ -32,7 +32,8 @@ class FinishedJob:
     """A finished job: instants, and GPU-seconds held (``service_gpu_s``) in all.
 
     ``held_s``: the time for which it held GPUs, until it was done. ``useful_gpu_s``, ``idle_gpu_s``: of the GPU-seconds
-    in progress, and after the job was done, until the next round.
+    in progress, and after the job was done, until the next round. ``num_preemptions``: stops; ``num_rescales``: changes
+    of its GPUs while it ran.
     """
 
     job: Job
@@ -44,6 +45,7 @@ class FinishedJob:
     useful_gpu_s: float
     idle_gpu_s: float
     num_preemptions: int
+    num_rescales: int
 
     @property
     def jct_s(self) -> float:
@@ -52,7 +54,7 @@ class FinishedJob:
 
     @property
     def restart_gpu_s(self) -> float:
-        """Return the GPU-seconds held while it started or restarted."""
+        """Return the GPU-seconds held while it started, restarted or went to other GPUs."""
         return self.service_gpu_s - self.useful_gpu_s - self.idle_gpu_s
 
 

@@ -28,7 +28,8 @@ ROUNDING: float = 1e-9
 class Mix:
     """Jobs, the GPUs of each node, and how decisions take effect.
 
-    ``start_s`` and ``resume_s``: for which a job holds GPUs without progress, at its first start and at later ones.
+    ``start_s``, ``resume_s``, ``rescale_s``: for which a job holds GPUs without progress, at its first start, at later
+    ones, and when a running job goes to other GPUs.
     ``round_s``: the time between decisions; None decides at every event.
     """
 
@@ -36,6 +37,7 @@ class Mix:
     gpus_per_node: Sequence[int]
     start_s: float = 0.0
     resume_s: float = 0.0
+    rescale_s: float = 0.0
     round_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -65,7 +67,6 @@ class _World:
         self._mix, self._policy, self._state = mix, policy, policy.start()
         self._environment = simpy.Environment()
         self._free = FreeGpus(mix.gpus_per_node)
-        self._capacity = sum(mix.gpus_per_node)
         self._jobs = sorted(mix.jobs, key=lambda job: job.arrival_s)
         self._waiting: list[ActiveJob] = []
         self._waiting_gpus = 0
@@ -145,39 +146,52 @@ class _World:
             self._decide_soon()
 
     def _apply(self, changes: Sequence[Change], now_s: float) -> None:
-        """Take the GPUs of all jobs that stop, then start the others."""
-        starting = [change.job for change in changes if not change.job.is_running]
+        """Take the GPUs of all jobs that stop or go to others, then give them theirs."""
         for change in changes:
-            each = change.job
-            num_gpus = 0 if each.is_running else each.job.num_gpus
-            self._decisions.append(Decided(now_s, each.job.id, num_gpus, change.why))
-            if each.is_running:
-                self._free.give_back(each.placement)
-                self._allocations.append(Allocation(each.index, each.placement, each.granted_s, now_s))
-                each.stop(now_s)
-                del self._running[each.index]
-                self._wait(each)
-        for each in starting:
-            self._start(each, now_s)
+            self._decisions.append(Decided(now_s, change.job.job.id, change.num_gpus, change.why))
+            if change.job.is_running:
+                self._release(change.job, goes_on=change.num_gpus > 0)
+        for change in changes:
+            if change.num_gpus:
+                self._start(change, now_s)
 
-    def _start(self, each: ActiveJob, now_s: float) -> None:
-        """Give a waiting job its GPUs, and plan its finish and the services that its policy watches."""
-        placement = consolidated(self._free.by_node, each.job.num_gpus)
+    def _release(self, each: ActiveJob, *, goes_on: bool) -> None:
+        """Take the GPUs of a running job; it waits from now on, unless it goes on elsewhere."""
+        now_s = self._environment.now
+        self._free.give_back(each.placement)
+        self._allocations.append(Allocation(each.index, each.placement, each.granted_s, now_s))
+        each.stop(now_s)
+        if goes_on:
+            each.num_rescales += 1
+        else:
+            each.num_preemptions += 1
+            del self._running[each.index]
+            self._wait(each)
+
+    def _start(self, change: Change, now_s: float) -> None:
+        """Give a job its GPUs, and plan its finish and the services that its policy watches."""
+        each = change.job
+        placement = change.placement or consolidated(self._free.by_node, change.num_gpus)
         if placement is None:
-            message = (
-                f"{self._policy.name} starts job {each.job.id}: {each.job.num_gpus} GPUs of {self._free.total} free"
-            )
+            message = f"{self._policy.name} gives job {each.job.id} {change.num_gpus} GPUs of {self._free.total} free"
             raise ValueError(message)
         self._free.take(placement)
-        del self._waiting[bisect_left(self._waiting, each.index, key=lambda other: other.index)]
-        self._waiting_gpus -= each.job.num_gpus
-        self._running[each.index] = each
-        each.start(now_s, placement, self._mix.start_s if each.first_start_s is None else self._mix.resume_s)
+        each.start(now_s, placement, self._delay_s(each))
+        if each.index not in self._running:
+            del self._waiting[bisect_left(self._waiting, each.index, key=lambda other: other.index)]
+            self._waiting_gpus -= each.job.num_gpus
+            self._running[each.index] = each
         self._at_version(each, each.finish_s(), lambda: self._finish(each))
         attained = each.attained_gpu_s(now_s) * (1.0 + ROUNDING)
         for limit in self._policy.watched_gpu_s:
             if attained < limit:
                 self._at_version(each, each.instant_of_service(limit), self._decide_soon)
+
+    def _delay_s(self, each: ActiveJob) -> float:
+        """Return the time without progress of a job that gets GPUs."""
+        if each.index in self._running:
+            return self._mix.rescale_s
+        return self._mix.start_s if each.first_start_s is None else self._mix.resume_s
 
     def _at_version(self, each: ActiveJob, instant_s: float, act: Callable[[], None]) -> None:
         """Call a function at an instant, unless the job has started or stopped in between."""
@@ -210,9 +224,10 @@ class _World:
                 finish_s=finish_s,
                 held_s=each.held_s(finish_s),
                 service_gpu_s=each.attained_gpu_s(now_s),
-                useful_gpu_s=each.job.num_gpus * each.done_s(finish_s),
-                idle_gpu_s=each.job.num_gpus * (now_s - finish_s),
+                useful_gpu_s=each.useful_gpu_s(finish_s),
+                idle_gpu_s=each.num_gpus * (now_s - finish_s),
                 num_preemptions=each.num_preemptions,
+                num_rescales=each.num_rescales,
             )
         )
 
@@ -223,5 +238,5 @@ class _World:
             running=self._running,
             free_gpus=self._free.total,
             waiting_gpus=self._waiting_gpus,
-            capacity=self._capacity,
+            gpus_per_node=self._mix.gpus_per_node,
         )

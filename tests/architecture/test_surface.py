@@ -179,7 +179,9 @@ KEYS = {
     *("reliability.checkpoint.stall", "reliability.restart", "reliability.duration", "reliability.steps"),
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
-    *("policy", "round", "quantum", "thresholds", "starvation", "past_services", "costs.start", "costs.resume"),
+    *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
+    *(f"policies.{key}" for key in ("las.quantum", "tiresias.thresholds", "tiresias.starvation")),
+    "policies.tiresias.past_services",
 }
 
 SERVICE_KEYS = {
@@ -299,6 +301,7 @@ JOB_MIX = {
     *("num_preemptions", "restart_gpu_s", "idle_gpu_s", "mean_unfairness", "unfair_fraction"),
     *(f"jobs.{key}" for key in ("job_id", "num_gpus", "arrival_s", "first_start_s", "finish_s", "jct_s")),
     *(f"jobs.{key}" for key in ("useful_gpu_s", "restart_gpu_s", "idle_gpu_s", "num_preemptions")),
+    *("num_rescales", "jobs.num_rescales"),
     *(f"decisions.{key}" for key in ("at_s", "job_id", "num_gpus", "why")),
 }
 

@@ -76,6 +76,7 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
 
 def _words(record: Record, allocation: Allocation) -> str:
     job = record.jobs[allocation.job_index].job
+    num_gpus = sum(count for _, count in allocation.placement)
     return hover_text(
-        f"job {job.id}", f"{job.num_gpus} GPUs, {format_time(allocation.start_s)} to {format_time(allocation.end_s)}"
+        f"job {job.id}", f"{num_gpus} GPUs, {format_time(allocation.start_s)} to {format_time(allocation.end_s)}"
     )

@@ -30,6 +30,7 @@ class JobResult:
     restart_gpu_s: float
     idle_gpu_s: float
     num_preemptions: int
+    num_rescales: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +59,7 @@ class MixRow:
     makespan_s: float
     utilisation: float
     num_preemptions: int
+    num_rescales: int
 
 
 @dataclass
@@ -79,6 +81,7 @@ class SimulatedMix(Outcome):
             makespan_s=found.makespan_s,
             utilisation=found.utilisation,
             num_preemptions=found.num_preemptions,
+            num_rescales=found.num_rescales,
         )
 
     def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
@@ -92,7 +95,11 @@ class SimulatedMix(Outcome):
             Card("Mean completion time", format_time(found.mean_jct_s), f"median {format_time(found.median_jct_s)}"),
             Card("99th percentile", format_time(found.p99_jct_s), f"90th {format_time(found.p90_jct_s)}"),
             Card("Mean queueing", format_time(found.mean_queueing_s), "from arrival to first start"),
-            Card("All done after", format_time(found.makespan_s), f"{found.num_preemptions:,} preemptions"),
+            Card(
+                "All done after",
+                format_time(found.makespan_s),
+                f"{found.num_preemptions:,} preemptions{_rescales(found)}",
+            ),
             Card(
                 "GPUs held",
                 format_percent(found.utilisation),
@@ -107,11 +114,15 @@ class SimulatedMix(Outcome):
         slowest = sorted(self.summary.jobs, key=lambda job: (-job.jct_s, job.job_id))[:MOST_ROWS]
         rows = [
             (job.job_id, str(job.num_gpus), *map(format_time, (job.arrival_s, job.first_start_s, job.jct_s)),
-             str(job.num_preemptions))
+             str(job.num_preemptions), str(job.num_rescales))
             for job in slowest
         ]  # fmt: skip
-        table = Table(("job", "GPUs", "arrival", "first start", "completion time", "preemptions"), rows)
+        table = Table(("job", "GPUs", "arrival", "first start", "completion time", "preemptions", "rescales"), rows)
         return Section("Jobs", (table,), f"The {len(rows)} jobs with the longest completion times.")
+
+
+def _rescales(found: MixMetrics) -> str:
+    return f", {found.num_rescales:,} rescales" if found.num_rescales else ""
 
 
 def result_of(each: FinishedJob) -> JobResult:
@@ -127,6 +138,7 @@ def result_of(each: FinishedJob) -> JobResult:
         restart_gpu_s=each.restart_gpu_s,
         idle_gpu_s=each.idle_gpu_s,
         num_preemptions=each.num_preemptions,
+        num_rescales=each.num_rescales,
     )
 
 

@@ -1,23 +1,21 @@
 """From the file of a job mix to its jobs, cluster and policy."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Final
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.located import located
-from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.workloads.job_mix.schema import JobMixScenario
-from sim.jobs.generate import PhillyLike
-from sim.jobs.job import Job
+from scenarios.workloads.job_mix.schema import JobMixScenario, TiresiasSection
+from scenarios.workloads.job_mix.submitted import jobs_of
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
+from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus
 from sim.jobs.policies.tiresias import Tiresias
 from sim.jobs.policy import Policy
 from sim.jobs.simulator import Mix
-from traces.errors import TraceError
-from traces.jobs import MAX_GPUS, read_jobs
+from traces.jobs import MAX_GPUS
 
 _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "fifo": lambda _: FifoStrict(),
@@ -25,9 +23,12 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "sjf": lambda _: ShortestJobFirst(),
     "srtf": lambda _: ShortestRemainingTime(),
     "srsf": lambda _: ShortestRemainingService(),
-    "las": lambda file: LeastAttainedService(file.quantum),
-    "tiresias": lambda file: Tiresias(file.thresholds, file.starvation, file.past_services),
+    "las": lambda file: LeastAttainedService(file.policies.las.quantum),
+    "tiresias": lambda file: _tiresias(file.policies.tiresias),
+    "optimus": lambda _: Optimus(),
+    "afs": lambda _: ApatheticFutureSharing(),
 }
+_FOR_ELASTIC_JOBS: Final = ("optimus", "afs")
 
 
 def mix_of(document: Document, file: JobMixScenario) -> Mix:
@@ -38,60 +39,51 @@ def mix_of(document: Document, file: JobMixScenario) -> Mix:
         raise ScenarioError(origin, "cluster.num_nodes", rule, "write fewer nodes")
     with located(document):
         return Mix(
-            jobs=_jobs(document, file),
+            jobs=jobs_of(document, file),
             gpus_per_node=(file.cluster.devices_per_node,) * file.cluster.num_nodes,
             start_s=file.costs.start,
             resume_s=file.costs.resume,
+            rescale_s=file.costs.rescale,
             round_s=file.round,
         )
 
 
 def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
     """Return the policy of a checked file. Raises ScenarioError for options with which jobs would never end."""
-    resume_s, key = file.costs.resume, "quantum" if file.round is None else "round"
-    turn_s = file.quantum if file.round is None else file.round
-    if file.policy == "las" and turn_s <= resume_s:
-        rule = f"a {key} of {turn_s:g} s ends before a restart of {resume_s:g} s, so no job would end"
-        raise ScenarioError(document.origin((key,)), key, rule, f"write a longer {key}")
-    if not file.thresholds or any(after <= before for before, after in pairwise(file.thresholds)):
-        rule = "the thresholds of the queues do not rise" if file.thresholds else "there is no threshold"
-        remedy = "write at least one number, each above the one before"
-        raise ScenarioError(document.origin(("thresholds",)), "thresholds", rule, remedy)
-    most = max(job.num_gpus for job in mix.jobs)
-    if file.policy == "tiresias" and file.starvation and max(file.thresholds[0] / most, file.round or 0.0) <= resume_s:
-        rule = f"a promoted job of {most} GPUs falls before its restart of {resume_s:g} s ends, so it might never end"
-        remedy = f"write a first threshold above {most * resume_s:g}"
-        raise ScenarioError(document.origin(("thresholds",)), "thresholds", rule, remedy)
+    if file.policy in _FOR_ELASTIC_JOBS and (rigid := [job.id for job in mix.jobs if job.training is None]):
+        rule = f"{file.policy} gives jobs other numbers of GPUs than they ask for, and job {rigid[0]} is rigid"
+        remedy = "write elastic jobs, or another policy"
+        raise ScenarioError(document.origin(("policy",)), "policy", rule, remedy)
+    if file.policy == "las":
+        _check_las(document, file)
+    if file.policy == "tiresias":
+        _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
     return _POLICIES[file.policy](file)
 
 
-def _jobs(document: Document, file: JobMixScenario) -> Sequence[Job]:
-    forms = {"list": file.jobs.list, "trace": file.jobs.trace, "draw": file.jobs.draw}
-    if sum(form is not None for form in forms.values()) != 1:
-        rule, remedy = "the jobs have no form, or several", f"write one of {', '.join(forms)}"
-        raise ScenarioError(document.origin(("jobs",)), "jobs", rule, remedy)
-    if file.jobs.list is not None:
-        _refuse_equal_names(document, [job.id for job in file.jobs.list])
-        return [Job(job.id, job.arrival, job.num_gpus, job.duration) for job in file.jobs.list]
-    if file.jobs.draw is not None:
-        drawn = file.jobs.draw
-        source = PhillyLike(num_jobs=drawn.num_jobs, load=drawn.load, median_duration_s=drawn.median_duration)
-        return source.jobs(file.cluster.num_nodes * file.cluster.devices_per_node, file.seed)
-    assert file.jobs.trace is not None
-    path = named_file(document, ("jobs", "trace"), file.jobs.trace, "write a row per job: job_id,arrival_s,...")
-    try:
-        recorded = read_jobs(path)
-    except TraceError as error:
-        origin = document.origin(("jobs", "trace"))
-        raise ScenarioError(origin, "jobs.trace", error.problem, error.remedy) from error
-    return [Job(job.job_id, job.arrival_s, job.num_gpus, job.duration_s) for job in recorded]
+def _tiresias(options: TiresiasSection) -> Tiresias:
+    return Tiresias(options.thresholds, options.starvation, options.past_services)
 
 
-def _refuse_equal_names(document: Document, names: Sequence[str]) -> None:
-    seen = set[str]()
-    for place, name in enumerate(names):
-        if name in seen:
-            key = ("jobs", "list", place, "id")
-            rule = f"two jobs are called {name}"
-            raise ScenarioError(document.origin(key), f"jobs.list[{place}].id", rule, "write a name of its own")
-        seen.add(name)
+def _check_las(document: Document, file: JobMixScenario) -> None:
+    resume_s, quantum_s = file.costs.resume, file.policies.las.quantum
+    key, turn_s = ("quantum", quantum_s) if file.round is None else ("round", file.round)
+    if turn_s <= resume_s:
+        path = ("policies", "las", "quantum") if file.round is None else ("round",)
+        rule = f"a {key} of {turn_s:g} s ends before a restart of {resume_s:g} s, so no job would end"
+        raise ScenarioError(document.origin(path), ".".join(path), rule, f"write a longer {key}")
+
+
+def _check_tiresias(document: Document, file: JobMixScenario, most_gpus: int) -> None:
+    resume_s, options = file.costs.resume, file.policies.tiresias
+    path = ("policies", "tiresias", "thresholds")
+    if not options.thresholds or any(after <= before for before, after in pairwise(options.thresholds)):
+        rule = "the thresholds of the queues do not rise" if options.thresholds else "there is no threshold"
+        remedy = "write at least one number, each above the one before"
+        raise ScenarioError(document.origin(path), ".".join(path), rule, remedy)
+    if options.starvation and max(options.thresholds[0] / most_gpus, file.round or 0.0) <= resume_s:
+        rule = (
+            f"a promoted job of {most_gpus} GPUs falls before its restart of {resume_s:g} s ends, so it might never end"
+        )
+        remedy = f"write a first threshold above {most_gpus * resume_s:g}"
+        raise ScenarioError(document.origin(path), ".".join(path), rule, remedy)

@@ -7,6 +7,7 @@ from pydantic import Field, PlainValidator
 from costmodels.units import Dimension
 from scenarios.reading.quantities import Duration, DurationOrZero, Quantity, quantity_schema
 from scenarios.reading.schema.values import ScenarioSection, Section
+from sim.jobs.speed.speed import MOST_LOCAL_BATCH
 from traces.jobs import MAX_GPUS, MAX_JOBS
 
 DurationOfJob = Annotated[
@@ -15,7 +16,9 @@ DurationOfJob = Annotated[
 Arrival = Annotated[
     float, PlainValidator(Quantity(Dimension.TIME, most=1e10, allow_zero=True)), quantity_schema(Dimension.TIME)
 ]
-PolicyName = Literal["fifo", "fifo_fit_first", "sjf", "srtf", "srsf", "las", "tiresias"]
+PolicyName = Literal["fifo", "fifo_fit_first", "sjf", "srtf", "srsf", "las", "tiresias", "optimus", "afs"]
+Above0 = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 
 
 class SharedClusterSection(Section):
@@ -27,6 +30,77 @@ class SharedClusterSection(Section):
     """GPUs of a node."""
 
 
+class StepSection(Section):
+    """The time of a training step of data-parallel GPUs."""
+
+    compute: DurationOrZero
+    """Gradients of a micro-batch, whatever its size."""
+    compute_per_sample: DurationOrZero
+    """And for each sample of it."""
+    node_sync: DurationOrZero = 0.0
+    """Synchronisation of two GPUs of one node."""
+    node_sync_per_gpu: DurationOrZero = 0.0
+    """And for each further GPU."""
+    network_sync: DurationOrZero = 0.0
+    """Synchronisation of two GPUs of two nodes."""
+    network_sync_per_gpu: DurationOrZero = 0.0
+    """And for each further GPU."""
+    overlap: float = Field(1.0, ge=1, le=10, allow_inf_nan=False)
+    """Exponent of the overlap of computation and synchronisation: 1 for none, 10 for nearly all."""
+
+
+class MeasuredSection(Section):
+    """A measured speed."""
+
+    num_gpus: Gpus
+    """On so many GPUs."""
+    samples_per_s: Above0
+    """Samples per second."""
+
+
+class ScaledBatchSection(Section):
+    """Batch and learning rate grow with the GPUs."""
+
+    step: StepSection
+    local_batch_size: int = Field(ge=1, le=MOST_LOCAL_BATCH)
+    """Samples of a GPU."""
+    learning_rate: Above0
+    """That of one GPU."""
+    most_learning_rate: Above0
+    """Batch and learning rate grow until this one is reached."""
+
+
+class GoodputSection(Section):
+    """The batch with the most useful samples per second."""
+
+    step: StepSection
+    batch_size: int = Field(ge=1, le=10_000_000)
+    """The batch with efficiency 1, and the least."""
+    noise_scale: float = Field(ge=0, le=1e12, allow_inf_nan=False)
+    """Gradient noise scale, in samples."""
+    most_batch_size: int = Field(ge=1, le=10_000_000)
+    """The largest batch of all GPUs."""
+    most_local_batch_size: int = Field(ge=1, le=MOST_LOCAL_BATCH)
+    """The most samples that fit on a GPU."""
+
+
+class ElasticSection(Section):
+    """How a job trains on other numbers of GPUs: its epochs, and one of three forms of speed."""
+
+    samples_per_epoch: Above0
+    """Samples of an epoch."""
+    num_epochs: Above0
+    """Epochs until it is done."""
+    most_gpus: Gpus | None = None
+    """The largest number of GPUs that it may have; left out: as many as the speed and the cluster allow."""
+    throughput: Annotated[tuple[MeasuredSection, ...], Field(min_length=1, strict=False)] | None = None
+    """Measured speeds; between them the speed is linear."""
+    scaled_batch: ScaledBatchSection | None = None
+    """Batch and learning rate grow with the GPUs, as in ONES."""
+    goodput: GoodputSection | None = None
+    """The batch with the most useful samples per second, as in Pollux."""
+
+
 class JobSection(Section):
     """One job."""
 
@@ -34,10 +108,12 @@ class JobSection(Section):
     """Its name."""
     arrival: Arrival
     """The time of its submission."""
-    num_gpus: int = Field(ge=1, le=MAX_GPUS)
-    """The GPUs that it needs at once."""
-    duration: DurationOfJob
-    """Its training time on these GPUs."""
+    num_gpus: Gpus
+    """The GPUs that it asks for."""
+    duration: DurationOfJob | None = None
+    """Training time of a rigid job on these GPUs."""
+    elastic: ElasticSection | None = None
+    """In place of a duration: how the job trains on any number of GPUs."""
 
 
 class DrawnJobsSection(Section):
@@ -51,8 +127,17 @@ class DrawnJobsSection(Section):
     """Half of the jobs take less."""
 
 
+class OnesJobsSection(Section):
+    """Elastic jobs like those of the trace of ONES."""
+
+    num_jobs: int = Field(400, ge=1, le=MAX_JOBS)
+    """Number of jobs."""
+    mean_gap: Duration = 29.97
+    """Mean time between arrivals."""
+
+
 class JobsSection(Section):
-    """The jobs: one of three forms."""
+    """The jobs: one of four forms."""
 
     list: Annotated[tuple[JobSection, ...], Field(min_length=1, strict=False)] | None = None
     """Jobs written here."""
@@ -60,6 +145,8 @@ class JobsSection(Section):
     """A CSV file with a row per job: job_id, arrival_s, num_gpus, duration_s."""
     draw: DrawnJobsSection | None = None
     """Jobs drawn at random, with sizes and durations like those of the Philly cluster."""
+    ones: OnesJobsSection | None = None
+    """Elastic jobs drawn at random, of 20 kinds like those of the trace of ONES."""
 
 
 class CostsSection(Section):
@@ -69,6 +156,33 @@ class CostsSection(Section):
     """Of a job that never ran."""
     resume: DurationOrZero = 0.0
     """Of a job that was preempted, from its checkpoint."""
+    rescale: DurationOrZero = 0.0
+    """Of a running job that goes to other GPUs."""
+
+
+class TiresiasSection(Section):
+    """Options of tiresias."""
+
+    thresholds: tuple[Above0, ...] = Field((57_600.0,), strict=False)
+    """GPU-seconds of service at which a job falls to the next queue, ascending."""
+    starvation: float = Field(0.0, ge=0, allow_inf_nan=False)
+    """Waiting time per run time after which a fallen job goes back to the first queue; 0: never."""
+    past_services: tuple[Above0, ...] = Field((), strict=False)
+    """GPU-seconds of past jobs: they order the first queue by the Gittins index (Tiresias-G)."""
+
+
+class LasSection(Section):
+    """Options of las."""
+
+    quantum: Duration = 60.0
+    """Time between decisions while jobs wait."""
+
+
+class PoliciesSection(Section):
+    """Options of policies; those of a policy that is not chosen have no effect."""
+
+    las: LasSection = LasSection()
+    tiresias: TiresiasSection = TiresiasSection()
 
 
 class JobMixScenario(ScenarioSection):
@@ -82,12 +196,5 @@ class JobMixScenario(ScenarioSection):
     """The scheduling policy."""
     round: Duration | None = None
     """Time between decisions; left out: decide at every event."""
-    quantum: Duration = 60.0
-    """Time between decisions of las while jobs wait."""
-    thresholds: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field((57_600.0,), strict=False)
-    """GPU-seconds of service at which a job of tiresias falls to the next queue, ascending."""
-    starvation: float = Field(0.0, ge=0, allow_inf_nan=False)
-    """Waiting time per run time after which a fallen job of tiresias goes back to the first queue; 0: never."""
-    past_services: tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...] = Field((), strict=False)
-    """GPU-seconds of past jobs: tiresias then orders its first queue by the Gittins index (Tiresias-G)."""
+    policies: PoliciesSection = PoliciesSection()
     costs: CostsSection = CostsSection()

@@ -14,8 +14,10 @@ cluster: {num_nodes: 4, devices_per_node: 8}
 jobs:
   draw: {num_jobs: 200, load: 0.9, median_duration: 15 min}
   # trace: jobs.csv           # columns job_id, arrival_s, num_gpus, duration_s
+  # ones: {num_jobs: 400}     # elastic jobs
 
-policy: tiresias              # fifo, fifo_fit_first, sjf, srtf, srsf, las, tiresias
-thresholds: [7200]            # GPU-seconds after which a job falls to the next queue
+policy: tiresias              # fifo, fifo_fit_first, sjf, srtf, srsf, las, tiresias; for elastic jobs also optimus, afs
+policies:
+  tiresias: {thresholds: [7200]}    # GPU-seconds after which a job falls to the next queue
 costs: {start: 10 s, resume: 30 s}
 """

@@ -31,6 +31,7 @@ class JobMix(Workload[MixScenario]):
         Column("all done", "makespan_s", format_time),
         Column("GPUs held", "utilisation", format_percent),
         Column("preemptions", "num_preemptions", str),
+        Column("rescales", "num_rescales", str),
     )
     order = "mean_jct_s"
     ordered_by = "mean completion time"

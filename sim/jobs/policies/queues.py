@@ -17,7 +17,7 @@ class FifoStrict(Memoryless):
             if each.job.num_gpus > free:
                 break
             free -= each.job.num_gpus
-            found.append(Change(each, "first in the queue"))
+            found.append(Change(each, each.job.num_gpus, "first in the queue"))
         return found
 
 

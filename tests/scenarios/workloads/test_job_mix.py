@@ -64,6 +64,20 @@ def test_policies_and_traces_are_swept(mix: Path, tmp_path: Path, capsys) -> Non
     ]  # fmt: skip
 
 
+def test_elastic_jobs_get_what_helps_most(mix: Path, capsys) -> None:
+    """Of two jobs of 1,000 samples one gains by more GPUs, and one does not: it keeps one."""
+    rows = "{num_gpus: 1, samples_per_s: 10}, {num_gpus: 4, samples_per_s: %d}"
+    elastic = "elastic: {samples_per_epoch: 500, num_epochs: 2, throughput: [" + rows + "]}"
+    lines = [
+        f"    - {{id: {name}, arrival: 0 s, num_gpus: 1, {elastic % most}}}\n" for name, most in (("a", 40), ("b", 10))
+    ]
+    text = mix.read_text().split("  list:")[0] + "  list:\n" + "".join(lines) + "policy: optimus\n"
+    mix.write_text(text)
+    found = json.loads(answered(capsys, str(mix), "--json"))
+    assert [made["num_gpus"] for made in found["decisions"][:2]] == [1, 3]
+    assert [job["jct_s"] for job in found["jobs"]] == pytest.approx([1000 / 30, 100.0])
+
+
 def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
     """Each bar has GPUs of its own while it lasts, and all bars together the GPU-seconds of the allocations."""
     scenario = load_scenario(mix, ["jobs={draw: {num_jobs: 60, load: 1.5}}", "cluster.num_nodes=3", "policy=las"])
@@ -88,9 +102,18 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
         ("jobs={}", "the jobs have no form, or several"),
         ("jobs={trace: missing.csv}", "there is no such file"),
         ("policy=las; costs={resume: 60 s}", "a quantum of 60 s ends before a restart of 60 s"),
-        ("policy=las; costs={resume: 60 s}; round=50 s; quantum=90 s", "a round of 50 s ends before a restart of 60 s"),
-        ("policy=tiresias; starvation=1.0; thresholds=[240.0]; costs={resume: 60 s}", "a promoted job of 4 GPUs falls"),
-        ("thresholds=[20, 10]", "the thresholds of the queues do not rise"),
+        ("policy=las; costs={resume: 60 s}; round=50 s; policies.las.quantum=90 s",
+         "a round of 50 s ends before a restart of 60 s"),
+        ("policy=tiresias; policies.tiresias={starvation: 1.0, thresholds: [240.0]}; costs={resume: 60 s}",
+         "a promoted job of 4 GPUs falls"),
+        ("policy=tiresias; policies.tiresias.thresholds=[20, 10]", "the thresholds of the queues do not rise"),
+        ("policy=optimus", "optimus gives jobs other numbers of GPUs than they ask for, and job one is rigid"),
+        ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 1}]}", "job a has neither a duration nor elastic training"),
+        ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, elastic: {samples_per_epoch: 1, num_epochs: 1}}]}",
+         "jobs.list[0].elastic: the speed has no form, or several"),
+        ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 4, elastic: {samples_per_epoch: 1, num_epochs: 1, "
+         "throughput: [{num_gpus: 2, samples_per_s: 1}]}}]}", "job a asks for 4 GPUs, and can use 2"),
+        ("jobs={ones: {}}", "the jobs ask for up to 16 GPUs of 4"),
         ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}, "
          "{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}]}", "two jobs are called a"),
     ],

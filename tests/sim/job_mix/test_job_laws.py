@@ -5,19 +5,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.jobs.generate import PhillyLike
-from sim.jobs.job import Job
+from sim.jobs.job import Job, elastic_job
 from sim.jobs.placement import consolidated
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
+from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus
 from sim.jobs.policies.tiresias import Tiresias
 from sim.jobs.record import Record
 from sim.jobs.simulator import Mix, simulate_jobs
+from sim.jobs.speed.speed import MeasuredSpeed
+from sim.jobs.training import Training
 
 POLICIES = (
     FifoStrict(), FifoFitFirst(), ShortestJobFirst(), ShortestRemainingTime(), ShortestRemainingService(),
     LeastAttainedService(7.0), Tiresias((20.0, 60.0)), Tiresias((20.0,), starvation=2.0),
     Tiresias((50.0,), services_gpu_s=(3.0, 30.0, 90.0)),
 )  # fmt: skip
+ELASTIC = (Optimus(), ApatheticFutureSharing(), Tiresias((20.0, 60.0)))
 NODES = (4, 4, 2)
 
 
@@ -67,6 +71,46 @@ def test_gpu_seconds_are_conserved(mix: Mix, policy: Tiresias) -> None:
         assert (job.idle_gpu_s == 0.0) or (mix.round_s is not None)
     assert all(most <= has for most, has in zip(most_held(record), NODES, strict=True))
     assert simulate_jobs(mix, policy) == record
+
+
+@st.composite
+def elastic_mixes(draw: st.DrawFn) -> Mix:
+    """Return elastic jobs whose speed rises with their GPUs, with or without costs and rounds."""
+    jobs = []
+    rows = st.lists(st.tuples(st.floats(0.0, 100.0), st.integers(1, 10), st.floats(0.1, 200.0), st.integers(2, 6)),
+                    min_size=1, max_size=10)  # fmt: skip
+    for place, (arrival_s, num_gpus, samples, curvature) in enumerate(draw(rows)):
+        table = {count: count / (1.0 + count / curvature) for count in range(1, sum(NODES) + 1)}
+        training = Training(
+            samples_per_epoch=samples / 4, num_epochs=4.0, speed=MeasuredSpeed(table), most_gpus=sum(NODES)
+        )
+        jobs.append(elastic_job(str(place), arrival_s, num_gpus, training, 1))
+    costs = {"start_s": 1.0, "resume_s": 3.0, "rescale_s": 0.5} if draw(st.booleans()) else {}
+    return Mix(jobs=jobs, gpus_per_node=NODES, round_s=draw(st.sampled_from([None, 10.0])), **costs)
+
+
+@settings(max_examples=25, deadline=None)
+@given(mix=elastic_mixes(), policy=st.sampled_from(ELASTIC))
+def test_elastic_jobs_do_all_their_work(mix: Mix, policy: Optimus) -> None:
+    """GPU-seconds are conserved, no node is overfull, and each job's progress adds up to its samples."""
+    record = simulate_jobs(mix, policy)
+    assert len(record.jobs) == len(mix.jobs)
+    held = sum((each.end_s - each.start_s) * count for each in record.allocations for _, count in each.placement)
+    parts = sum(job.useful_gpu_s + job.restart_gpu_s + job.idle_gpu_s for job in record.jobs)
+    assert held == pytest.approx(parts, rel=1e-9)
+    assert all(most <= has for most, has in zip(most_held(record), NODES, strict=True))
+    for job in record.jobs:
+        fastest = job.job.work / job.job.work_per_s(sum(NODES), 1)
+        assert job.jct_s >= fastest * (1.0 - 1e-9)
+        assert job.restart_gpu_s >= -1e-6
+        done, cost_s, ended_s = 0.0, mix.start_s, 0.0
+        for place, gpus in enumerate(each for each in record.allocations if each.job_index == job.index):
+            if place:
+                cost_s = mix.rescale_s if gpus.start_s == ended_s else mix.resume_s
+            count, ended_s = sum(count for _, count in gpus.placement), gpus.end_s
+            trained_s = min(gpus.end_s, job.finish_s) - gpus.start_s - cost_s
+            done += max(0.0, trained_s) * job.job.work_per_s(count, 1)
+        assert done == pytest.approx(job.job.work, rel=1e-6)
 
 
 @settings(max_examples=20, deadline=None)

@@ -109,7 +109,7 @@ def test_waiting_job_of_the_first_queue_keeps_its_service() -> None:
     for each, ran_s in ((kept, 30.0), (fallen, 60.0)):
         each.start(0.0, ((0, 1),), 0.0)
         each.stop(ran_s)
-    view = View(now_s=1000.0, waiting=[kept, fallen], running={}, free_gpus=0, waiting_gpus=2, capacity=1)
+    view = View(now_s=1000.0, waiting=[kept, fallen], running={}, free_gpus=0, waiting_gpus=2, gpus_per_node=(1,))
     forgiven_gpu_s, _ = Tiresias((60.0,), starvation=1.0).decide({}, view)
     assert forgiven_gpu_s == {1: 60.0}
 

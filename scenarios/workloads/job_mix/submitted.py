@@ -1,0 +1,128 @@
+"""From the ``jobs`` of a job mix's file to its jobs."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from scenarios.errors import ScenarioError
+from scenarios.reading.documents.named_file import named_file
+from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.workloads.job_mix.schema import ElasticSection, JobMixScenario, JobSection, StepSection
+from sim.jobs.errors import JobsError
+from sim.jobs.generate import PhillyLike
+from sim.jobs.job import Job, elastic_job
+from sim.jobs.ones_mix import OnesLike
+from sim.jobs.placement import fewest_nodes
+from sim.jobs.speed.speed import GoodputSpeed, MeasuredSpeed, ScaledBatchSpeed, Speed
+from sim.jobs.speed.step_time import StepTime
+from sim.jobs.training import Training
+from traces.errors import TraceError
+from traces.jobs import read_jobs
+
+_FORMS: Final = ("list", "trace", "draw", "ones")
+_SPEEDS: Final = ("throughput", "scaled_batch", "goodput")
+
+
+def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
+    """Return the jobs of a file. Raises ScenarioError, or JobsError with a key, where a rule is broken."""
+    if sum(getattr(file.jobs, form) is not None for form in _FORMS) != 1:
+        rule, remedy = "the jobs have no form, or several", f"write one of {', '.join(_FORMS)}"
+        raise ScenarioError(document.origin(("jobs",)), "jobs", rule, remedy)
+    gpus_per_node = (file.cluster.devices_per_node,) * file.cluster.num_nodes
+    if file.jobs.list is not None:
+        _refuse_equal_names(document, [job.id for job in file.jobs.list])
+        return [_job(document, place, job, gpus_per_node) for place, job in enumerate(file.jobs.list)]
+    if file.jobs.draw is not None:
+        drawn = file.jobs.draw
+        source = PhillyLike(num_jobs=drawn.num_jobs, load=drawn.load, median_duration_s=drawn.median_duration)
+        return source.jobs(sum(gpus_per_node), file.seed)
+    if file.jobs.ones is not None:
+        like = OnesLike(num_jobs=file.jobs.ones.num_jobs, mean_gap_s=file.jobs.ones.mean_gap)
+        return like.jobs(gpus_per_node, file.seed)
+    return _recorded(document, file)
+
+
+def _recorded(document: Document, file: JobMixScenario) -> Sequence[Job]:
+    assert file.jobs.trace is not None
+    path = named_file(document, ("jobs", "trace"), file.jobs.trace, "write a row per job: job_id,arrival_s,...")
+    try:
+        recorded = read_jobs(path)
+    except TraceError as error:
+        origin = document.origin(("jobs", "trace"))
+        raise ScenarioError(origin, "jobs.trace", error.problem, error.remedy) from error
+    return [Job(job.job_id, job.arrival_s, job.num_gpus, job.duration_s) for job in recorded]
+
+
+def _job(document: Document, place: int, job: JobSection, gpus_per_node: tuple[int, ...]) -> Job:
+    """Return one job that is written in the file."""
+    path: KeyPath = ("jobs", "list", place)
+    if (job.duration is None) == (job.elastic is None):
+        which = "neither a duration nor" if job.duration is None else "a duration and"
+        rule = f"job {job.id} has {which} elastic training"
+        remedy = "write duration for a rigid job, elastic for another"
+        raise ScenarioError(document.origin(path), f"jobs.list[{place}]", rule, remedy)
+    if job.elastic is None:
+        assert job.duration is not None
+        return Job(job.id, job.arrival, job.num_gpus, job.duration)
+    path = (*path, "elastic")
+    if sum(getattr(job.elastic, form) is not None for form in _SPEEDS) != 1:
+        rule, remedy = "the speed has no form, or several", f"write one of {', '.join(_SPEEDS)}"
+        raise ScenarioError(document.origin(path), f"jobs.list[{place}].elastic", rule, remedy)
+    try:
+        training = _training(job.elastic, sum(gpus_per_node))
+        return elastic_job(job.id, job.arrival, job.num_gpus, training, fewest_nodes(gpus_per_node, job.num_gpus))
+    except JobsError as error:
+        raise ScenarioError(document.origin(path), f"jobs.list[{place}].elastic", error.rule, error.remedy) from error
+
+
+def _training(section: ElasticSection, num_gpus: int) -> Training:
+    speed = _speed(section)
+    return Training(
+        samples_per_epoch=section.samples_per_epoch,
+        num_epochs=section.num_epochs,
+        speed=speed,
+        most_gpus=min(section.most_gpus or num_gpus, num_gpus, speed.most_gpus),
+    )
+
+
+def _speed(section: ElasticSection) -> Speed:
+    if section.throughput is not None:
+        return MeasuredSpeed({row.num_gpus: row.samples_per_s for row in section.throughput})
+    if section.scaled_batch is not None:
+        scaled = section.scaled_batch
+        return ScaledBatchSpeed(
+            step=_step(scaled.step),
+            local_batch=scaled.local_batch_size,
+            learning_rate=scaled.learning_rate,
+            most_learning_rate=scaled.most_learning_rate,
+        )
+    assert section.goodput is not None
+    found = section.goodput
+    return GoodputSpeed(
+        step=_step(found.step),
+        batch_size=found.batch_size,
+        noise_scale=found.noise_scale,
+        most_batch=found.most_batch_size,
+        most_local_batch=found.most_local_batch_size,
+    )
+
+
+def _step(section: StepSection) -> StepTime:
+    return StepTime(
+        compute_s=section.compute,
+        compute_per_sample_s=section.compute_per_sample,
+        node_sync_s=section.node_sync,
+        node_sync_per_gpu_s=section.node_sync_per_gpu,
+        network_sync_s=section.network_sync,
+        network_sync_per_gpu_s=section.network_sync_per_gpu,
+        overlap=section.overlap,
+    )
+
+
+def _refuse_equal_names(document: Document, names: Sequence[str]) -> None:
+    seen = set[str]()
+    for place, name in enumerate(names):
+        if name in seen:
+            key = ("jobs", "list", place, "id")
+            rule = f"two jobs are called {name}"
+            raise ScenarioError(document.origin(key), f"jobs.list[{place}].id", rule, "write a name of its own")
+        seen.add(name)

@@ -1,0 +1,54 @@
+"""How an elastic job trains: its epochs, its speed on some GPUs, and what its validation shows."""
+
+import math
+from dataclasses import dataclass
+
+from sim.jobs.errors import JobsError
+from sim.jobs.speed.speed import Speed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearningCurve:
+    """Loss and accuracy after a number of epochs.
+
+    Loss: 1 / (``loss_slope`` k + ``loss_start``) + ``loss_floor`` (Optimus, EuroSys 2018); accuracy: ``accuracy`` times
+    1 - exp(-k / ``accuracy_epochs``).
+    """
+
+    loss_slope: float = 0.05
+    loss_start: float = 0.4
+    loss_floor: float = 0.3
+    accuracy: float = 0.8
+    accuracy_epochs: float = 5.0
+
+    def loss(self, epochs: float) -> float:
+        """Return the validation loss."""
+        return 1.0 / (self.loss_slope * epochs + self.loss_start) + self.loss_floor
+
+    def accuracy_after(self, epochs: float) -> float:
+        """Return the validation accuracy."""
+        return self.accuracy * (1.0 - math.exp(-epochs / self.accuracy_epochs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """The work of an elastic job and its speed.
+
+    ``num_epochs``: until it is done; a policy that knows durations knows it, no other. ``most_gpus``: its limit.
+    """
+
+    samples_per_epoch: float
+    num_epochs: float
+    speed: Speed
+    most_gpus: int
+    curve: LearningCurve = LearningCurve()
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.most_gpus <= self.speed.most_gpus:
+            rule = f"at most {self.most_gpus} GPUs, where the speed is known up to {self.speed.most_gpus}"
+            raise JobsError("most_gpus", rule, f"write a number from 1 to {self.speed.most_gpus}")
+
+    @property
+    def samples(self) -> float:
+        """Return the useful samples until it is done."""
+        return self.samples_per_epoch * self.num_epochs
