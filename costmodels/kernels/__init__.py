@@ -16,6 +16,7 @@ from costmodels.kernels.gemm_pieces import GEMM_PIECE_KERNELS
 from costmodels.kernels.latent import LATENT_KERNELS
 from costmodels.kernels.model_ends import MODEL_END_KERNELS
 from costmodels.kernels.moe import MOE_KERNELS
+from costmodels.kernels.one_hot_moe import ONE_HOT_MOE_KERNELS
 from costmodels.kernels.ring_scores import RING_SCORE_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Attributes, Family, GemmShape, Kernel, TensorSpec, Work
 
@@ -36,6 +37,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *RING_SCORE_KERNELS,
             *EXACT_MOE_KERNELS,
             *EXPERT_GATE_KERNELS,
+            *ONE_HOT_MOE_KERNELS,
         )
     }
 )

@@ -225,12 +225,19 @@ GATES = {
         },
         data_degree=2, expert_degree=2, context_degree=2, batch=(4, 2), recompute="full",
     ),
+    "einsum, ep2 x tp2 sp": training(
+        model={**MIXTURE, "experts": experts(permutation="einsum", capacity_factor=0.7, balance_loss=0.3)},
+        data_degree=2, expert_degree=2, tensor_degree=2, sequence_parallel=True,
+    ),
+    "einsum, gshard, one rank": training(
+        model={**MIXTURE, "experts": experts(permutation="einsum", gate="gshard")}, batch=(4, 2), recompute="full"
+    ),
     "hash, ep2 x pp2": training(
         model={**MIXTURE, "experts": experts(gate="hash", top_k=1, shared_ffn_hidden_size=8)}, data_degree=2,
         expert_degree=2, pipeline={"degree": 2},
     ),
 }  # fmt: skip
-"""Other gates than that of the k best of all experts."""
+"""Other gates than that of the k best of all experts, and dispatch by one-hot masks."""
 
 EXCHANGING = EXPERTS["experts, ep2 x dp2"]
 

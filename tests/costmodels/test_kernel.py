@@ -40,6 +40,7 @@ LOGITS, EXP = t(S, B, V), f32(S, B, V)
 E, K, C = 4, 2, 10
 SCORED, SLOTS = f32(S, B, E), TensorSpec((S, B, K), "int32")
 ROWS = {"rows": (7, 0, 3, 0)}
+MASKED = {"num_experts": E, "capacity": C, "dtype": "float16"}
 COUNTS, FORCED = TensorSpec((2 * E,), "int64"), {"top_k": K, "forced": (16, 0, 9, 7)}
 
 RING = {"causal": False, "ring": "cp", "step": 1}
@@ -170,6 +171,12 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("regroup", [t(E // 2, 2 * C, H)], {"parts": 2, "by_expert": False}, [t(E, C, H)]),
     ("combine", [t(E, C, H), f32(S, B, K), SLOTS], {}, [X]),
     ("combine_backward", [X, t(E, C, H), f32(S, B, K), SLOTS], {}, [t(E, C, H), f32(S, B, K)]),
+    ("slot_masks", [f32(S, B, K), SLOTS], MASKED, [t(S, B, E, C), f32(S, B, E, C)]),
+    ("slot_masks_backward", [f32(S, B, E, C), SLOTS], {}, [f32(S, B, K)]),
+    ("einsum_dispatch", [X, t(S, B, E, C)], {}, [t(E, C, H)]),
+    ("einsum_dispatch_backward", [t(E, C, H), t(S, B, E, C)], {}, [X]),
+    ("einsum_combine", [t(E, C, H), f32(S, B, E, C)], {}, [X]),
+    ("einsum_combine_backward", [X, t(E, C, H), f32(S, B, E, C)], {}, [t(E, C, H), f32(S, B, E, C)]),
     ("grouped_matmul", [t(E, C, H), t(E, H, 2, F)], {}, [t(E, C, 2, F)]),
     ("grouped_matmul_input_gradient", [t(E, C, 2, F), t(E, H, 2, F)], {}, [t(E, C, H)]),
     ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C, 2, F), f32(E, H, 2, F)], {}, [f32(E, H, 2, F)]),
@@ -293,7 +300,9 @@ def test_outputs_follow_from_inputs(
     assert outputs == tuple(expected)
     work = kernel.work(inputs, outputs, attributes)
     assert work.bytes_written <= sum(tensor.num_bytes for tensor in outputs)
-    assert (work.flop > 0) == (kernel.family in SHAPED) == (work.gemm is not None)
+    is_of_model = kernel.family in SHAPED and not name.startswith("einsum_")
+    assert (work.flop > 0) == is_of_model
+    assert (kernel.family in SHAPED) == (work.gemm is not None)
     assert work.executed_flop >= 0
 
 
@@ -325,6 +334,8 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("dispatch", [t(S, B + 1, H), SLOTS], {"num_experts": E, "capacity": C}),
         ("regroup", [t(E, C, H)], {"parts": 3, "by_expert": True}),
         ("combine", [t(E, C, H), f32(S, B, K + 1), SLOTS], {}),
+        ("einsum_dispatch", [X, t(S + 1, B, E, C)], {}),
+        ("einsum_combine", [t(E, C, H), f32(S, B, E, C + 1)], {}),
         ("grouped_matmul", [t(E, C, H), t(E + 1, H, F)], {}),
         ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C + 1, F)], {}),
         ("route_k_top_1", [SCORED], {"top_k": 3}),

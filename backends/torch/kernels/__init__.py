@@ -17,6 +17,7 @@ from backends.torch.kernels.gemm_pieces import GEMM_PIECE_KERNELS
 from backends.torch.kernels.latent import LATENT_KERNELS
 from backends.torch.kernels.model_ends import MODEL_END_KERNELS
 from backends.torch.kernels.moe import MOE_KERNELS
+from backends.torch.kernels.one_hot_moe import ONE_HOT_MOE_KERNELS
 from backends.torch.kernels.ring_scores import RING_SCORE_KERNELS
 
 KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
@@ -34,6 +35,7 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         **RING_SCORE_KERNELS,
         **EXACT_MOE_KERNELS,
         **EXPERT_GATE_KERNELS,
+        **ONE_HOT_MOE_KERNELS,
     }
 )
 

@@ -7,7 +7,7 @@ from pydantic import Discriminator, Field, Tag
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
 from sim.moe.dense_to_sparse import Decay
-from sim.training.spec.models.experts import CapacityRule, Dispatch, RoutingWord
+from sim.training.spec.models.experts import CapacityRule, Dispatch, Permutation, RoutingWord
 from sim.training.spec.models.gates import ExpertGate
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
@@ -158,6 +158,8 @@ class ExpertsSection(Section):
     """How slots are counted: `even_share`, or as DeepSpeed, Tutel or HetuMoE do."""
     dispatch: Dispatch = "slots"
     """`slots`: every expert has a fixed number of slots; `exact`: a row per choice, and none is dropped."""
+    permutation: Permutation = "indexed"
+    """How tokens come into slots and back: rows are looked up, or `einsum`: products with one-hot masks."""
     balance_loss: BalanceLoss = 0.0
     """Coefficient of the auxiliary loss that keeps the experts of a layer equally busy."""
 
@@ -258,6 +260,7 @@ class ExpertsOverrides(Section):
     shared_gate: bool | None = None
     routing: RoutingChoice | None = None
     dispatch: Dispatch | None = None
+    permutation: Permutation | None = None
     gate: ExpertGate | None = None
     dense_to_sparse: DenseToSparseSection | None = None
     num_groups: Groups | None = None

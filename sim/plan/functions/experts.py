@@ -200,7 +200,7 @@ def gate_tokens(t: TaskTracer, name: str, x: Tensor, gate: Tensor) -> Tensor:
     (y,) = t.compute(name, "gate_tokens", (x, gate), (x.layout,))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        layouts = (only(gradients).layout, _partial_over(gate.layout, x.layout.partial_axes))
+        layouts = (only(gradients).layout, partial_over(gate.layout, x.layout.partial_axes))
         return r.compute(
             f"{name}.backward", "gate_tokens_backward", (only(gradients), r.saved(x), r.saved(gate)), layouts,
             labels=("tokens", "gates"), kind=Kind.WORKSPACE,
@@ -212,19 +212,22 @@ def gate_tokens(t: TaskTracer, name: str, x: Tensor, gate: Tensor) -> Tensor:
 
 def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes, expert_axis: str = "") -> Tensor:
     """Return x[s, b, h] in the slots of its choices, [E, C, h]; ``expert_axis``: that of the ranks that share them."""
-    slots = Layout(tuple((axis, Shard(1)) for axis, p in x.layout.placements if isinstance(p, Shard)))
-    if expert_axis:
-        slots = slots.with_(expert_axis, Shard(1))
     attributes: dict[str, Any] = {"num_experts": routes.num_experts, "capacity": routes.capacity}
-    (y,) = t.compute(name, "dispatch", (x, routes.slots), (slots,), **attributes)
+    (y,) = t.compute(name, "dispatch", (x, routes.slots), (slots_layout(x, expert_axis),), **attributes)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = only(gradients)
-        layout = _partial_over(x.layout, dy.layout.partial_axes)
+        layout = partial_over(x.layout, dy.layout.partial_axes)
         return r.compute(f"{name}.backward", "dispatch_backward", (dy, routes.slots), (layout,), kind=Kind.WORKSPACE)
 
     t.record((x,), (y,), backward, settles=False)
     return y
+
+
+def slots_layout(x: Tensor, expert_axis: str) -> Layout:
+    """Return the layout of slots [E, C, h] that tokens x[s, b, h] are dispatched to: all ranks' slots along C."""
+    slots = Layout(tuple((axis, Shard(1)) for axis, p in x.layout.placements if isinstance(p, Shard)))
+    return slots.with_(expert_axis, Shard(1)) if expert_axis else slots
 
 
 def exchange(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
@@ -273,10 +276,10 @@ def combine(t: TaskTracer, name: str, y: Tensor, routes: Routes) -> Tensor:
     Over an axis where y is a sum still to be made, so is the result.
     """
     weights, partial = routes.weights, y.layout.partial_axes
-    (out,) = t.compute(name, "combine", (y, weights, routes.slots), (_partial_over(weights.layout, partial),))
+    (out,) = t.compute(name, "combine", (y, weights, routes.slots), (partial_over(weights.layout, partial),))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        layouts = (y.layout.without(*partial), _partial_over(weights.layout, partial))
+        layouts = (y.layout.without(*partial), partial_over(weights.layout, partial))
         return r.compute(
             f"{name}.backward", "combine_backward", (only(gradients), y, weights, routes.slots), layouts,
             labels=("", "weights"), kind=Kind.WORKSPACE,
@@ -286,7 +289,8 @@ def combine(t: TaskTracer, name: str, y: Tensor, routes: Routes) -> Tensor:
     return out
 
 
-def _partial_over(layout: Layout, axes: Sequence[str]) -> Layout:
+def partial_over(layout: Layout, axes: Sequence[str]) -> Layout:
+    """Return a layout with the named axes partial."""
     for axis in axes:
         layout = layout.with_(axis, PARTIAL)
     return layout

@@ -8,6 +8,7 @@ each scores its own tokens, and the scores are gathered.
 from sim.plan.functions import basic as f
 from sim.plan.functions import exact_experts as exact
 from sim.plan.functions import experts as ex
+from sim.plan.functions import one_hot_experts as one_hot
 from sim.plan.functions.linear import linear
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Kind
@@ -47,14 +48,23 @@ def _scores(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, num_scores: in
 def slotted_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
     """Return the weighted outputs of the chosen experts for x[s, b, h]; a sum over tensor-parallel ranks."""
     name, routes = f"layer{gating.layer}", gating.routes()
-    is_shared = t.mesh.degree(EXPERT_AXIS) > 1
-    y = ex.dispatch(t, f"{name}.dispatch", gating.x, routes, EXPERT_AXIS if is_shared else "")
-    if is_shared:
-        y = ex.exchange(t, y, EXPERT_AXIS, 0)
-    y = _experts(b, t, f"{name}.experts", y, gating.spec)
-    if is_shared:
-        y = ex.exchange(t, y, EXPERT_AXIS, 1)
+    axis = EXPERT_AXIS if t.mesh.degree(EXPERT_AXIS) > 1 else ""
+    if gating.spec.permutation == "einsum":
+        masks = one_hot.slot_masks(t, f"{name}.masks", routes, gating.x.dtype)
+        y = one_hot.dispatch(t, f"{name}.dispatch", gating.x, masks, axis)
+        y = _exchanged_experts(b, t, y, gating, axis)
+        return one_hot.combine(t, f"{name}.combine", y, masks)
+    y = ex.dispatch(t, f"{name}.dispatch", gating.x, routes, axis)
+    y = _exchanged_experts(b, t, y, gating, axis)
     return ex.combine(t, f"{name}.combine", y, routes)
+
+
+def _exchanged_experts(b: LayerBuilder, t: TaskTracer, y: Tensor, gating: Gating, axis: str) -> Tensor:
+    """Return every expert's output for the slots y[E, C, h], exchanged over the ranks of ``axis``; empty: one rank."""
+    if axis:
+        y = ex.exchange(t, y, axis, 0)
+    y = _experts(b, t, f"layer{gating.layer}.experts", y, gating.spec)
+    return ex.exchange(t, y, axis, 1) if axis else y
 
 
 def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:

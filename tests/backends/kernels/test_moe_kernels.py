@@ -251,3 +251,18 @@ def test_words_have_a_fixed_expert() -> None:
     assert bool((weights == 1.0).all())
     counts = flat[:4000].bincount(minlength=E)
     assert float(counts.max()) < 1.15 * 4000 / E
+
+
+@given(routings)
+def test_one_hot_products_are_the_lookups(case: dict[str, Any]) -> None:
+    """Dispatch and combination by masks, forward and backward, give what looking up rows gives."""
+    weights, _, slots = choices_of(case)
+    sizes, chosen = {"num_experts": case["num_experts"], "capacity": case["capacity"]}, slots.to(torch.int32)
+    x = random(case["tokens"], case["samples"], 4, seed=1)
+    ones, combining = run("slot_masks", weights, chosen, **sizes, dtype="float64")
+    (rows,) = run("dispatch", x, chosen, **sizes)
+    assert_close(run("einsum_dispatch", x, ones), [rows])
+    assert_close(run("einsum_dispatch_backward", rows, ones), run("dispatch_backward", rows, chosen))
+    assert_close(run("einsum_combine", rows, combining), run("combine", rows, weights, chosen))
+    dy, dmask = run("einsum_combine_backward", x, rows, combining)
+    assert_close([dy, *run("slot_masks_backward", dmask, chosen)], run("combine_backward", x, rows, weights, chosen))

@@ -16,6 +16,7 @@ from sim.training.spec.models.gates import GATE_TRAITS, ExpertGate, GateTraits
 
 RoutingWord = Literal["learned", "balanced"]
 Dispatch = Literal["slots", "exact"]
+Permutation = Literal["indexed", "einsum"]
 CapacityRule = Literal["even_share", "deepspeed", "tutel", "hetumoe"]
 _ROUTING_KEY: Final = "model.experts.routing"
 _GATE_KEY: Final = "model.experts.gate"
@@ -65,6 +66,9 @@ class ExpertsSpec:
     dispatch: Dispatch = "slots"
     """``slots``: every expert has as many rows as slots; ``exact``: as many as there are choices, none dropped."""
 
+    permutation: Permutation = "indexed"
+    """How tokens come into slots and back. ``indexed``: rows are looked up. ``einsum``: products with one-hot masks."""
+
     shared_gate: bool = False
     """What the shared experts add is weighed, token by token, by the sigmoid of a score (Qwen 2 MoE)."""
     balance_loss: float = 0.0
@@ -81,6 +85,9 @@ class ExpertsSpec:
             rule, remedy = "there are no shared experts to weigh", "write shared_ffn_hidden_size, or leave it out"
             raise SpecError("model.experts.shared_gate", rule, remedy)
         self._check_gate()
+        if self.permutation == "einsum" and self.dispatch == "exact":
+            rule, remedy = "masks are of slots, and exact dispatch has none", "write permutation: indexed"
+            raise SpecError("model.experts.permutation", rule, remedy)
         if self.dispatch == "exact" and self.routing == "learned":
             remedy = "write dispatch: slots"
             if self.traits.may_be_forced:
