@@ -17,6 +17,7 @@ from scenarios.console.terminal import open_console
 from scenarios.library.shipped import FOLDER, RECORDINGS, recording_names, scenario_names
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.reading.models.model_presets import load_presets
+from scenarios.reading.models.moe_systems import load_moe_systems
 from scenarios.reading.schema.training import TrainingSection
 from scenarios.workloads import registry
 from sim.cluster.topology.catalogue import list_topologies, load_topology
@@ -24,8 +25,8 @@ from sim.training.pipeline.rules import TRAITS
 from sim.training.spec.precision import PRECISIONS
 
 KINDS = (
-    "workloads", "scenarios", "recordings", "nodes", "topologies", "presets", "schedules", "recompute", "precisions",
-    "kernels",
+    "workloads", "scenarios", "recordings", "nodes", "topologies", "presets", "moe_systems", "schedules", "recompute",
+    "precisions", "kernels",
 )  # fmt: skip
 
 
@@ -95,6 +96,11 @@ def _presets() -> list[dict[str, Any]]:
     ]
 
 
+def _moe_systems() -> list[dict[str, Any]]:
+    """Return the systems for mixtures of experts, what they do, and where their settings come from."""
+    return [{"name": s.name, "what": s.what, "source": s.source} for s in load_moe_systems().values()]
+
+
 def _cited(source: str) -> str:
     """Return authors and year, the start of a citation."""
     return source.split(",", maxsplit=1)[0]
@@ -137,6 +143,7 @@ _RECORDS: Final[dict[str, Callable[[], list[dict[str, Any]]]]] = {
     "nodes": _nodes,
     "topologies": _topologies,
     "presets": _presets,
+    "moe_systems": _moe_systems,
     "schedules": _schedules,
     "recompute": lambda: _choices(TrainingSection, "recompute"),
     "precisions": lambda: _choices(TrainingSection, "precision"),

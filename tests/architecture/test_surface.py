@@ -130,6 +130,7 @@ KEYS = {
     "model.latent_attention.value_head_size",
     *(f"model.experts.{key}" for key in ("num_experts", "top_k", "ffn_hidden_size", "shared_ffn_hidden_size")),
     *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "balance_loss")),
+    "moe.system",
     *(f"model.experts.{key}" for key in ("gate", "num_groups", "top_groups", "capacity_rule", "permutation")),
     *(
         f"model.experts.dense_to_sparse.{key}"

@@ -300,9 +300,7 @@ def test_outputs_follow_from_inputs(
     assert outputs == tuple(expected)
     work = kernel.work(inputs, outputs, attributes)
     assert work.bytes_written <= sum(tensor.num_bytes for tensor in outputs)
-    is_of_model = kernel.family in SHAPED and not name.startswith("einsum_")
-    assert (work.flop > 0) == is_of_model
-    assert (kernel.family in SHAPED) == (work.gemm is not None)
+    assert (work.flop > 0 or name.startswith("einsum_")) == (kernel.family in SHAPED) == (work.gemm is not None)
     assert work.executed_flop >= 0
 
 

@@ -11,6 +11,7 @@ from scenarios.reading.degrees import resolve_degrees
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
+from scenarios.reading.models.moe_systems import with_moe_system
 from scenarios.reading.models.written_out import written_out
 from scenarios.reading.schema.memory import MemorySection
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
@@ -37,9 +38,13 @@ from sim.training.tensor.registry import tensor_method
 def read_training(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> TrainingScenario:
     """Return the scenario of a document. Raises ScenarioError for whatever is wrong with it."""
     checked = check_document(document, DenseScenario)
+    document, model = _model(document, checked)
+    if checked.moe is not None:
+        document = with_moe_system(document, checked.moe.system)
+        checked = check_document(document, DenseScenario)
+        document, model = _model(document, checked)
     cluster = _with_storage(cluster_spec(document, checked.cluster), checked)
     algorithms = forced_algorithms(document, checked.network, cluster)
-    document, model = _model(document, checked)
     parallel = _parallel(document, checked, cluster, model.sequence_length)
     with located(document):
         training = TrainingSpec(**checked.training.model_dump(exclude={"tokens"}) | {"method": _method(checked)})

@@ -5,6 +5,7 @@ from typing import Literal
 from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, SoftwareSection
 from scenarios.reading.schema.memory import MemorySection
 from scenarios.reading.schema.model import Model
+from scenarios.reading.schema.moe import MoeSection
 from scenarios.reading.schema.parallel import ParallelSection
 from scenarios.reading.schema.training import TrainingSection
 from scenarios.reading.schema.values import ScenarioSection
@@ -22,6 +23,8 @@ class DenseScenario(ScenarioSection):
     parallel: ParallelSection = ParallelSection()
     memory: MemorySection | None = None
     """State in tiers of memory; default: all of it on the devices."""
+    moe: MoeSection | None = None
+    """A system for mixtures of experts, whose settings are defaults; default: none."""
     network: NetworkSection = NetworkSection()
     software: SoftwareSection = SoftwareSection()
     reliability: ReliabilitySection | None = None
