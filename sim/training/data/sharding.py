@@ -164,16 +164,15 @@ class ShardedStepWriter:
     def _each_microbatch(self) -> bool:
         return self.job.parallel.sharding.syncs_each_microbatch
 
-    @property
-    def _hops(self) -> dict[str, Hops]:
-        """Return the axes of each unit's all_gathers."""
-        return {unit.name: self.step_end.shard_hops(unit.parameters) for unit in self.units}
+    def _hops(self, unit: Unit) -> Hops:
+        """Return the axes of a unit's all_gathers."""
+        return self.step_end.shard_hops(unit.parameters)
 
     @property
     def _shards(self) -> dict[str, Shard]:
         """Return this rank's piece of each unit's parameters."""
-        hops = self._hops
-        return {name: Shard(shard.name, hops[name]) for name, shard in self.parameter_shards.items()}
+        units = {unit.name: unit for unit in self.units}
+        return {name: Shard(shard.name, self._hops(units[name])) for name, shard in self.parameter_shards.items()}
 
     @property
     def _movement(self) -> Movement:
@@ -268,7 +267,7 @@ class ShardedStepWriter:
         written = {name for task in self.tracer.tasks.values() for op in task.ops for name in op.writes}
         for unit in self.units:
             name, shard = between(label, unit), self.parameter_shards[unit.name]
-            _, *first = self._hops[unit.name]
+            _, *first = self._hops(unit)
             if first and (name in written or scope is Scope.STEP):
                 shape = (self.tracer.mesh.degree(*chain(*first)) * shard.shape[0],)
                 self.tracer.add_buffer(Buffer(name, shape, shard.dtype, Kind.PARAMETER, scope))

@@ -112,7 +112,7 @@ class TieredStepWriter(ShardedStepWriter):
     def _shards(self) -> dict[str, Shard]:
         found = {}
         for unit in self.units:
-            hops = self._hops[unit.name] if self._is_shared(unit) else ()
+            hops = self._hops(unit) if self._is_shared(unit) else ()
             found[unit.name] = Shard(self.parameter_shards[unit.name].name, hops, unit.name not in self.cached)
         return found
 
