@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, Final
 
 from scenarios.workloads.registry import json_schema
@@ -13,6 +14,7 @@ _QUANTITIES: Final = ("1 ns", "1 us", "1 ms", "1 s", "11 d", "300000 d", "0 s", 
 _MOST_DEPTH: Final = 6
 
 
+@cache
 def leaves(family: str) -> list[tuple[Path, Tree]]:
     """Return every key of a scenario that holds a value, with its part of the schema; ``family``: Dense or Delay."""
     schema = json_schema()
