@@ -19,7 +19,27 @@ def _route_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tupl
     choices = (*logits.shape[:-1], top_k)
     weights = logits.like(*choices)
     require(sum(forced) == weights.num_elements, f"{sum(forced)} forced choices must be those of all tokens", logits)
-    return weights, TensorSpec(choices, "int32"), TensorSpec(choices, "int32"), TensorSpec((num_experts,), "int64")
+    copies = attributes.get("copies", ())
+    require(not copies or sum(n for _, n in copies) == sum(forced), "copies must have all choices", logits)
+    counts = TensorSpec((len(copies) or num_experts,), "int64")
+    return weights, TensorSpec(choices, "int32"), TensorSpec(choices, "int32"), counts
+
+
+def _part_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the rows of each copy of an expert that has any, of rows x[1, m, h] as they come from ranks."""
+    x, counts = inputs
+    rows, parts = attributes["rows"], attributes["parts"]
+    fits = len(rows) * parts <= counts.num_elements and sum(rows) == x.shape[1]
+    require(fits, f"the rows of {len(rows)} copies, {sum(rows)} in all, must be those of x", x, counts)
+    return tuple(x.like(1, number, *x.shape[2:]) for number in rows if number)
+
+
+def _join_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the rows [1, m, h] of all copies, given ``counts`` and the rows of each that has any."""
+    _, *parts = inputs
+    filled = [number for number in attributes["rows"] if number]
+    require([part.shape[1] for part in parts] == filled, f"copies must have {filled} rows", *parts)
+    return (parts[0].like(1, sum(filled), *parts[0].shape[2:]),)
 
 
 def _sort_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -112,6 +132,8 @@ def _groups_with_rows(attributes: Attributes) -> int:
 EXACT_MOE_KERNELS = (
     Kernel("route_exact", "elementwise", (1, 1), _route_outputs, routing(0, 20, ROUTING_KERNELS)),
     Kernel("sort_rows", "elementwise", (2, 2), _sort_outputs, streaming(0)),
+    Kernel("part_rows", "elementwise", (2, 2), _part_outputs, streaming(0)),
+    Kernel("join_rows", "elementwise", (2, float("inf")), _join_outputs, streaming(0)),
     Kernel("ragged_matmul", "gemm", (3, 3), _ragged_outputs, _ragged_work),
     Kernel(
         "ragged_matmul_input_gradient", "gemm", (3, 3), _ragged_input_gradient_outputs, _ragged_input_gradient_work

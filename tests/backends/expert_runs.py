@@ -7,6 +7,7 @@ from typing import Any
 from backends.execution.request import ExecutionRequest
 from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.recorded import Recorded, RecordedRouting
+from sim.moe.replicas import Replicas
 from sim.moe.routing import RoutingShape
 from sim.moe.skew import Skew
 from sim.moe.sources import Shares
@@ -171,6 +172,36 @@ EXACT_ALONE = {
 }  # fmt: skip
 """The same and more, all ranks in one process."""
 
+ON_FOUR = Replicas(
+    (((1, 1, 0, 0), (1, 0, 1, 0), (0, 1, 0, 0), (2, 0, 0, 1)), ((0, 1, 0, 0), (0, 0, 0, 1), (1, 0, 1, 0), (1, 0, 0, 0)))
+)
+ON_TWO = Replicas((((1, 1, 0, 0), (1, 0, 1, 1)), ((0, 1, 1, 1), (1, 1, 1, 0))))
+"""Experts of two layers with replicas, on four and on two ranks."""
+
+REPLICATED = {
+    "replicas, ep4, one expert gets most, one none": training(
+        model=exact(replicas=ON_FOUR), data_degree=4, expert_degree=4, batch=(8, 1)
+    ),
+    "replicas, ep2 x dp2, drawn, recompute full": training(
+        model=exact(top_k=2, routing=Skew(zipf=1.0), replicas=ON_TWO),
+        data_degree=4,
+        expert_degree=2,
+        batch=(8, 2),
+        recompute="full",
+        bucket_bytes=4000,
+    ),
+    "replicas, ep2 x pp2": training(
+        model=exact(replicas=ON_TWO), data_degree=2, expert_degree=2, pipeline={"degree": 2}
+    ),
+    "replicas, ep2 x tp2 sp": training(
+        model=exact(replicas=ON_TWO, top_k=2, routing=Skew(zipf=1.0)),
+        data_degree=2,
+        expert_degree=2,
+        tensor_degree=2,
+        sequence_parallel=True,
+    ),
+}
+"""Some experts have copies on several ranks."""
 COOLED = DenseToSparse(start=2.0, end=0.2, decay_steps=1000, step=1000)
 """A token of random scores has about two active experts of four."""
 

@@ -12,7 +12,7 @@ from backends.torch.reference.dense import Reference
 from sim.plan.checking.check import check
 from sim.plan.words.op import Collective
 from sim.training.steps.builder import build_dense_training
-from tests.backends.expert_runs import EXACT_ALONE, EXCHANGING, GATES, exchanges
+from tests.backends.expert_runs import EXACT_ALONE, EXCHANGING, GATES, REPLICATED, exchanges
 from tests.backends.one_process import run_in_one_process
 from tests.backends.runs import SILENT
 
@@ -45,10 +45,10 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", EXACT_ALONE | GATES)
+@pytest.mark.parametrize("name", EXACT_ALONE | GATES | REPLICATED)
 def test_routing_computes_the_numbers_of_the_dense_reference(name: str) -> None:
-    """Loss, gradients and parameters are within 1e-9 on every rank, whatever the routing, and whatever the gate."""
-    job = (EXACT_ALONE | GATES)[name]
+    """Loss, gradients and parameters are within 1e-9 on every rank, whatever routing, gate and replicas."""
+    job = (EXACT_ALONE | GATES | REPLICATED)[name]
     plan = build_dense_training(job, name)
     check(plan)
     reports = run_in_one_process(plan, job)

@@ -19,10 +19,12 @@ def route_exact(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribut
     """Return the weights of the chosen experts, the experts, a row of each choice by expert, and rows per expert."""
     (logits,) = inputs
     experts = forced_experts(logits, attributes["forced"], attributes["top_k"])
-    flat = experts.flatten()
+    flat, num_targets = experts.flatten(), logits.shape[-1]
+    if "copies" in attributes:
+        flat, num_targets = _copies_of(flat, attributes["copies"]), len(attributes["copies"])
     rows = torch.empty_like(flat)
     rows[flat.argsort(stable=True)] = torch.arange(flat.numel(), device=flat.device)
-    counts = flat.bincount(minlength=logits.shape[-1])
+    counts = flat.bincount(minlength=num_targets)
     return choice_weights(logits, experts), experts.to(torch.int32), rows.view(experts.shape).to(torch.int32), counts
 
 
@@ -34,6 +36,36 @@ def sort_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
     blocks = torch.split_with_sizes(x[0], lies.flatten().tolist())
     across = [blocks[row * lies.shape[1] + column] for column in range(lies.shape[1]) for row in range(lies.shape[0])]
     return (torch.cat(across)[None],)
+
+
+def _copies_of(experts: Tensor, copies: Sequence[tuple[int, int]]) -> Tensor:
+    """Return the copy of each choice: an expert's copies take its choices in turn, as many as stated."""
+    in_turn = [copy for _, copy in sorted((expert, copy) for copy, (expert, _) in enumerate(copies) if expert >= 0)]
+    numbers = torch.tensor([copies[copy][1] for copy in in_turn])
+    found = torch.empty_like(experts)
+    found[experts.argsort(stable=True)] = torch.tensor(in_turn).repeat_interleave(numbers).to(experts.device)
+    return found
+
+
+def part_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the rows of each copy that has any, of rows as they come from ranks."""
+    x, counts = inputs
+    by_rank = counts.view(attributes["parts"], -1)
+    blocks = torch.split_with_sizes(x[0], by_rank.flatten().tolist())
+    width = by_rank.shape[1]
+    filled = [index for index, number in enumerate(attributes["rows"]) if number]
+    return tuple(torch.cat(blocks[index::width])[None] for index in filled)
+
+
+def join_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the rows of all copies as they go back to ranks."""
+    counts, *parts = inputs
+    by_rank = counts.view(attributes["parts"], -1)
+    filled = [index for index, number in enumerate(attributes["rows"]) if number]
+    blocks = [
+        torch.split_with_sizes(part[0], by_rank[:, index].tolist()) for index, part in zip(filled, parts, strict=True)
+    ]
+    return (torch.cat([of_copy[rank] for rank in range(attributes["parts"]) for of_copy in blocks])[None],)
 
 
 def ragged_matmul(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -83,6 +115,8 @@ EXACT_MOE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
         "route_exact": route_exact,
         "sort_rows": sort_rows,
+        "part_rows": part_rows,
+        "join_rows": join_rows,
         "ragged_matmul": ragged_matmul,
         "ragged_matmul_input_gradient": ragged_matmul_input_gradient,
         "ragged_matmul_weight_gradient": ragged_matmul_weight_gradient,

@@ -6,8 +6,9 @@ there are for each (He et al. 2021, FastMoE; Gale et al. 2023, MegaBlocks, for t
 rows the plan knows from a forced routing; kernels read it from the exchanged counts, as real systems do.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sim.plan.functions import experts as ex
 from sim.plan.functions.basic import only
@@ -18,6 +19,8 @@ from sim.plan.words.op import Collective, CollectiveKind
 
 Sizes = tuple[tuple[int, ...], ...]
 """Rows that each rank of a group sends to each, in order."""
+Copies = tuple[tuple[int, int], ...]
+"""The expert of each copy, and how many of this rank's choices go to it; -1: no copy, and none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +32,18 @@ class ExactRoutes:
 
 
 def route_exact(
-    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float = 0.0
-) -> ExactRoutes:
+    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float = 0.0,
+    copies: Copies = (),
+) -> ExactRoutes:  # fmt: skip
     """Return the choices of logits[s, b, E], and a row for each, sorted by expert.
 
     ``forced``: how often this rank chooses each expert. ``balance_loss``: see ``sim.plan.functions.experts.route``.
+    ``copies``: of experts with replicas; then rows are sorted by copy, and counts are those of copies.
     """
-    layouts = (logits.layout,) * 3
+    layouts, attributes = (logits.layout,) * 3, {"copies": copies} if copies else {}
     weights, experts, rows, counts = t.compute(
         name, "route_exact", (logits,), (*layouts, REPLICATED), labels=("weights", "experts", "rows", "counts"),
-        top_k=top_k, forced=tuple(forced),
+        top_k=top_k, forced=tuple(forced), **attributes,
     )  # fmt: skip
     ex.record_choice(t, name, logits, weights, experts, balance_loss)
     return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced)), counts)
@@ -86,3 +91,46 @@ def _sort(t: TaskTracer, x: Tensor, counts: Tensor, num_ranks: int, *, by_expert
         f"{x.name}.sort", "sort_rows", (x, counts), (x.layout,), kind=kind, parts=num_ranks, by_expert=by_expert
     )
     return y
+
+
+def part_rows(t: TaskTracer, x: Tensor, counts: Tensor, num_ranks: int, rows: Sequence[int]) -> tuple[Tensor, ...]:
+    """Return the rows [1, n, h] of each copy that has any, of rows x[1, M, h] as they come from ranks.
+
+    ``rows``: of each copy. ``counts``: as for ``sort_rows``.
+    """
+    attributes: dict[str, Any] = {"parts": num_ranks, "rows": tuple(rows)}
+    labels = [f"copy{index}" for index, number in enumerate(rows) if number]
+    parts = t.compute(
+        f"{x.name}.part", "part_rows", (x, counts), (x.layout,) * len(labels), labels=labels, **attributes
+    )
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        given = [gradient for gradient in gradients if gradient is not None]
+        return _joined(r, f"{x.name}.part.backward", given, counts, attributes, Kind.WORKSPACE)
+
+    t.record((x,), parts, backward, settles=False)
+    return parts
+
+
+def join_rows(t: TaskTracer, parts: Sequence[Tensor], counts: Tensor, num_ranks: int, rows: Sequence[int]) -> Tensor:
+    """Return the rows of all copies as they go back to ranks, [1, M, h]; the inverse of ``part_rows``."""
+    attributes: dict[str, Any] = {"parts": num_ranks, "rows": tuple(rows)}
+    name = f"{parts[0].name}.join"
+    (y,) = _joined(t, name, parts, counts, attributes, Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        dy = only(gradients)
+        labels = [f"copy{index}" for index, number in enumerate(rows) if number]
+        return r.compute(
+            f"{name}.backward", "part_rows", (dy, counts), (dy.layout,) * len(labels), labels=labels,
+            kind=Kind.WORKSPACE, **attributes,
+        )  # fmt: skip
+
+    t.record(tuple(parts), (y,), backward, settles=False)
+    return y
+
+
+def _joined(
+    r: TaskTracer, name: str, parts: Sequence[Tensor], counts: Tensor, attributes: Mapping[str, Any], kind: Kind
+) -> tuple[Tensor, ...]:
+    return r.compute(name, "join_rows", (counts, *parts), (parts[0].layout,), kind=kind, **attributes)

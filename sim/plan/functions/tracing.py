@@ -47,11 +47,13 @@ class Parameter:
     """A trainable tensor and the buffer in which its gradient accumulates over micro-batches.
 
     ``source``: its name in the dense model, and the number of its part where it is split.
+    ``holders``: where not all ranks have the part, the positions of those that do, along the axis that shares parts.
     """
 
     value: Tensor
     gradient: Tensor
     source: str
+    holders: tuple[int, ...] = ()
 
 
 Gradients = Sequence[Tensor | None]
@@ -107,11 +109,12 @@ class ProgramTracer:
         initial: str,
         scale: float = 0.02,
         part: Part | None = None,
+        holders: tuple[int, ...] = (),
     ) -> Parameter:
         """Return the named parameter with its gradient accumulator, made on first use.
 
         ``source`` is its name in the dense model, and decides the initial values. With ``part`` the parameter is that
-        part of the rank's shard. Raises PlanError if the parts are not equal.
+        part of the rank's shard; ``holders``: see ``Parameter``. Raises PlanError if the parts are not equal.
         """
         name = source if part is None else f"{source}.part{part.index}"
         if name in self.parameters:
@@ -128,7 +131,7 @@ class ProgramTracer:
             weight, name=f"{name}.gradient", dtype=self.gradient_dtype, kind=Kind.GRADIENT, initial=zeros
         )
         value, gradient = self.tensor(weight, layout), self.tensor(of_weight, layout)
-        self.parameters[name] = Parameter(value, gradient, name)
+        self.parameters[name] = Parameter(value, gradient, name, holders)
         return self.parameters[name]
 
     def set_gradient_layout(self, parameter: Parameter, layout: Layout) -> None:
@@ -139,7 +142,7 @@ class ProgramTracer:
         known = self.parameters[parameter.source].gradient
         if known.layout not in (parameter.value.layout, layout):
             raise PlanError(f"the gradient of {parameter.source!r} is born as {layout} and as {known.layout}")
-        self.parameters[parameter.source] = Parameter(parameter.value, known.relaid(layout), parameter.source)
+        self.parameters[parameter.source] = replace(parameter, gradient=known.relaid(layout))
 
     def add_task(self, name: str, phase: Phase, ops: Sequence[Op], stage: int = -1) -> Task:
         """Add a finished task; PlanError where its name is taken, or it has no ops."""

@@ -28,7 +28,12 @@ class Bucket:
     @property
     def of_experts(self) -> bool:
         """Return whether the bucket holds experts that are split over ``ep``: each rank's experts differ."""
-        return is_shared_out(self.parameters[0])
+        return is_shared_out(self.parameters[0]) or bool(self.holders)
+
+    @property
+    def holders(self) -> tuple[int, ...]:
+        """Return the positions along ``ep`` that have a copy of the bucket's experts; empty: they have no replicas."""
+        return self.parameters[0].holders
 
 
 def is_shared_out(parameter: Parameter) -> bool:
@@ -46,9 +51,11 @@ def make_buckets(
     They have buckets of their own at the end, so that they delay no other bucket. Without ``overlap`` all ordinary
     gradients are one bucket, which is complete with its last gradient (Megatron-LM v3's blocking all_reduce after the
     pipeline flush). Experts that are split over ``ep`` have fewer replicas than other parameters, and so buckets of
-    their own.
+    their own. Experts with replicas come last: a bucket for those with the same holders, in the order of these, which
+    all ranks share.
     """
-    ready = [list(reversed(groups[stage])) for stage in sorted(groups, reverse=True)]
+    all_ready = [list(reversed(groups[stage])) for stage in sorted(groups, reverse=True)]
+    ready = [[p for p in group if not p.holders] for group in all_ready]
     flat = [p for group in ready for p in group]
     usual = _usual_axes(flat)
     ordinary = [[p for p in group if not _waits(p, usual, tied=tied)] for group in ready]
@@ -60,6 +67,7 @@ def make_buckets(
     buckets: list[tuple[list[Parameter], tuple[str, ...], bool]] = [(chunk, usual, False) for chunk in chunks]
     buckets += [(chunk, axes, False) for axes, chunk in _by_other_axes(summed).items()]
     buckets += [(late, other_axes(late[0]), True)] if late else []
+    buckets += [(chunk, (), False) for chunk in _by_holders(chain(*all_ready))]
     return [Bucket(i, tuple(chunk), axes, tie) for i, (chunk, axes, tie) in enumerate(b for b in buckets if b[0])]
 
 
@@ -75,6 +83,15 @@ def _by_other_axes(parameters: Iterable[Parameter]) -> dict[tuple[str, ...], lis
     for parameter in parameters:
         groups.setdefault(other_axes(parameter), []).append(parameter)
     return groups
+
+
+def _by_holders(parameters: Iterable[Parameter]) -> list[list[Parameter]]:
+    """Return the experts with replicas, those with the same holders together, in the order of these."""
+    groups: dict[tuple[int, ...], list[Parameter]] = {}
+    for parameter in parameters:
+        if parameter.holders:
+            groups.setdefault(parameter.holders, []).append(parameter)
+    return [groups[holders] for holders in sorted(groups)]
 
 
 def _usual_axes(parameters: Iterable[Parameter]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from sim.training.data.axes import shard_axes, shard_hops, sum_axes
 from sim.training.data.buckets import Bucket, is_shared_out, make_buckets
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining, Optimizer
-from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, PIPELINE_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, PIPELINE_AXIS
 from sim.training.spec.precision import PrecisionTypes
 
 EMBEDDING_STREAM = "embedding"
@@ -196,6 +196,8 @@ class StepEndWriter:
             self.all_reduce(t, "tie", gradients, (PIPELINE_AXIS,), EMBEDDING_STREAM, tuple(sorted(self.ends)))
         elif self.copies:
             self.all_reduce(t, "copies", gradients, (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
+        if len(bucket.holders) > 1:
+            self.all_reduce(t, "sum_of_replicas", gradients, (EXPERT_AXIS,), EXPERT_AXIS, bucket.holders)
         axes = sum_axes(self.tracer.mesh, of_experts=bucket.of_experts)
         if self.tracer.mesh.degree(*axes) == 1:
             return

@@ -16,6 +16,7 @@ from sim.plan.words.layout import REPLICATED, Layout, sharded
 from sim.training.layers.gates import Gating
 from sim.training.layers.layer import LayerBuilder
 from sim.training.layers.mlp import two_products
+from sim.training.layers.replicated_experts import replicated_experts
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 
@@ -28,7 +29,10 @@ def expert_mlp(b: LayerBuilder, t: TaskTracer, layer: int, x: Tensor) -> Tensor:
     gate = _scores(b, t, f"{name}.shared_gate", x, 1) if spec.shared_gate else None
     x = b.tensor.enter(t, x)
     gating = Gating(b, t, layer, spec, x, scores)
-    y = (exact_experts if spec.dispatch == "exact" else slotted_experts)(b, t, gating)
+    if spec.replicas is not None:
+        y = replicated_experts(b, t, gating)
+    else:
+        y = (exact_experts if spec.dispatch == "exact" else slotted_experts)(b, t, gating)
     if spec.shared_ffn_hidden_size:
         shared = two_products(b, t, f"{name}.shared", x, spec.shared_ffn_hidden_size)
         if gate is not None:

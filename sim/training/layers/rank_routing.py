@@ -11,8 +11,9 @@ from itertools import product
 
 import numpy as np
 
+from sim.moe.replicas import Replicas
 from sim.moe.routing import Counts, Routing, of_ranks
-from sim.plan.functions.exact_experts import Sizes
+from sim.plan.functions.exact_experts import Copies, Sizes
 from sim.plan.words.mesh import Mesh
 from sim.training.data.axes import SAMPLE_AXES, training_mesh
 from sim.training.spec.job import TrainingJob
@@ -25,13 +26,15 @@ class RankRouting:
     """The routing of a rank's group: ``counts``[layer, source, expert] of the ranks that share experts with it.
 
     ``place``: of the rank among these. ``role``: the coordinates of the mesh at which ranks are routed so.
-    ``first_layer``: the first of the model's layers that has experts.
+    ``first_layer``: the first of the model's layers that has experts. ``replicas``: where experts lie, if copies of
+    some lie on several ranks; else each rank has an equal part of them, in order.
     """
 
     role: Mapping[str, int]
     counts: Counts
     place: int
     first_layer: int
+    replicas: Replicas | None = None
 
     def chosen(self, layer: int) -> tuple[int, ...]:
         """Return how often this rank's tokens choose each expert in a layer of the model."""
@@ -39,14 +42,50 @@ class RankRouting:
 
     def sizes(self, layer: int) -> Sizes:
         """Return the rows that each rank of the group sends to each."""
-        table = self._to_ranks[layer - self.first_layer].tolist()
-        return tuple(tuple(line) for line in table)
+        to_ranks = self._to_ranks[layer - self.first_layer] if self.replicas is None else self.assigned(layer).sum(1)
+        return tuple(tuple(line) for line in to_ranks.tolist())
 
     def rows(self, layer: int) -> tuple[int, ...]:
         """Return the rows of each expert that this rank has."""
+        if self.replicas is not None:
+            return tuple(self.assigned(layer)[:, self.held(layer), self.place].sum(0).tolist())
         num_own = self.counts.shape[2] // self.counts.shape[1]
         own = self.counts[layer - self.first_layer, :, self.place * num_own : (self.place + 1) * num_own]
         return tuple(own.sum(0).tolist())
+
+    def held(self, layer: int) -> tuple[int, ...]:
+        """Return the experts that this rank has a copy of; only where experts have replicas."""
+        assert self.replicas is not None
+        return self.replicas.held(layer - self.first_layer, self.place)
+
+    def holders(self, layer: int, expert: int) -> tuple[int, ...]:
+        """Return the ranks of the group that have a copy of an expert; only where experts have replicas."""
+        assert self.replicas is not None
+        return self.replicas.holders(layer - self.first_layer, expert)
+
+    def copies(self, layer: int) -> Copies:
+        """Return the copies of all ranks of the group, in order, as many of each, and this rank's choices for them."""
+        assert self.replicas is not None
+        index, tokens = layer - self.first_layer, self.assigned(layer)[self.place]
+        found: list[tuple[int, int]] = []
+        for rank in range(self.replicas.num_ranks):
+            held = self.replicas.held(index, rank)
+            found += [(expert, int(tokens[expert, rank])) for expert in held]
+            found += [(-1, 0)] * (self.replicas.most_held(index) - len(held))
+        return tuple(found)
+
+    def assigned(self, layer: int) -> Counts:
+        """Return the tokens [source, expert, rank] that go to each copy; only where experts have replicas."""
+        assert self.replicas is not None
+        index = layer - self.first_layer
+        if index not in self._assigned:
+            self._assigned[index] = self.replicas.assigned(index, self.counts[index])
+        return self._assigned[index]
+
+    @cached_property
+    def _assigned(self) -> dict[int, Counts]:
+        """Return the assignments of layers that were asked for."""
+        return {}
 
     @cached_property
     def _to_ranks(self) -> Counts:
@@ -54,19 +93,22 @@ class RankRouting:
         return of_ranks(self.counts, self.counts.shape[1])
 
 
-def rank_routings(routing: Routing, mesh: Mesh, first_layer: int) -> Iterator[RankRouting]:
+def rank_routings(
+    routing: Routing, mesh: Mesh, first_layer: int, replicas: Replicas | None = None
+) -> Iterator[RankRouting]:
     """Yield the routing of every role; of one alone, of no coordinates, where all ranks have as many rows.
 
     ``first_layer``: the first of the model's layers that has experts.
     """
     axes = source_axes(routing.num_sources, mesh)
-    if _is_alike(routing, mesh.degree(EXPERT_AXIS)):
+    if replicas is None and _is_alike(routing, mesh.degree(EXPERT_AXIS)):
         axes = ()
     for coordinates in product(*(range(mesh.degree(axis)) for axis in axes)):
         role = dict(zip(axes, coordinates, strict=True))
         rank = mesh.rank(role)
         sources = [source_of(member, routing.num_sources, mesh) for member in mesh.group(rank, (EXPERT_AXIS,))]
-        yield RankRouting(role, routing.counts[:, sources], mesh.index(rank, (EXPERT_AXIS,)), first_layer)
+        place = mesh.index(rank, (EXPERT_AXIS,))
+        yield RankRouting(role, routing.counts[:, sources], place, first_layer, replicas)
 
 
 def group_counts(routing: Routing, parallel: ParallelSpec) -> Counts:

@@ -66,7 +66,7 @@ def routings_of_roles(job: DenseTraining, mesh: Mesh) -> Sequence[RankRouting | 
     routing, experts = job.routing, job.model.experts
     if routing is None or experts is None:
         return (None,)
-    return list(rank_routings(routing, mesh, experts.first_dense_layers))
+    return list(rank_routings(routing, mesh, experts.first_dense_layers, experts.replicas))
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.errors import RoutingError
+from sim.moe.replicas import Replicas
 from sim.moe.routing import Routing, RoutingShape, RoutingSource
 from sim.moe.sources import Even
 from sim.plan.functions.experts import filled_slots
@@ -66,6 +67,9 @@ class ExpertsSpec:
     dispatch: Dispatch = "slots"
     """``slots``: every expert has as many rows as slots; ``exact``: as many as there are choices, none dropped."""
 
+    replicas: Replicas | None = None
+    """Where experts lie, if not in equal parts on the ranks that share them out; with ``dispatch: exact``."""
+
     permutation: Permutation = "indexed"
     """How tokens come into slots and back. ``indexed``: rows are looked up. ``einsum``: products with one-hot masks."""
 
@@ -85,6 +89,9 @@ class ExpertsSpec:
             rule, remedy = "there are no shared experts to weigh", "write shared_ffn_hidden_size, or leave it out"
             raise SpecError("model.experts.shared_gate", rule, remedy)
         self._check_gate()
+        if self.replicas is not None and self.dispatch != "exact":
+            rule, remedy = "slots are shared out in equal parts", "write dispatch: exact, or leave it out"
+            raise SpecError("model.experts.replicas", rule, remedy)
         if self.permutation == "einsum" and self.dispatch == "exact":
             rule, remedy = "masks are of slots, and exact dispatch has none", "write permutation: indexed"
             raise SpecError("model.experts.permutation", rule, remedy)

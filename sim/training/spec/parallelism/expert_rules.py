@@ -4,8 +4,10 @@ from typing import Final
 
 from sim.training.errors import SpecError
 from sim.training.spec.models.model import TransformerSpec
+from sim.training.spec.parallelism.parallel import ParallelSpec
 
 DEGREE_KEY: Final = "parallel.expert.degree"
+_REPLICAS_KEY: Final = "model.experts.replicas"
 
 
 def check_expert_degree(model: TransformerSpec, expert_degree: int, data_degree: int) -> None:
@@ -34,3 +36,24 @@ def check_sources(num_sources: int, expert_degree: int, data_degree: int) -> Non
             f"it has {num_sources} source ranks, which are neither {most}",
             f"use a routing of {data_degree} source ranks, or other degrees",
         )
+
+
+def check_replicas(model: TransformerSpec, parallel: ParallelSpec, *, keeps_gradients: bool) -> None:
+    """Raise SpecError where replicas of experts do not fit the model, or are not built with what shards state.
+
+    ``keeps_gradients``: gradients are cleared before a step, and not set to none.
+    """
+    replicas = None if model.experts is None else model.experts.replicas
+    if replicas is None or model.experts is None:
+        return
+    found = (len(replicas.vexperts), replicas.num_ranks, len(replicas.vexperts[0][0]))
+    wanted = (model.num_expert_layers, parallel.expert_degree, model.experts.num_experts)
+    if found != wanted:
+        rule = f"it places {found[2]} experts of {found[0]} layers on {found[1]} ranks"
+        raise SpecError(_REPLICAS_KEY, rule, f"place {wanted[2]} experts of {wanted[0]} layers on {wanted[1]} ranks")
+    if parallel.expert_degree == 1:
+        raise SpecError(_REPLICAS_KEY, "one rank has all experts", "leave it out, or write parallel.expert.degree")
+    sharded = parallel.zero_stage or parallel.osdp is not None or parallel.memory is not None
+    if sharded or parallel.sharding.offload is not None or not keeps_gradients:
+        rule = "replicas of experts are not built with sharded or offloaded state, or gradients set to none"
+        raise SpecError(_REPLICAS_KEY, rule, "leave zero_stage, osdp, memory, offload and set_gradients_to_none out")

@@ -1,0 +1,66 @@
+"""Where the experts of each layer lie: on one rank of those that share them out, or as replicas on several."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from sim.moe.balancing.assignment import Placement, assigned, in_whole_tokens
+from sim.moe.errors import RoutingError
+from sim.moe.routing import Counts
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The vExperts of every layer [layer][rank][expert]: equal shares of an expert's tokens (Nie et al. 2023, FlexMoE).
+
+    A rank with several vExperts of an expert has one copy of it. Raises RoutingError for an expert without any, and
+    for layers of unequal sizes.
+    """
+
+    vexperts: tuple[tuple[tuple[int, ...], ...], ...]
+
+    def __post_init__(self) -> None:
+        sizes = {(len(layer), len(line)) for layer in self.vexperts for line in layer}
+        if len(sizes) != 1:
+            rule = f"layers have {sorted(sizes)} ranks and experts"
+            raise RoutingError(rule, "place the same experts on the same ranks in all layers")
+        missing = np.argwhere(np.array(self.vexperts).sum(1) < 1)
+        if len(missing):
+            layer, expert = missing[0]
+            raise RoutingError(f"expert {expert} of layer {layer} lies on no rank", "give every expert a vExpert")
+
+    @classmethod
+    def of(cls, placements: "np.ndarray | list[Placement]") -> "Replicas":
+        """Return the replicas of placements [layer, rank, expert]."""
+        return cls(tuple(tuple(tuple(int(n) for n in line) for line in layer) for layer in placements))
+
+    @property
+    def num_ranks(self) -> int:
+        """Return the number of ranks that share out the experts."""
+        return len(self.vexperts[0])
+
+    def placement(self, layer: int) -> Placement:
+        """Return the vExperts of a layer [rank, expert]."""
+        return np.array(self.vexperts[layer], dtype=np.int64)
+
+    def held(self, layer: int, rank: int) -> tuple[int, ...]:
+        """Return the experts of a layer that a rank has a copy of."""
+        return tuple(expert for expert, num in enumerate(self.vexperts[layer][rank]) if num)
+
+    def holders(self, layer: int, expert: int) -> tuple[int, ...]:
+        """Return the ranks that have a copy of an expert."""
+        return tuple(rank for rank, line in enumerate(self.vexperts[layer]) if line[expert])
+
+    def most_held(self, layer: int) -> int:
+        """Return the largest number of a layer's experts that a rank has a copy of."""
+        return max(len(self.held(layer, rank)) for rank in range(self.num_ranks))
+
+    def assigned(self, layer: int, counts: Counts) -> Counts:
+        """Return whole tokens [source, expert, rank] of the choices [source, expert]; see ``balancing.assignment``."""
+        return in_whole_tokens(assigned(counts, self.placement(layer)), counts)
+
+
+def shared_out(num_layers: int, num_ranks: int, num_experts: int) -> Replicas:
+    """Return the placement without replicas: rank r of R has the r-th R-th of the experts."""
+    line = np.repeat(np.eye(num_ranks, dtype=np.int64), num_experts // num_ranks, axis=1)
+    return Replicas.of([line] * num_layers)
