@@ -10,11 +10,12 @@ BIN := .venv/bin
 RUNS := .venv/.runs
 STAMP := .venv/.installed
 INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
-# As pip does, but on all cores; packages have templates that do not compile, which is no error
-COMPILE := $(BIN)/python -m compileall -qq -j 0 .venv/lib || true
 SIMULATE := $(BIN)/simulate
 CALIBRATED := $(if $(filter yes,$(CALIBRATE)),$(OUT)/this-machine.yaml)
 PROFILE := $(if $(CALIBRATED),--set cluster.profile=$(abspath $(CALIBRATED)))
+
+# What is imported is compiled then, and kept: pip would compile all of torch first, on one core
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test validate lint format bench docs clean
@@ -28,12 +29,10 @@ $(RUNS): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "meshtwin needs Python 3.11 or later")'
 	$(PYTHON) -m venv .venv
 	$(INSTALL) -e '.[torch]'
-	@$(COMPILE)
 	@touch $@
 
 $(STAMP): $(RUNS)
 	$(INSTALL) -e '.[torch,dev]'
-	@$(COMPILE)
 	@touch $@
 
 demo: $(RUNS) $(CALIBRATED)  ## simulate the quickstart; calibrate; simulate and run a tiny plan for real; compare (CALIBRATE=no)
