@@ -5,9 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from backends.execution.request import ExecutionRequest
+from sim.moe.balancing.replicas import Replicas
 from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.recorded import Recorded, RecordedRouting
-from sim.moe.replicas import Replicas
 from sim.moe.routing import RoutingShape
 from sim.moe.skew import Skew
 from sim.moe.sources import Shares

@@ -68,3 +68,15 @@ def test_an_exchange_of_rows_is_missed_when_it_is_left_out() -> None:
     for name in (uneven[0], uneven[-1]):
         reports = run_in_one_process(plan, job, references, frozenset({name}))
         assert max(report.worst[1] for report in reports.values()) > 1e-3, name
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_a_sum_over_replicas_is_missed_when_it_is_left_out() -> None:
+    """Without the sum of gradients over the holders of an expert the numbers are far from the reference."""
+    job = REPLICATED["replicas, ep4, one expert gets most, one none"]
+    plan = build_dense_training(job, "replicas")
+    tasks = [task for program in plan.programs for task in program.tasks.values()]
+    sums = {op.name for task in tasks for op in task.ops if isinstance(op, Collective) and op.members}
+    assert sums
+    reports = run_in_one_process(plan, job, dict[Any, Reference](), frozenset(sums))
+    assert max(report.worst[1] for report in reports.values()) > 1e-3

@@ -40,7 +40,8 @@ def route_exact(
     ``forced``: how often this rank chooses each expert. ``balance_loss``: see ``sim.plan.functions.experts.route``.
     ``copies``: of experts with replicas; then rows are sorted by copy, and counts are those of copies.
     """
-    layouts, attributes = (logits.layout,) * 3, {"copies": copies} if copies else {}
+    layouts = (logits.layout,) * 3
+    attributes: dict[str, Any] = {"copies": copies} if copies else {}
     weights, experts, rows, counts = t.compute(
         name, "route_exact", (logits,), (*layouts, REPLICATED), labels=("weights", "experts", "rows", "counts"),
         top_k=top_k, forced=tuple(forced), **attributes,

@@ -11,7 +11,7 @@ from itertools import product
 
 import numpy as np
 
-from sim.moe.replicas import Replicas
+from sim.moe.balancing.replicas import Replicas
 from sim.moe.routing import Counts, Routing, of_ranks
 from sim.plan.functions.exact_experts import Copies, Sizes
 from sim.plan.words.mesh import Mesh

@@ -143,11 +143,13 @@ def test_placements_that_do_not_fit_are_refused() -> None:
         estimate(SKEWED, PAIRS[:, :3], SMALL)
 
 
-def test_the_example_of_the_page_prints_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The example of docs/expert_placement.md, run as a script."""
+def test_the_examples_of_the_page_print_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The examples of docs/expert_placement.md, run as scripts."""
     page = Path(__file__).parents[3] / "docs" / "expert_placement.md"
-    code, printed = re.findall(r"```(?:python|text)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
-    script = tmp_path / "example.py"
-    script.write_text(code, encoding="utf-8")
-    runpy.run_path(str(script))
-    assert capsys.readouterr().out == printed
+    blocks = re.findall(r"```(?:python|text)\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert len(blocks) == 4
+    for code, printed in zip(blocks[::2], blocks[1::2], strict=True):
+        script = tmp_path / "example.py"
+        script.write_text(code, encoding="utf-8")
+        runpy.run_path(str(script))
+        assert capsys.readouterr().out == printed

@@ -6,9 +6,9 @@ from functools import lru_cache
 from math import ceil
 from typing import Final, Literal
 
+from sim.moe.balancing.replicas import Replicas
 from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.errors import RoutingError
-from sim.moe.replicas import Replicas
 from sim.moe.routing import Routing, RoutingShape, RoutingSource
 from sim.moe.sources import Even
 from sim.plan.functions.experts import filled_slots

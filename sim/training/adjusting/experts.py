@@ -1,0 +1,83 @@
+"""Moves of experts between ranks: copies that a step needs come before its own calls, others are given up.
+
+job = with_replicas(job, placement, step=7)
+plan = with_experts_moved(build_dense_training(job, "step 7"), session.residents)
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from sim.moe.balancing.replicas import Replicas
+from sim.moe.skew import Skew
+from sim.plan.session.observations import shapes_by_name
+from sim.plan.session.protocol import Array, Seen
+from sim.plan.session.residents import Residents
+from sim.plan.words.buffer import Buffer
+from sim.plan.words.op import Compute
+from sim.plan.words.program import Plan, Program
+from sim.training.adjusting.adjustment import adjusted
+from sim.training.spec.job import DenseTraining
+from sim.training.steps.builder import build_dense_training
+
+
+def with_replicas(job: DenseTraining, replicas: Replicas, step: int) -> DenseTraining:
+    """Return a job with experts placed so, and with a drawn routing at a step. Raises SpecError if they do not fit."""
+    experts = job.model.experts
+    assert experts is not None
+    routing = replace(experts.routing, step=step) if isinstance(experts.routing, Skew) else experts.routing
+    return replace(job, model=replace(job.model, experts=replace(experts, replicas=replicas, routing=routing)))
+
+
+def with_experts_moved(plan: Plan, residents: Residents) -> Plan:
+    """Return a plan that begins with the moves of state that it needs, and gives up the copies without a use in it."""
+    plan = adjusted(plan, residents)
+    return replace(plan, programs=tuple(_without_stale(plan, program, residents) for program in plan.programs))
+
+
+def _without_stale(plan: Plan, program: Program, residents: Residents) -> Program:
+    """Return a program that gives up the buffers which its ranks hold and it does not have."""
+    stale: dict[str, Buffer] = {}
+    for rank in plan.ranks_of(program):
+        for source in residents.left.get(plan.session_ranks[rank], ()):
+            stale |= {name: source.program.buffers[name] for name in sorted(source.names - program.buffers.keys())}
+    if not stale:
+        return program
+    return replace(program, buffers={**stale, **program.buffers}, released=program.released | stale.keys())
+
+
+def replica_steps(job: DenseTraining, observed: frozenset[str]) -> Callable[[Replicas, Residents], Plan]:
+    """Return the builder of a session's plans from placements; ``observed``: buffers to see in every step."""
+
+    def build(replicas: Replicas, residents: Residents) -> Plan:
+        step = residents.num_plans
+        plan = build_dense_training(with_replicas(job, replicas, step), f"step {step}")
+        return with_experts_moved(replace(plan, observed=observed), residents)
+
+    return build
+
+
+class ForcedCounts:
+    """The observations of a simulated session whose routing is forced: the counts that the plan itself states."""
+
+    def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
+        """Return the choices by copy of an expert, of every rank and micro-batch."""
+        del index
+        counts: dict[str, dict[int, Array]] = {}
+        for name, ranks in shapes_by_name(plan).items():
+            here = {session: rank for rank, session in enumerate(plan.session_ranks)}
+            counts[name] = {
+                session: np.broadcast_to(_forced(plan.program_of(here[session]), name), shape).astype(np.float64)
+                for session, shape in ranks.items()
+            }
+        return Seen(duration_s, counts)
+
+
+def _forced(program: Program, name: str) -> Array:
+    """Return the choices by copy that the op which writes a buffer has. Raises KeyError for another buffer."""
+    for task in program.tasks.values():
+        for op in task.ops:
+            if isinstance(op, Compute) and name in op.writes and "copies" in op.attributes:
+                return np.array([number for _, number in op.attributes["copies"]], dtype=np.float64)
+    raise KeyError(name)

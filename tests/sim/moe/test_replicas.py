@@ -1,0 +1,74 @@
+"""Placements of experts with replicas, and the routing that they make of a plan."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.moe.balancing.replicas import Replicas, shared_out
+from sim.moe.errors import RoutingError
+from sim.moe.sources import Shares
+from sim.plan.checking.check import check
+from sim.training.errors import SpecError
+from sim.training.layers.rank_routing import RankRouting
+from sim.training.steps.builder import build_dense_training
+from tests.backends.expert_runs import ON_FOUR, exact
+from tests.backends.jobs import training
+
+
+@st.composite
+def placements(draw: st.DrawFn) -> tuple[np.ndarray, Replicas]:
+    """Return choices [source, expert] of some ranks and a placement of one layer on them."""
+    ranks, experts = draw(st.integers(2, 4)), draw(st.integers(2, 5))
+    generator = np.random.default_rng(draw(st.integers(0, 999)))
+    placed = generator.integers(0, 3, (ranks, experts))
+    placed[generator.integers(0, ranks, experts), np.arange(experts)] += 1
+    return generator.integers(0, 30, (ranks, experts)), Replicas.of([placed])
+
+
+@given(placements())
+def test_every_choice_arrives_at_a_copy_of_its_expert_once(case: tuple[np.ndarray, Replicas]) -> None:
+    """What sources send to copies, what is exchanged, and what copies multiply are the same choices."""
+    counts, replicas = case
+    members = [RankRouting({}, counts[None], place, 3, replicas) for place in range(len(counts))]
+    for source, member in enumerate(members):
+        sent = np.zeros(counts.shape[1], dtype=np.int64)
+        for expert, number in member.copies(3):
+            sent[expert] += number
+        assert sent.tolist() == counts[source].tolist()
+        to_ranks = np.array([number for _, number in member.copies(3)]).reshape(len(counts), -1).sum(1)
+        assert to_ranks.tolist() == list(member.sizes(3)[source])
+        assert sum(member.rows(3)) == sum(line[source] for line in member.sizes(3))
+        assert len(member.rows(3)) == len(member.held(3))
+    assert sum(sum(member.rows(3)) for member in members) == counts.sum()
+
+
+def test_experts_in_equal_parts_have_no_sums_over_holders() -> None:
+    """A placement without replicas has the exchanges of the plan without a placement, and no collective of members."""
+    model, sizes = exact(), {"data_degree": 4, "expert_degree": 4, "batch": (8, 1)}
+    plain = build_dense_training(training(model=model, **sizes), "plain")
+    placed_model = {**model, "experts": replace(model["experts"], replicas=shared_out(2, 4, 4))}
+    placed = build_dense_training(training(model=placed_model, **sizes), "placed")
+    check(placed)
+
+    def exchanged(plan) -> list:
+        tasks = [task for program in plan.programs for task in program.tasks.values()]
+        return [op.sizes for task in tasks for op in task.ops if getattr(op, "sizes", ())]
+
+    assert exchanged(plain) == exchanged(placed)
+    ops = [op for program in placed.programs for task in program.tasks.values() for op in task.ops]
+    assert not any(getattr(op, "members", ()) for op in ops)
+
+
+def test_placements_that_do_not_fit_are_refused() -> None:
+    """An expert without a rank, other ranks than those that share, slots in place of rows, and sharded state."""
+    with pytest.raises(RoutingError, match="expert 1 of layer 0 lies on no rank"):
+        Replicas((((1, 0), (1, 0)),))
+    with pytest.raises(SpecError, match="on 4 ranks; place 4 experts of 2 layers on 2 ranks"):
+        training(model=exact(replicas=ON_FOUR), data_degree=4, expert_degree=2, batch=(8, 1))
+    with pytest.raises(SpecError, match="dispatch: exact"):
+        exact(replicas=ON_FOUR, dispatch="slots", routing=Shares((0.6, 0.25, 0.15, 0.0)))
+    with pytest.raises(SpecError, match="zero_stage"):
+        training(model=exact(replicas=ON_FOUR), data_degree=4, expert_degree=4, batch=(8, 1), zero_stage=1)
