@@ -335,7 +335,6 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("regroup", [t(E, C, H)], {"parts": 3, "by_expert": True}),
         ("combine", [t(E, C, H), f32(S, B, K + 1), SLOTS], {}),
         ("einsum_dispatch", [X, t(S + 1, B, E, C)], {}),
-        ("einsum_combine", [t(E, C, H), f32(S, B, E, C + 1)], {}),
         ("grouped_matmul", [t(E, C, H), t(E + 1, H, F)], {}),
         ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C + 1, F)], {}),
         ("route_k_top_1", [SCORED], {"top_k": 3}),
