@@ -6,6 +6,7 @@ A backend opens sessions (``sim.plan.session``). One plan alone, simulated or ex
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Run
 from backends.execution.request import DeviceKind, ExecutionRequest
@@ -57,6 +58,13 @@ class TorchLibrary(Protocol):
         """Return every run of every benchmark, measured on so many processes at once, within a budget.
 
         Raises ExecutionError if the machine has too few devices, or a process fails or does not answer.
+        """
+        ...
+
+    def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:
+        """Return what a training of cached embedding tables counted, on one device.
+
+        Raises CacheTooSmallError for a batch that the cache cannot hold, ExecutionError without the device.
         """
         ...
 

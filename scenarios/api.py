@@ -42,8 +42,9 @@ from scenarios.sweep.run import Sweep, prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import available_cores, local_workers
 from scenarios.validation import published
+from scenarios.workloads.executing import ExecutionOptions
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.steps.executing.execution import Executed, ExecutionOptions
+from scenarios.workloads.steps.executing.execution import ExecutedStep
 from scenarios.workloads.steps.executing.execution import run as execute_step
 from scenarios.workloads.steps.scenario import step_of
 from scenarios.workloads.workload import Detail, Outcome, Scenario, Summary, with_changes
@@ -147,7 +148,7 @@ class Swept:
 class Ran:
     """A plan that ran on real devices, beside its simulation."""
 
-    executed: Executed
+    executed: ExecutedStep
 
     @property
     def summary(self) -> ExecutionSummary:

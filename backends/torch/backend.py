@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Run
@@ -10,6 +11,7 @@ from backends.execution.request import DeviceKind, ExecutionRequest
 from backends.execution.result import Execution
 from backends.execution.silence import SILENCE_S
 from backends.protocol import ExecutingBackend, TorchLibrary
+from backends.torch.embedding.training import train
 from backends.torch.launching.timeline import timeline
 from backends.torch.measuring.session import copy_bandwidths, measure
 from backends.torch.session import TorchSession, execute
@@ -70,6 +72,10 @@ class Library(TorchLibrary):
     ) -> list[Run]:
         """Return every run of every benchmark; see ``backends.torch.measuring.session``."""
         return measure(benchmarks, processes=processes, budget_s=budget_s, seed=seed, device=device)
+
+    def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:
+        """Return what a training of cached embedding tables counted; see ``backends.torch.embedding.training``."""
+        return train(request)
 
     def copy_bandwidths(self) -> Mapping[str, float]:
         """Return bytes per second of copies within the host, and with a GPU from pinned memory to it and back."""

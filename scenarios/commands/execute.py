@@ -18,8 +18,8 @@ from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable
-from scenarios.workloads.loading import load_step
-from scenarios.workloads.steps.executing import execution
+from scenarios.workloads.executing import NATIVE, TIMEOUT, ExecutionOptions
+from scenarios.workloads.loading import load_scenario
 
 
 @click.command("execute")
@@ -51,7 +51,7 @@ from scenarios.workloads.steps.executing import execution
 )
 @click.option(
     "--collectives",
-    default="native",
+    default=NATIVE,
     show_default=True,
     metavar="WAY",
     help="native: the library's own; explicit: step by step over messages, by the first algorithm of each kind, "
@@ -59,7 +59,7 @@ from scenarios.workloads.steps.executing import execution
 )
 @click.option(
     "--timeout",
-    default=execution.TIMEOUT,
+    default=TIMEOUT,
     show_default=True,
     metavar="TIME",
     help="End the run if a rank does not answer for this time, as in 2 min. A computing rank answers.",
@@ -70,18 +70,18 @@ from scenarios.workloads.steps.executing import execution
     metavar="FILE",
     help="Write how many tokens chose each expert in the last step, as CSV or Parquet.",
 )
-@bundling(execution.ExecutionOptions)
+@bundling(ExecutionOptions)
 def command(
-    options: execution.ExecutionOptions, scenario: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool
+    options: ExecutionOptions, scenario: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool
 ) -> None:
     """Run the same plan with torch: in local processes or, if RANK is set, as one rank of a running job."""
     with refusing_bad_input():
-        loaded = load_step(scenario, overrides)
+        loaded = load_scenario(scenario, overrides)
         if out is not None:
             refuse_unwritable(out)
         if options.record_routing is not None:
             refuse_unwritable(options.record_routing.parent)
-        executed = execution.run(loaded, options)
+        executed = loaded.workload.execute(loaded, options)
         if executed is not None and out is not None:
             executed.write(out)
     if executed is None:  # this process is one of several ranks, and not the one that reports

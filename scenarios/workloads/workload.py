@@ -23,6 +23,7 @@ from scenarios.summaries.point_names import label
 from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.sweep import SweepSummary
 from scenarios.workloads.effort import Announce
+from scenarios.workloads.executing import Executed, ExecutionOptions
 from traces.timeline import Timeline
 
 Detail = Literal["op", "task"]
@@ -159,6 +160,15 @@ class Workload(ABC, Generic[S]):
         ``detail``: rows of the timeline; None: by its size, and what repeats once. ``fold``: simulate ranks that cannot
         differ once. ``announce``: called with what the simulation will take, by a kind of work that can tell.
         """
+
+    def execute(self, scenario: S, options: ExecutionOptions) -> Executed | None:
+        """Return the result of running the scenario with torch; None in a process that does not report.
+
+        Raises ScenarioError if the scenario cannot be executed, here or at all.
+        """
+        del options
+        rule = f"a scenario of {scenario.workload.name} cannot be executed"
+        raise unable(scenario, rule, "take one of training, textbook or recommendation")
 
     def is_possible(self, row: object) -> bool:
         """Return whether a result could be had on the stated hardware; a sweep puts the others last."""

@@ -17,16 +17,27 @@ from sim.embedding.policies import POLICIES, Candidates, Ints, PolicyName
 class Prepared:
     """What one batch found and moved.
 
-    ``rows``: its different rows, ascending; ``lookups``: how often it reads each; ``is_hit``: whether each was in the
-    cache; ``rows_in``, ``rows_out``: rows that were fetched and written back. A lookup of a missing row counts as a
-    miss however often the batch repeats it.
+    ``rows``: its different rows, ascending; ``lookups``: how often it reads each; ``slots``: where each lies now;
+    ``is_hit``: whether each was in the cache. A lookup of a missing row counts as a miss however often the batch
+    repeats it. ``rows_out``: rows that were written back, the least worth first, from ``slots_out``.
     """
 
     rows: Ints
     lookups: Ints
+    slots: Ints
     is_hit: NDArray[np.bool_]
-    rows_in: Ints
     rows_out: Ints
+    slots_out: Ints
+
+    @property
+    def rows_in(self) -> Ints:
+        """Return the rows that were fetched, ascending."""
+        return self.rows[~self.is_hit]
+
+    @property
+    def slots_in(self) -> Ints:
+        """Return the slots that the fetched rows went into."""
+        return self.slots[~self.is_hit]
 
 
 class BatchCache:
@@ -38,41 +49,42 @@ class BatchCache:
         self._seed = seed
         self._batch = 0
         self._slot_of_row = np.full(len(frequency), -1, dtype=np.int64)
-        self._row_of_slot = np.full(num_slots, -1, dtype=np.int64)
+        self.row_of_slot = np.full(num_slots, -1, dtype=np.int64)
+        """The row in each slot, -1 in a free one."""
         self._uses = np.zeros(num_slots, dtype=np.int64)
         self._last_used = np.zeros(num_slots, dtype=np.int64)
         self._admitted = np.zeros(num_slots, dtype=np.int64)
 
     def warm_up(self, fraction: float) -> None:
         """Fill a fraction of the slots, rounded up, with the rows that the data set reads most."""
-        num_rows = min(int(np.ceil(fraction * len(self._row_of_slot))), len(self._frequency))
+        num_rows = min(int(np.ceil(fraction * len(self.row_of_slot))), len(self._frequency))
         rows = np.argsort(-self._frequency, kind="stable")[:num_rows]
         self._admit(rows, np.arange(num_rows))
 
     def prepare(self, ids: Ints) -> Prepared:
         """Return what a batch finds and moves, with all its rows in the cache. Raises CacheTooSmallError."""
         rows, lookups = np.unique(ids, return_counts=True)
-        if len(rows) > len(self._row_of_slot):
-            raise CacheTooSmallError(len(rows), len(self._row_of_slot), self._batch)
+        if len(rows) > len(self.row_of_slot):
+            raise CacheTooSmallError(len(rows), len(self.row_of_slot), self._batch)
         is_hit = self._slot_of_row[rows] >= 0
         rows_in = rows[~is_hit]
-        rows_out = self._make_room(len(rows_in), rows[is_hit])
-        self._admit(rows_in, np.flatnonzero(self._row_of_slot < 0)[: len(rows_in)])
+        rows_out, slots_out = self._make_room(len(rows_in), rows[is_hit])
+        self._admit(rows_in, np.flatnonzero(self.row_of_slot < 0)[: len(rows_in)])
         slots = self._slot_of_row[rows]
         self._uses[slots] += lookups
         self._last_used[slots] = self._batch
         self._batch += 1
-        return Prepared(rows=rows, lookups=lookups, is_hit=is_hit, rows_in=rows_in, rows_out=rows_out)
+        return Prepared(rows=rows, lookups=lookups, slots=slots, is_hit=is_hit, rows_out=rows_out, slots_out=slots_out)
 
-    def _make_room(self, num_rows: int, needed: Ints) -> Ints:
-        """Return the rows that gave way so that this many fit; ``needed`` rows of the batch stay."""
-        may_go = self._row_of_slot >= 0
+    def _make_room(self, num_rows: int, needed: Ints) -> tuple[Ints, Ints]:
+        """Return the rows that gave way so that this many fit, and their slots; ``needed`` rows of the batch stay."""
+        may_go = self.row_of_slot >= 0
         num_out = num_rows - int(np.count_nonzero(~may_go))
         if num_out <= 0:
-            return np.empty(0, dtype=np.int64)
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         may_go[self._slot_of_row[needed]] = False
         slots = np.flatnonzero(may_go)
-        rows = self._row_of_slot[slots]
+        rows = self.row_of_slot[slots]
         candidates = Candidates(
             frequency=self._frequency[rows],
             uses=self._uses[slots],
@@ -82,13 +94,13 @@ class BatchCache:
         )
         chosen = np.lexsort((rows, *reversed(self._policy(candidates))))[:num_out]
         self._slot_of_row[rows[chosen]] = -1
-        self._row_of_slot[slots[chosen]] = -1
-        return rows[chosen]
+        self.row_of_slot[slots[chosen]] = -1
+        return rows[chosen], slots[chosen]
 
     def _admit(self, rows: Ints, slots: Ints) -> None:
         """Put rows into free slots."""
         self._slot_of_row[rows] = slots
-        self._row_of_slot[slots] = rows
+        self.row_of_slot[slots] = rows
         self._uses[slots] = 0
         self._last_used[slots] = self._batch
         self._admitted[slots] = self._batch

@@ -49,7 +49,8 @@ def run_cache(tables: Sequence[Table], cache: CacheSpec, num_batches: int, batch
         by_table[1, batch] = np.bincount(table[found.is_hit], found.lookups[found.is_hit], len(tables))
         moved = len(found.rows_in), len(found.rows_out)
         totals[:, batch] = len(found.rows), np.count_nonzero(found.is_hit), *moved
-    most_popular = np.partition(-expected, cache.num_slots - 1)[: cache.num_slots]
+    num_popular = min(cache.num_slots, len(expected))
+    most_popular = np.partition(-expected, num_popular - 1)[:num_popular]
     return CacheRun(
         lookups=by_table[0],
         hits=by_table[1],

@@ -10,7 +10,7 @@ from costmodels.units import format_time
 from scenarios import api
 from scenarios.errors import ScenarioError
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.executing.execution import Executed
+from scenarios.workloads.steps.executing.execution import ExecutedStep
 from tests.scenarios.typed_results import execution_of
 from traces.timeline import TimelineBuilder
 
@@ -72,7 +72,7 @@ def test_results_print_in_three_lines(step: api.Simulated, tmp_path) -> None:
 def test_an_execution_is_shown_and_printed() -> None:
     """Step time, memory and work of an execution stand in a notebook and at a prompt."""
     timeline = TimelineBuilder().build()
-    executed = Executed(name="a", summary=execution_of(iteration_time_s=2.5), simulated=timeline, timeline=timeline)
+    executed = ExecutedStep(name="a", summary=execution_of(iteration_time_s=2.5), simulated=timeline, timeline=timeline)
     ran = api.Ran(executed)
     title, time, memory = repr(ran).splitlines()
     assert title.startswith("Ran: ")

@@ -8,7 +8,7 @@ import numpy as np
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
 from sim.embedding.run import CacheRun
 
-_ELEMENT_BYTES = 4
+ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def summarise(scenario: RecommendationScenario, run: CacheRun) -> Recommendation
     """Return the answers of a run."""
     measured = slice(scenario.num_unmeasured, None)
     lookups, hits = run.lookups[measured].sum(axis=0), run.hits[measured].sum(axis=0)
-    row_bytes = scenario.embedding_dim * _ELEMENT_BYTES
+    row_bytes = scenario.embedding_dim * ELEMENT_BYTES
     rows_in, rows_out = float(np.mean(run.rows_in[measured])), float(np.mean(run.rows_out[measured]))
     counted = zip(scenario.tables, lookups.tolist(), hits.tolist(), strict=True)
     return RecommendationSummary(

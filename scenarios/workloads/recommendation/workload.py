@@ -1,19 +1,16 @@
 """Embedding tables of recommendation models that do not fit on the device, and the cache of their rows."""
 
-import math
-
 from costmodels.units import format_bytes, format_percent
-from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
+from scenarios.workloads.executing import ExecutionOptions
+from scenarios.workloads.recommendation.execution import ExecutedCache, execute
 from scenarios.workloads.recommendation.outcome import RecommendationOutcome
+from scenarios.workloads.recommendation.running import simulate
 from scenarios.workloads.recommendation.scenario import RecommendationScenario, read
 from scenarios.workloads.recommendation.schema import RecommendationScenarioFile
 from scenarios.workloads.recommendation.starter import STARTER
-from scenarios.workloads.recommendation.summary import summarise
 from scenarios.workloads.workload import Column, Detail, Workload
-from sim.embedding.errors import CacheTooSmallError
-from sim.embedding.run import run_cache
 
 
 class Recommendation(Workload[RecommendationScenario]):
@@ -45,20 +42,8 @@ class Recommendation(Workload[RecommendationScenario]):
     ) -> RecommendationOutcome:
         """Return what the batches found. Raises ScenarioError where a batch needs more rows than the cache holds."""
         del detail, fold, announce
-        num_batches = scenario.num_unmeasured + scenario.num_batches
-        try:
-            run = run_cache(scenario.tables, scenario.cache, num_batches, scenario.batch_size, scenario.seed)
-        except CacheTooSmallError as error:
-            fraction = _fraction(error.num_unique, scenario.num_rows)
-            raise ScenarioError(
-                scenario.document.origin(("cache", "fraction")),
-                "cache.fraction",
-                str(error),
-                f"write {fraction:g} or more (later batches may need more), or a smaller trace.batch_size",
-            ) from error
-        return RecommendationOutcome(scenario, run, summarise(scenario, run))
+        return simulate(scenario)
 
-
-def _fraction(num_slots: int, num_rows: int) -> float:
-    """Return a fraction of at most six digits whose part of the rows, rounded down, is at least ``num_slots``."""
-    return min(math.ceil((num_slots + 0.5) / num_rows * 1e6) / 1e6, 1.0)
+    def execute(self, scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedCache:
+        """Return what a training with a cache counted, beside its simulation."""
+        return execute(scenario, options)

@@ -22,7 +22,7 @@ from scenarios.summaries.steps.advice import AdviceSummary, TriedChange
 from scenarios.summaries.steps.step import EngineWork, Folded, StepSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import KINDS, json_schema
-from scenarios.workloads.steps.executing.execution import Executed
+from scenarios.workloads.steps.executing.execution import ExecutedStep
 from scenarios.workloads.workload import Outcome
 from sim.cluster.topology.catalogue import list_topologies
 from tests.scenarios.typed_results import comparison_of, execution_of, role_of, step_of
@@ -316,7 +316,7 @@ def test_thresholds_decide_the_exit_code(capsys, write, monkeypatch, passed: boo
         seen.append(options)
         return SimpleNamespace(summary=comparison_of(passed=passed), passed=passed)
 
-    executed = Executed(name="a", summary=execution_of(passed=passed), simulated=timeline, timeline=timeline)
+    executed = ExecutedStep(name="a", summary=execution_of(passed=passed), simulated=timeline, timeline=timeline)
     monkeypatch.setattr("scenarios.comparing.comparison.run", compare)
     monkeypatch.setattr("scenarios.validation.published.run", lambda *_a, **_k: validation)
     monkeypatch.setattr("scenarios.workloads.steps.executing.execution.run", lambda *_a, **_k: executed)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from scenarios.errors import ScenarioError
+from scenarios.workloads.executing import ExecutionOptions
 from scenarios.workloads.loading import load_step
-from scenarios.workloads.steps.executing.execution import ExecutionOptions, run
+from scenarios.workloads.steps.executing.execution import run
 from scenarios.workloads.steps.running import plan_of
 from sim.moe.routing_file import read_routing
 from sim.plan.facts.description import collective_bytes

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import main
-from scenarios.workloads.recommendation.workload import _fraction
+from scenarios.workloads.recommendation.running import fraction_for
 from tests.scenarios.refusing import refuse
 
 
@@ -55,5 +55,33 @@ def test_the_proposed_fraction_has_as_many_rows_as_the_batch() -> None:
     """The fraction, as printed and rounded down by the reader, holds the batch."""
     for num_rows in (3, 250_200, 1_000_000, 50_000_000):
         for needed in range(1, num_rows + 1, num_rows // 2_000 + 1):
-            printed = float(f"{_fraction(needed, num_rows):g}")
+            printed = float(f"{fraction_for(needed, num_rows):g}")
             assert needed <= int(num_rows * printed) <= num_rows
+
+
+def test_execution_counts_as_simulated_with_equal_weights(tables: Path, tmp_path: Path, capsys) -> None:
+    """``execute --check`` trains with torch: the simulated counts, and the weights of tables without a cache."""
+    out, small = tmp_path / "out", ["embedding_dim=2", "trace={batch_size: 64, num_batches: 4, num_unmeasured: 2}"]
+    with pytest.raises(SystemExit) as caught:
+        main(["execute", str(tables), "--check", "--out", str(out), *(w for s in small for w in ("--set", s))])
+    assert caught.value.code == 0
+    printed = capsys.readouterr().out
+    assert "equal to the simulated ones in every batch" in printed
+    assert "weights have the bits of a training without a cache" in printed
+    found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert found["in_bytes"] == 8 * found["rows_in"] > 0
+    assert (found["passed"], found["differing"], found["differing_weights"]) == (True, [], 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--timing", "step"], "--timing: an execution of recommendation has no such choice"),
+        (["--check", "--device", "cuda"], "--check: the bits cannot be compared"),
+        (["--set", "embedding_dim=100000"], "the tables need"),
+        (["--set", "cache.fraction=0.0001"], "different rows, and the cache holds 25"),
+    ],
+)
+def test_impossible_executions_are_refused(tables: Path, tmp_path: Path, capsys, arguments, words: str) -> None:
+    """Options of plans alone, tables beyond the memory, and a cache too small for a batch."""
+    assert words in refuse(capsys, tmp_path, "execute", str(tables), *arguments)

@@ -6,10 +6,10 @@ from typing import Final
 from costmodels.collectives import STEP_LISTS
 from costmodels.collectives.steps_in_network import IN_NETWORK_STEPS
 from scenarios.errors import Origin, ScenarioError, nearest
+from scenarios.workloads.executing import NATIVE
 from sim.plan.words.op import Collective
 from sim.plan.words.program import Plan
 
-NATIVE: Final = "native"
 EXPLICIT: Final = "explicit"
 FORMS: Final = "native, explicit, explicit:ALGORITHM or explicit:KIND=ALGORITHM,KIND=ALGORITHM"
 

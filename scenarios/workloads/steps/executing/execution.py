@@ -6,24 +6,21 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
 
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from backends.execution.result import CheckReport, Execution
-from backends.execution.silence import SILENCE_S
 from backends.registry import load_torch_backend
 from backends.torch.launching.environment import job_member
 from costmodels.units import format_bytes
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.option import option_seconds
 from scenarios.report.blocks import Block
 from scenarios.report.pages.side_by_side import execution_blocks, notes_of
 from scenarios.results.files import write_execution
 from scenarios.results.folder import writing_to
-from scenarios.summaries.as_json import as_json
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.executing.collectives import NATIVE, chosen_algorithms
+from scenarios.workloads.executing import NATIVE, Device, Executed, ExecutionOptions, silence_s
+from scenarios.workloads.steps.executing.collectives import chosen_algorithms
 from scenarios.workloads.steps.executing.routing import check_recordable, chosen_experts, recorded_routing
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
@@ -34,37 +31,12 @@ from sim.plan.words.program import Plan
 from traces.comparison.compare import compare
 from traces.timeline import Timeline
 
-Device = Literal["cpu", "cuda"]
-TIMEOUT: Final = f"{SILENCE_S:g} s"
-TIMEOUTS_S: Final = (5.0, 86_400.0)
-"""The longest silence of a rank: default and limits."""
 PROCESS_BYTES = 128 * 2**20
 """The least memory of one process with torch loaded, beside the plan's buffers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionOptions:
-    """How a plan is run.
-
-    ``timing``: fence and time every op, or only steps. ``collectives``: the library's own, or step lists over messages
-    (see ``chosen_algorithms``), on nodes (or domains of nodes) of as many ranks as the scenario's have devices; the
-    simulation that the run is compared with then takes the same algorithms. ``steps``: how many; those before the last
-    warm up. ``check``: compare with a dense autograd reference; on a CPU all numbers are float64 then, in the simulated
-    plan too, so that errors show to the last digit. ``record_routing``: a file that gets the choices of experts of the
-    last step.
-    """
-
-    device: Device = "cpu"
-    check: bool = False
-    timing: Literal["op", "step"] = "op"
-    collectives: str = NATIVE
-    steps: int = 2
-    timeout: str = TIMEOUT
-    record_routing: Path | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Executed:
+class ExecutedStep(Executed):
     """A run of a plan, and the simulation of the same plan."""
 
     name: str
@@ -77,11 +49,6 @@ class Executed:
         """Return whether work, memory and numbers are as they should be, as far as they were compared."""
         return self.summary.passed
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the summary as summary.json holds it."""
-        found: dict[str, Any] = as_json(self.summary)
-        return found
-
     def blocks(self) -> Sequence[Block]:
         """Return the report."""
         return execution_blocks(self.summary)
@@ -93,7 +60,7 @@ class Executed:
             write_execution(self.as_json(), self.simulated, self.timeline, out, title=self.name, notes=notes)
 
 
-def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
+def run(scenario: StepScenario, options: ExecutionOptions) -> ExecutedStep | None:
     """Return the results of some executed steps; None in a process that is not rank 0 of a running job.
 
     Times and memory are those of the last step. The check compares the parameters after all steps, and after the calls
@@ -101,7 +68,7 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     Raises ScenarioError if the scenario cannot be executed, here or at all, ExecutionError if a rank fails.
     """
     device, check = options.device, options.check
-    timeout_s = option_seconds("--timeout", options.timeout, TIMEOUTS_S, "a rank may be silent for")
+    timeout_s = silence_s(options)
     scenario = _as_executed(scenario.decided(), device, check=check)
     if options.record_routing is not None:
         check_recordable(scenario)
@@ -132,7 +99,7 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> Executed | None:
     summary = _summary(scenario, execution, simulated.summary, plan.num_steps, work, checked, num_cores)
     if algorithms is not None:
         summary = replace(summary, collectives=dict(algorithms))
-    return Executed(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
+    return ExecutedStep(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
 
 
 def _record(file: Path, scenario: StepScenario, execution: Execution) -> None:

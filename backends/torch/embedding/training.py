@@ -1,0 +1,129 @@
+"""Training of embedding tables whose rows are cached on a device, and of the same tables without a cache.
+
+The model is a logistic regression over the sums of each table's rows, trained by SGD on drawn labels; only touched rows
+change. With and without the cache the same operations add up the same numbers in the same order.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
+from backends.execution.errors import ExecutionError
+from backends.torch.embedding.cached_rows import CachedRows, Moved
+from backends.torch.values.hashing import key_of
+from sim.embedding.cache import BatchCache
+from sim.embedding.ids import IdSource
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Where the time of a batch went, in seconds."""
+
+    cache_s: float
+    batch_s: float
+
+
+def train(request: EmbeddingRequest) -> EmbeddingExecution:
+    """Return what a training with a cache counted, and how its weights differ from one without.
+
+    Raises CacheTooSmallError for a batch that the cache cannot hold, ExecutionError without the device.
+    """
+    if request.device == "cuda" and not torch.cuda.is_available():
+        raise ExecutionError("this machine has no CUDA device")
+    device, host = torch.device(request.device), torch.device("cpu")
+    source = IdSource(request.tables, request.seed)
+    cache = BatchCache(request.cache.num_slots, request.cache.policy, source.lookups_per_sample(), request.seed)
+    cache.warm_up(request.cache.warm_up)
+    weight = _initial(request, "rows", (source.num_rows, request.embedding_dim), host)
+    rows = CachedRows(weight.pin_memory() if request.device == "cuda" else weight, cache, device)
+    dense, moved, timed = _dense(request, device), list[Moved](), list[_Timed]()
+    for batch, ids in enumerate(source.batches(request.num_batches, request.batch_size)):
+        began_s = perf_counter()
+        places, found = rows.prepare(ids)
+        _synchronise(device)
+        prepared_s = perf_counter()
+        _sgd(rows.buffer, dense, places, request, batch)
+        _synchronise(device)
+        moved.append(found)
+        timed.append(_Timed(prepared_s - began_s, perf_counter() - began_s))
+    rows.flush()
+    differing = _differing(request, (rows.weight, dense), device) if request.check else None
+    return _counted(moved, timed, weight.numel() + dense.numel(), differing)
+
+
+def train_uncached(request: EmbeddingRequest, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the rows of all tables and the dense weights, trained with every row on the device."""
+    source = IdSource(request.tables, request.seed)
+    weight = _initial(request, "rows", (source.num_rows, request.embedding_dim), device)
+    dense = _dense(request, device)
+    for batch, ids in enumerate(source.batches(request.num_batches, request.batch_size)):
+        _sgd(weight, dense, torch.from_numpy(ids).to(device), request, batch)
+    return weight, dense
+
+
+def _sgd(weight: Tensor, dense: Tensor, places: Tensor, request: EmbeddingRequest, batch: int) -> None:
+    """Update rows and dense weights in place by one batch; ``places``: the row of ``weight`` for each id."""
+    looked_up, dense_leaf = weight[places].requires_grad_(), dense.detach().requires_grad_()
+    labels = np.random.default_rng([request.seed, batch]).integers(0, 2, request.batch_size)
+    logits = torch.cat(_sums_by_table(looked_up, request), dim=1) @ dense_leaf
+    target = torch.from_numpy(labels).to(logits.device, logits.dtype)
+    binary_cross_entropy_with_logits(logits, target).backward()  # type: ignore[no-untyped-call]
+    assert looked_up.grad is not None
+    assert dense_leaf.grad is not None
+    rows, inverse = torch.unique(places, return_inverse=True)
+    summed = weight.new_zeros(len(rows), weight.shape[1]).index_add_(0, inverse, looked_up.grad)
+    weight.index_add_(0, rows, summed, alpha=-request.learning_rate)
+    dense.add_(dense_leaf.grad, alpha=-request.learning_rate)
+
+
+def _sums_by_table(looked_up: Tensor, request: EmbeddingRequest) -> list[Tensor]:
+    """Return [batch, dim] of each table: the sums of its rows of a sample."""
+    sizes = [request.batch_size * table.num_lookups for table in request.tables]
+    parts: tuple[Tensor, ...] = looked_up.split(sizes)  # type: ignore[no-untyped-call]
+    return [part.view(request.batch_size, -1, request.embedding_dim).sum(dim=1) for part in parts]
+
+
+def _differing(request: EmbeddingRequest, found: tuple[Tensor, Tensor], device: torch.device) -> int:
+    """Return how many elements differ in any bit from those of the training without a cache."""
+    pairs = zip(found, train_uncached(request, device), strict=True)
+    return sum(int((a.cpu().view(torch.int32) != b.cpu().view(torch.int32)).sum()) for a, b in pairs)
+
+
+def _dense(request: EmbeddingRequest, device: torch.device) -> Tensor:
+    return _initial(request, "dense", (len(request.tables) * request.embedding_dim,), device)
+
+
+def _initial(request: EmbeddingRequest, name: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Return normal numbers of deviation 0.1 in 32 bits, the same on every device."""
+    generator = torch.Generator().manual_seed(key_of("embedding", request.seed, name))
+    return torch.normal(0.0, 0.1, shape, generator=generator).to(device)
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _counted(
+    moved: Sequence[Moved], timed: Sequence[_Timed], num_weights: int, differing: int | None
+) -> EmbeddingExecution:
+    def column(count: Callable[[Moved], int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([count(batch) for batch in moved], dtype=np.int64)
+
+    return EmbeddingExecution(
+        hits=column(lambda batch: batch.hits),
+        rows_in=column(lambda batch: batch.rows_in),
+        rows_out=column(lambda batch: batch.rows_out),
+        in_bytes=column(lambda batch: batch.in_bytes),
+        out_bytes=column(lambda batch: batch.out_bytes),
+        cache_s=np.array([batch.cache_s for batch in timed]),
+        batch_s=np.array([batch.batch_s for batch in timed]),
+        num_weights=num_weights,
+        differing_weights=differing,
+    )

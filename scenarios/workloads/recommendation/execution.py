@@ -1,0 +1,158 @@
+"""A training of cached embedding tables with torch, beside the simulation of the same batches."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
+from backends.registry import load_torch_backend
+from costmodels.units import format_bytes, format_percent, format_time
+from scenarios.errors import Origin, ScenarioError
+from scenarios.report.blocks import Block, Fact, Facts, Headline, Only, Piece, Text
+from scenarios.results.registry import load_writer
+from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options
+from scenarios.workloads.recommendation.running import refusing_small_cache, simulate
+from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
+from sim.embedding.run import CacheRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedCacheSummary:
+    """What a training counted and took; sums over all batches, times as means over the measured ones.
+
+    ``differing``: counts that are not the simulated ones in every batch. ``differing_weights``: weights whose bits are
+    not those of a training without a cache; None if none was run.
+    """
+
+    schema: str = "meshtwin.recommendation_execution/1"
+    scenario: str
+    seed: int
+    device: str
+    policy: str
+    num_batches: int
+    hit_rate: float
+    rows_in: int
+    rows_out: int
+    in_bytes: int
+    out_bytes: int
+    batch_s: float
+    cache_s: float
+    differing: Sequence[str]
+    num_weights: int
+    differing_weights: int | None
+    passed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutedCache(Executed):
+    """A training with a cache on a device."""
+
+    summary: ExecutedCacheSummary
+
+    @property
+    def passed(self) -> bool:
+        """Return whether all counts are the simulated ones, and all weights those of a training without a cache."""
+        return self.summary.passed
+
+    def blocks(self) -> Sequence[Block]:
+        """Return the report."""
+        found = self.summary
+        facts = [
+            Fact("batch", f"{format_time(found.batch_s)}, of it {format_time(found.cache_s)} to have its rows there"),
+            Fact("hit rate", format_percent(found.hit_rate)),
+            Fact("fetched", f"{found.rows_in:,} rows, {format_bytes(found.in_bytes)}"),
+            Fact("written back", f"{found.rows_out:,} rows, {format_bytes(found.out_bytes)}"),
+            Fact("counts", _counts(found.differing)),
+        ]
+        if found.differing_weights is not None:
+            facts.append(Fact("check", _weights(found.num_weights, found.differing_weights)))
+        subtitle = f"{found.num_batches:,} batches, run with torch"
+        shown, title = Facts(tuple(facts)), f"{found.scenario}, {subtitle}"
+        return (
+            Only("terminal", (Text((Piece(title, "strong"),), is_wrapped=True), shown)),
+            Only("page", (Headline(found.scenario, subtitle, terminal_title=title), shown)),
+        )
+
+    def write(self, out: Path) -> None:
+        """Write summary.json and report.html into a folder."""
+        load_writer()(self.as_json(), None, self.blocks(), out)
+
+
+def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedCache:
+    """Return what a training with a cache counted. Raises ScenarioError if the scenario cannot be run here."""
+    refuse_options(options, "recommendation", but=("device", "check"))
+    if options.check and options.device == "cuda":
+        rule = "the bits cannot be compared: a GPU adds gradients up in no fixed order"
+        raise ScenarioError(Origin(option="--check"), "", rule, "leave out --device cuda")
+    _refuse_too_large(scenario, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), check=options.check)
+    request = EmbeddingRequest(
+        tables=scenario.tables,
+        embedding_dim=scenario.embedding_dim,
+        cache=scenario.cache,
+        num_batches=scenario.num_unmeasured + scenario.num_batches,
+        batch_size=scenario.batch_size,
+        seed=scenario.seed,
+        device=options.device,
+        check=options.check,
+    )
+    with refusing_small_cache(scenario):
+        found = load_torch_backend().train_embeddings(request)
+    return ExecutedCache(_summary(scenario, options, found, simulate(scenario).run))
+
+
+def _refuse_too_large(scenario: RecommendationScenario, memory_bytes: int, *, check: bool) -> None:
+    """Raise ScenarioError for tables that the memory of this computer cannot hold, a second time for a check."""
+    rows = scenario.num_rows * (2 if check else 1) + scenario.cache.num_slots
+    needed_bytes = rows * scenario.embedding_dim * ELEMENT_BYTES
+    if needed_bytes > memory_bytes:
+        rule = f"the tables need {format_bytes(needed_bytes)}, and this computer has {format_bytes(memory_bytes)}"
+        raise ScenarioError(scenario.document.origin(("tables",)), "tables", rule, "write fewer or shorter rows")
+
+
+def _summary(
+    scenario: RecommendationScenario, options: ExecutionOptions, found: EmbeddingExecution, simulated: CacheRun
+) -> ExecutedCacheSummary:
+    row_bytes = scenario.embedding_dim * ELEMENT_BYTES
+    pairs = {
+        "hits": (found.hits, simulated.hits.sum(axis=1)),
+        "rows fetched": (found.rows_in, simulated.rows_in),
+        "rows written back": (found.rows_out, simulated.rows_out),
+        "bytes fetched": (found.in_bytes, simulated.rows_in * row_bytes),
+        "bytes written back": (found.out_bytes, simulated.rows_out * row_bytes),
+    }
+    differing = [name for name, (executed, expected) in pairs.items() if not np.array_equal(executed, expected)]
+    measured = slice(scenario.num_unmeasured, None)
+    return ExecutedCacheSummary(
+        scenario=scenario.name,
+        seed=scenario.seed,
+        device=options.device,
+        policy=scenario.cache.policy,
+        num_batches=len(found.hits),
+        hit_rate=float(found.hits[measured].sum() / simulated.lookups[measured].sum()),
+        rows_in=int(found.rows_in.sum()),
+        rows_out=int(found.rows_out.sum()),
+        in_bytes=int(found.in_bytes.sum()),
+        out_bytes=int(found.out_bytes.sum()),
+        batch_s=float(found.batch_s[measured].mean()),
+        cache_s=float(found.cache_s[measured].mean()),
+        differing=differing,
+        num_weights=found.num_weights,
+        differing_weights=found.differing_weights,
+        passed=not differing and not found.differing_weights,
+    )
+
+
+def _counts(differing: Sequence[str]) -> tuple[Piece, ...]:
+    if differing:
+        return (Piece("FAILED, other than simulated: "), Piece(", ".join(differing), "bad"))
+    return (Piece("equal to the simulated ones in every batch", "good"),)
+
+
+def _weights(num_weights: int, num_differing: int) -> tuple[Piece, ...]:
+    if num_differing:
+        return (Piece("FAILED: "), Piece(f"{num_differing:,} of {num_weights:,} weights differ", "bad"))
+    return (Piece(f"all {num_weights:,} weights have the bits of a training without a cache", "good"),)

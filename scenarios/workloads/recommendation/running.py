@@ -1,0 +1,40 @@
+"""The simulation of a cache of embedding rows."""
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from scenarios.errors import ScenarioError
+from scenarios.workloads.recommendation.outcome import RecommendationOutcome
+from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.summary import summarise
+from sim.embedding.errors import CacheTooSmallError
+from sim.embedding.run import run_cache
+
+
+def simulate(scenario: RecommendationScenario) -> RecommendationOutcome:
+    """Return what the batches found. Raises ScenarioError where a batch needs more rows than the cache holds."""
+    num_batches = scenario.num_unmeasured + scenario.num_batches
+    with refusing_small_cache(scenario):
+        run = run_cache(scenario.tables, scenario.cache, num_batches, scenario.batch_size, scenario.seed)
+    return RecommendationOutcome(scenario, run, summarise(scenario, run))
+
+
+@contextmanager
+def refusing_small_cache(scenario: RecommendationScenario) -> Iterator[None]:
+    """Turn CacheTooSmallError into a ScenarioError with the fraction that the batch needs."""
+    try:
+        yield
+    except CacheTooSmallError as error:
+        fraction = fraction_for(error.num_unique, scenario.num_rows)
+        raise ScenarioError(
+            scenario.document.origin(("cache", "fraction")),
+            "cache.fraction",
+            str(error),
+            f"write {fraction:g} or more (later batches may need more), or a smaller trace.batch_size",
+        ) from error
+
+
+def fraction_for(num_slots: int, num_rows: int) -> float:
+    """Return a fraction of at most six digits whose part of the rows, rounded down, is at least ``num_slots``."""
+    return min(math.ceil((num_slots + 0.5) / num_rows * 1e6) / 1e6, 1.0)
