@@ -219,6 +219,7 @@ RECOMMENDATION_SUMMARY = {
     *("hit_rate", "unique_hit_rate", "static_hit_rate", "unique_rows_per_batch", "rows_in_per_batch"),
     *("rows_out_per_batch", "in_bytes_per_batch", "out_bytes_per_batch"),
     *(f"tables.{key}" for key in ("table", "num_rows", "num_lookups", "hit_rate")),
+    *(f"over_time.{key}" for key in ("first_batch", "hit_rate")),
 }
 
 RECOMMENDATION_ROW = {"cache_rows", "hit_rate", "unique_hit_rate", "moved_bytes_per_batch"}
@@ -407,8 +408,8 @@ def test_results_of_embedding_tables_are_the_stated_ones(tmp_path: Path) -> None
     scenario = load_scenario(path, ["trace.num_batches=2"])
     outcome = scenario.workload.simulate(scenario)
     found = outcome.as_json()
-    per_table = {f"tables.{key}" for key in found.pop("tables")[0]}
-    assert set(found) | per_table == RECOMMENDATION_SUMMARY
+    nested = {f"{outer}.{key}" for outer in ("tables", "over_time") for key in found.pop(outer)[0]}
+    assert set(found) | nested == RECOMMENDATION_SUMMARY
     assert set(as_json(outcome.row())) == RECOMMENDATION_ROW
 
 

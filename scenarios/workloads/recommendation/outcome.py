@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from costmodels.units import format_bytes, format_percent
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
@@ -14,7 +12,6 @@ from scenarios.workloads.workload import Outcome
 from sim.embedding.run import CacheRun
 
 _COLOUR: Final = "#2a78d6"
-_MOST_POINTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,11 +76,9 @@ class RecommendationOutcome(Outcome):
         return Section("Tables", (Table(("table", "rows", "lookups", "hit rate"), rows, breaks_words=True),))
 
     def _over_time(self) -> Section:
-        rates = self.run.hits.sum(axis=1) / self.run.lookups.sum(axis=1)
-        parts = np.array_split(rates, min(len(rates), _MOST_POINTS))
-        firsts = np.cumsum([0, *(len(part) for part in parts[:-1])]).tolist()
-        curve = Curve("lookups", _COLOUR, firsts, [float(part.mean()) for part in parts])
+        parts = self.summary.over_time
+        curve = Curve("lookups", _COLOUR, [part.first_batch for part in parts], [part.hit_rate for part in parts])
         limit = Limit(self.summary.static_hit_rate, "always the most popular rows")
         lead = f"The first {self.scenario.num_unmeasured:,} batches are not measured."
-        lines = Lines("hit_rate", (curve,), ("batch", ""), "hit rate", float(len(rates)), limit)
+        lines = Lines("hit_rate", (curve,), ("batch", ""), "hit rate", float(len(self.run.hits)), limit)
         return Section("Hit rate over time", (lines,), lead)

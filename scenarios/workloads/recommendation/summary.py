@@ -9,6 +9,7 @@ from scenarios.workloads.recommendation.scenario import RecommendationScenario
 from sim.embedding.run import CacheRun
 
 ELEMENT_BYTES = 4
+MOST_PARTS = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +23,24 @@ class TableHits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PartHits:
+    """Consecutive batches, and the part of their lookups that the cache answered.
+
+    ``first_batch`` counts from 0, and the batches before the measured ones too.
+    """
+
+    first_batch: int
+    hit_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendationSummary:
     """Means over the measured batches.
 
     ``hit_rate``: of lookups; a lookup of a missing row is a miss however often the batch repeats it.
     ``unique_hit_rate``: of different rows, which decide the bytes.
     ``static_hit_rate``: of a cache that always holds the most popular rows.
+    ``over_time``: of all batches, in at most 200 parts of as many batches, or one more.
     """
 
     schema: str = "meshtwin.recommendation/1"
@@ -47,6 +60,7 @@ class RecommendationSummary:
     in_bytes_per_batch: float
     out_bytes_per_batch: float
     tables: Sequence[TableHits]
+    over_time: Sequence[PartHits]
 
 
 def summarise(scenario: RecommendationScenario, run: CacheRun) -> RecommendationSummary:
@@ -76,4 +90,13 @@ def summarise(scenario: RecommendationScenario, run: CacheRun) -> Recommendation
             TableHits(table=table.name, num_rows=table.num_rows, num_lookups=looked, hit_rate=hit / looked)
             for table, looked, hit in counted
         ],
+        over_time=_over_time(run),
     )
+
+
+def _over_time(run: CacheRun) -> list[PartHits]:
+    lookups, hits = run.lookups.sum(axis=1), run.hits.sum(axis=1)
+    num_parts = min(len(lookups), MOST_PARTS)
+    firsts = [int(batches[0]) for batches in np.array_split(np.arange(len(lookups)), num_parts)]
+    rates = np.add.reduceat(hits, firsts) / np.add.reduceat(lookups, firsts)
+    return [PartHits(first_batch=first, hit_rate=rate) for first, rate in zip(firsts, rates.tolist(), strict=True)]

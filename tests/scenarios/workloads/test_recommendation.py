@@ -32,6 +32,9 @@ def test_hit_rates_are_printed_and_written(tables: Path, tmp_path: Path, capsys)
     assert found["hit_rate"] < found["static_hit_rate"]
     assert [table["num_lookups"] for table in found["tables"]] == [51_200, 204_800, 51_200]
     assert found["tables"][2]["hit_rate"] > found["tables"][0]["hit_rate"]
+    over_time = found["over_time"]
+    assert [part["first_batch"] for part in over_time] == list(range(150))
+    assert sum(part["hit_rate"] for part in over_time[50:]) / 100 == pytest.approx(found["hit_rate"])
     assert "Hit rate over time" in (out / "report.html").read_text(encoding="utf-8")
 
 
