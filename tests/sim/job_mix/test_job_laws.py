@@ -18,7 +18,7 @@ from sim.jobs.training import Training
 
 POLICIES = (
     FifoStrict(), FifoFitFirst(), ShortestJobFirst(), ShortestRemainingTime(), ShortestRemainingService(),
-    LeastAttainedService(7.0), Tiresias((20.0, 60.0)), Tiresias((20.0,), starvation=2.0),
+    LeastAttainedService(7.0), Tiresias((20.0, 60.0)), Tiresias((60.0,), starvation=2.0),
     Tiresias((50.0,), services_gpu_s=(3.0, 30.0, 90.0)),
 )  # fmt: skip
 ELASTIC = (Optimus(), ApatheticFutureSharing(), Tiresias((20.0, 60.0)))
