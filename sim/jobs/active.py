@@ -37,6 +37,11 @@ class ActiveJob:
         """Return whether it holds GPUs."""
         return bool(self.placement)
 
+    @property
+    def work_per_s(self) -> float:
+        """Return the work that a running job does in a second, restarts not counted."""
+        return self._work_per_s
+
     def done(self, now_s: float) -> float:
         """Return the work that is done, in the unit of the job's work."""
         return self._done + self._progress_s(now_s) * self._work_per_s

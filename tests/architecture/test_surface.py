@@ -183,6 +183,7 @@ KEYS = {
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
     *(f"policies.{key}" for key in ("las.quantum", "tiresias.thresholds", "tiresias.starvation")),
     "policies.tiresias.past_services",
+    *(f"policies.ones.{key}" for key in ("generation", "population_size", "refit_growth")),
 }
 
 SERVICE_KEYS = {

@@ -7,8 +7,9 @@ from typing import Final
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.workloads.job_mix.schema import JobMixScenario, TiresiasSection
+from scenarios.workloads.job_mix.schema import JobMixScenario, OnesSection, TiresiasSection
 from scenarios.workloads.job_mix.submitted import jobs_of
+from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
 from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus
@@ -27,8 +28,9 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "tiresias": lambda file: _tiresias(file.policies.tiresias),
     "optimus": lambda _: Optimus(),
     "afs": lambda _: ApatheticFutureSharing(),
+    "ones": lambda file: _ones(file.policies.ones, file.seed),
 }
-_FOR_ELASTIC_JOBS: Final = ("optimus", "afs")
+_FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "ones")
 
 
 def mix_of(document: Document, file: JobMixScenario) -> Mix:
@@ -63,6 +65,10 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
 
 def _tiresias(options: TiresiasSection) -> Tiresias:
     return Tiresias(options.thresholds, options.starvation, options.past_services)
+
+
+def _ones(options: OnesSection, seed: int) -> Ones:
+    return Ones(seed, options.generation, options.population_size, options.refit_growth)
 
 
 def _check_las(document: Document, file: JobMixScenario) -> None:

@@ -16,7 +16,7 @@ DurationOfJob = Annotated[
 Arrival = Annotated[
     float, PlainValidator(Quantity(Dimension.TIME, most=1e10, allow_zero=True)), quantity_schema(Dimension.TIME)
 ]
-PolicyName = Literal["fifo", "fifo_fit_first", "sjf", "srtf", "srsf", "las", "tiresias", "optimus", "afs"]
+PolicyName = Literal["fifo", "fifo_fit_first", "sjf", "srtf", "srsf", "las", "tiresias", "optimus", "afs", "ones"]
 Above0 = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 
@@ -178,11 +178,23 @@ class LasSection(Section):
     """Time between decisions while jobs wait."""
 
 
+class OnesSection(Section):
+    """Options of ones."""
+
+    generation: Duration = 1.0
+    """Time between generations of the search; arrivals and finishes bring one, too."""
+    population_size: int = Field(16, ge=2, le=1_000)
+    """Schedules that are kept."""
+    refit_growth: float = Field(1.25, ge=1, le=100, allow_inf_nan=False)
+    """The predictor is fitted anew when the epochs of jobs that are done have grown by this factor."""
+
+
 class PoliciesSection(Section):
     """Options of policies; those of a policy that is not chosen have no effect."""
 
     las: LasSection = LasSection()
     tiresias: TiresiasSection = TiresiasSection()
+    ones: OnesSection = OnesSection()
 
 
 class JobMixScenario(ScenarioSection):

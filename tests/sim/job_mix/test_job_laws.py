@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 from sim.jobs.generate import PhillyLike
 from sim.jobs.job import Job, elastic_job
 from sim.jobs.placement import consolidated
+from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
 from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus
 from sim.jobs.policies.tiresias import Tiresias
+from sim.jobs.policy import Policy
 from sim.jobs.record import Record
 from sim.jobs.simulator import Mix, simulate_jobs
 from sim.jobs.speed.speed import MeasuredSpeed
@@ -21,7 +23,7 @@ POLICIES = (
     LeastAttainedService(7.0), Tiresias((20.0, 60.0)), Tiresias((60.0,), starvation=2.0),
     Tiresias((50.0,), services_gpu_s=(3.0, 30.0, 90.0)),
 )  # fmt: skip
-ELASTIC = (Optimus(), ApatheticFutureSharing(), Tiresias((20.0, 60.0)))
+ELASTIC = (Optimus(), ApatheticFutureSharing(), Tiresias((20.0, 60.0)), Ones(0, 7.0, 4, 2.0))
 NODES = (4, 4, 2)
 
 
@@ -91,7 +93,7 @@ def elastic_mixes(draw: st.DrawFn) -> Mix:
 
 @settings(max_examples=25, deadline=None)
 @given(mix=elastic_mixes(), policy=st.sampled_from(ELASTIC))
-def test_elastic_jobs_do_all_their_work(mix: Mix, policy: Optimus) -> None:
+def test_elastic_jobs_do_all_their_work(mix: Mix, policy: Policy) -> None:
     """GPU-seconds are conserved, no node is overfull, and each job's progress adds up to its samples."""
     record = simulate_jobs(mix, policy)
     assert len(record.jobs) == len(mix.jobs)

@@ -1,0 +1,186 @@
+"""ONES (Bian et al., SC 2021): an evolutionary search for the schedule with the smallest remaining utilisation.
+
+Each generation takes over the population of the one before. Refreshed, crossed and mutated schedules, all filled, are
+ranked by the GPU-seconds that their jobs still need, by a progress drawn for each job. The best one is installed
+when every job that it changes has trained for an epoch since its last change. Rules and constants are the artifact's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from sim.jobs.active import ActiveJob
+from sim.jobs.job import Job
+from sim.jobs.policies.ones.evolution import Prospects, evolved
+from sim.jobs.policies.ones.genome import EMPTY, Genome, allocation_of, placement_of
+from sim.jobs.policies.ones.limits import Limit, lowered
+from sim.jobs.policies.ones.predictor import Array, Network, drawn, epoch_rows, features, fitted
+from sim.jobs.policy import Change, Decision, View
+
+MATURE_EPOCHS = 2
+"""Epochs between changes of a limit, and before a job is predicted or evicted."""
+
+
+@dataclass(frozen=True)
+class OnesState:
+    """What is remembered between generations. ``live``: the installed genome; ``measured``: speeds by GPUs of each job.
+
+    ``rows``, ``progress``: epochs of the jobs that are done; ``fitted_rows``: their number at the last fit.
+    """
+
+    generation: int
+    network: Network
+    live: Genome = ()
+    population: tuple[Genome, ...] = ()
+    limits: Mapping[int, Limit] = field(default_factory=dict)
+    measured: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    jobs: Mapping[int, Job] = field(default_factory=dict)
+    runtimes_s: tuple[float, ...] = ()
+    rows: tuple[tuple[list[float], float], ...] = ()
+    fitted_rows: int = 0
+
+
+@dataclass(frozen=True)
+class Ones:
+    """The policy. ``generation_s``: between generations; ``refit_growth``: of the history, from one fit to the next.
+
+    The artifact fits whenever a job is done, beside the search; a factor of 1 does so here, and takes long.
+    """
+
+    seed: int = 0
+    generation_s: float = 1.0
+    population_size: int = 16
+    refit_growth: float = 1.25
+    name = "ones"
+    watched_gpu_s: tuple[float, ...] = ()
+
+    def start(self) -> OnesState:
+        """Return an empty population and a network that is not fitted."""
+        return OnesState(0, drawn(self._random(0, "network")))
+
+    def decide(self, state: OnesState, view: View) -> tuple[OnesState, Decision]:
+        """Return the state after a generation, and the changes that install its best schedule."""
+        state = self._caught_up(state, view)
+        prospects = self._prospects(state, view)
+        random = self._random(state.generation, "search")
+        population = evolved(state.population, state.live, prospects, self.population_size, random)
+        state = replace(state, population=population, generation=state.generation + 1)
+        state, changes = installed(state, view)
+        return state, Decision(changes, view.now_s + self.generation_s)
+
+    def _random(self, generation: int, name: str) -> np.random.Generator:
+        return np.random.default_rng([self.seed, generation, len(name), *name.encode()])
+
+    def _caught_up(self, state: OnesState, view: View) -> OnesState:
+        """Return the state after arrivals, finishes, measured speeds and new limits."""
+        active = {each.index: each for each in view.active}
+        done = [job for index, job in state.jobs.items() if index not in active]
+        rows = state.rows + tuple(pair for job in done for pair in zip(*epoch_rows(job), strict=True))
+        network, fitted_rows = state.network, state.fitted_rows
+        if done and len(rows) and len(rows) >= self.refit_growth * fitted_rows:
+            table, progress = np.array([row for row, _ in rows]), np.array([each for _, each in rows])
+            network, fitted_rows = fitted(table, progress, self._random(len(rows), "fit")), len(rows)
+        measured = {index: state.measured.get(index, {}) for index in active}
+        for index, each in view.running.items():
+            if view.now_s > each.ready_s and measured[index].get(each.num_gpus) != each.work_per_s:
+                measured[index] = {**measured[index], each.num_gpus: each.work_per_s}
+        limits = {index: state.limits.get(index, Limit()) for index in active}
+        live = tuple(index if index in view.running else EMPTY for index in state.live or (EMPTY,) * view.capacity)
+        return replace(
+            state,
+            network=network,
+            fitted_rows=fitted_rows,
+            rows=rows,
+            measured=measured,
+            jobs={index: each.job for index, each in active.items()},
+            limits=_changed_limits(limits, view),
+            live=live,
+        )
+
+    def _prospects(self, state: OnesState, view: View) -> Prospects:
+        """Return what the search needs to know of each job; the progress of mature ones is drawn."""
+        now_s = view.now_s
+        mature = [each for each in view.active if each.epochs(now_s) >= MATURE_EPOCHS]
+        random = self._random(state.generation, "progress")
+        rests: dict[int, float] = {}
+        if mature:
+            rows: Array = np.array([features(each.job, each.epochs(now_s)) for each in mature])
+            progress = random.beta(rows[:, 2], state.network.beta(rows)).clip(1e-6, 1.0)
+            rests = {
+                each.index: each.done(now_s) * (1.0 / float(rho) - 1.0)
+                for each, rho in zip(mature, progress, strict=True)
+            }
+        return Prospects(
+            caps={index: limit.granted for index, limit in state.limits.items()},
+            limits={each.index: min(state.limits[each.index].most, each.job.most_gpus) for each in view.active},
+            young=[each.index for each in view.active if each.index not in rests],
+            rests=rests,
+            measured=state.measured,
+        )
+
+
+def _changed_limits(limits: Mapping[int, Limit], view: View) -> Mapping[int, Limit]:
+    """Return the limits: running jobs grow every two epochs; the largest shrinks if it holds half of the cluster."""
+    found = dict(limits)
+    ripe = [
+        each
+        for each in view.running.values()
+        if int(each.epochs(view.now_s)) - found[each.index].scaled_epoch >= MATURE_EPOCHS
+    ]
+    for each in ripe:
+        usable = min(view.capacity, each.job.most_gpus)
+        epoch = int(each.epochs(view.now_s))
+        found[each.index] = found[each.index].raised(each.num_gpus, each.job.num_gpus, usable, epoch)
+    largest = max(ripe, key=lambda each: (each.num_gpus, -each.index), default=None)
+    if largest is not None and 2 * largest.num_gpus >= view.capacity:
+        runtimes_s = [each.held_s(view.now_s) for each in view.active if each.first_start_s is not None]
+        found[largest.index] = lowered(
+            found[largest.index],
+            largest.num_gpus,
+            largest.held_s(view.now_s),
+            runtimes_s,
+            int(largest.epochs(view.now_s)),
+        )
+    return found
+
+
+def installed(state: OnesState, view: View) -> tuple[OnesState, Sequence[Change]]:
+    """Return the state and the changes by which the best genome takes the place of the live one, as far as it may."""
+    best, live, now_s = state.population[0], state.live, view.now_s
+    jobs = {each.index: each for each in view.active}
+    slots = {job: [slot for slot, held in enumerate(best) if held == job] for job in allocation_of(best)}
+    starts = [job for job in slots if job not in view.running and all(live[slot] == EMPTY for slot in slots[job])]
+    moved = [job for job in slots if job in view.running and any(live[slot] != job for slot in slots[job])]
+    moved += [job for job in slots if job in view.running and job not in moved and live.count(job) != len(slots[job])]
+    stopped = [job for job in view.running if job not in slots]
+    blocked = any(_is_fresh(jobs[job], state.limits[job], now_s) for job in (*moved, *stopped))
+    entering = starts if blocked else [job for job in slots if job not in view.running]
+    leaving = [] if blocked else stopped
+    moved = [] if blocked else moved
+    limits = dict(state.limits)
+    for job in (*entering, *moved):
+        epoch = int(jobs[job].epochs(now_s))
+        limits[job] = replace(limits[job], granted=max(limits[job].granted, len(slots[job])), placed_epoch=epoch)
+    for job in leaving:
+        limits[job] = replace(limits[job], granted=limits[job].most)
+    if entering or moved or leaving:
+        for each in view.waiting:
+            if not blocked and each.index not in slots and each.first_start_s is not None:
+                limits[each.index] = limits[each.index].waited()
+    after = best if not blocked else tuple(
+        job if job in starts else held for job, held in zip(best, live, strict=True)
+    )  # fmt: skip
+    per_node = view.gpus_per_node[0]
+    changes = [Change(jobs[job], 0, "others have less left to do") for job in leaving]
+    changes += [
+        Change(jobs[job], len(slots[job]), why, placement_of(slots[job], per_node))
+        for why, those in (("least remaining utilisation", entering), ("other GPUs in the best schedule", moved))
+        for job in those
+    ]
+    return replace(state, live=after, limits=limits), changes
+
+
+def _is_fresh(each: ActiveJob, limit: Limit, now_s: float) -> bool:
+    """Return whether a running job has trained for less than an epoch since it got its slots."""
+    return int(each.epochs(now_s)) <= limit.placed_epoch
