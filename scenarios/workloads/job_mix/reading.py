@@ -13,6 +13,7 @@ from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
 from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus
+from sim.jobs.policies.sia import Sia
 from sim.jobs.policies.tiresias import Tiresias
 from sim.jobs.policy import Policy
 from sim.jobs.simulator import Mix
@@ -28,9 +29,10 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "tiresias": lambda file: _tiresias(file.policies.tiresias),
     "optimus": lambda _: Optimus(),
     "afs": lambda _: ApatheticFutureSharing(),
+    "sia": lambda file: Sia(file.costs.rescale),
     "ones": lambda file: _ones(file.policies.ones, file.seed),
 }
-_FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "ones")
+_FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "ones")
 
 
 def mix_of(document: Document, file: JobMixScenario) -> Mix:

@@ -16,7 +16,9 @@ DurationOfJob = Annotated[
 Arrival = Annotated[
     float, PlainValidator(Quantity(Dimension.TIME, most=1e10, allow_zero=True)), quantity_schema(Dimension.TIME)
 ]
-PolicyName = Literal["fifo", "fifo_fit_first", "sjf", "srtf", "srsf", "las", "tiresias", "optimus", "afs", "ones"]
+PolicyName = Literal[
+    "fifo", "fifo_fit_first", "sjf", "srtf", "srsf", "las", "tiresias", "optimus", "afs", "ones", "sia"
+]
 Above0 = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 

@@ -4,9 +4,13 @@ from itertools import pairwise
 
 import pytest
 
+from sim.jobs.active import ActiveJob
 from sim.jobs.errors import JobsError
+from sim.jobs.job import elastic_job
 from sim.jobs.metrics import measure
 from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus, rate
+from sim.jobs.policies.sia import CHANGE_COST, LEFT_OUT_COST, Sia, rescale_factor
+from sim.jobs.policy import View
 from sim.jobs.simulator import Mix, simulate_jobs
 from sim.jobs.speed.speed import GoodputSpeed, MeasuredSpeed, ScaledBatchSpeed, interpolated
 from sim.jobs.speed.step_time import StepTime
@@ -121,6 +125,33 @@ def test_grants_of_apathetic_future_sharing_in_order() -> None:
     orders += [ApatheticFutureSharing().shares(waiting_view(THREE, (count,))) for count in range(1, 9)]
     grown = [next(index for index in range(3) if after[index] > before[index]) for before, after in pairwise(orders)]
     assert "".join("ABC"[index] for index in grown) == "CABCACAB"
+
+
+def test_integer_program_of_sia() -> None:
+    """4 GPUs, A with speeds 1, 1.8, 3 and B with 1, 1.5, 2 on 1, 2, 4: two each, at 1.561853; A alone costs 1.677350.
+
+    Both hold two GPUs, so that four are among their choices.
+    """
+    tables = ({1: 1.0, 2: 1.8, 4: 3.0}, {1: 1.0, 2: 1.5, 4: 2.0})
+    jobs = []
+    for place, table in enumerate(tables):
+        training = Training(samples_per_epoch=100.0, num_epochs=1.0, speed=MeasuredSpeed(table), most_gpus=4)
+        jobs.append(elastic_job(str(place), 0.0, 2, training, 1))
+    active = [ActiveJob(job, index, 0.0) for index, job in enumerate(jobs)]
+    for each in active:
+        each.start(0.0, ((0, 2),), 0.0)
+    view = View(now_s=0.0, waiting=[], running=dict(enumerate(active)), free_gpus=0, waiting_gpus=0, gpus_per_node=(4,))
+    policy = Sia()
+    assert policy.shares(view) == {0: 2, 1: 2}
+    assert sum(policy._cost(view, each, 2) for each in active) == pytest.approx(1.561853, abs=5e-7)
+    assert policy._cost(view, active[0], 4) + LEFT_OUT_COST - CHANGE_COST == pytest.approx(1.677350, abs=5e-7)
+    assert policy.changes(view) == []
+
+
+def test_changes_cost_jobs_that_changed_often() -> None:
+    """Age 600 s, two changes of 30 s; and one of 50 s that lost all of it."""
+    assert rescale_factor(600.0, 2, 30.0) == pytest.approx(0.857143, abs=5e-7)
+    assert rescale_factor(50.0, 2, 30.0) == 0.0
 
 
 def test_a_rescale_is_paid_by_all_gpus() -> None:
