@@ -47,13 +47,15 @@ PREDICTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "activation_bytes": "bytes",
         "peak_memory_bytes": "bytes",
         "busy_fraction": "fraction",
+        "output_tokens_per_s": "token rate",
     }
 )
 """Results of a simulation that may be compared, with their dimension.
 
 Activations are those of the first stage, the peak memory that of the rank that needs most.
 
-``busy_fraction``: part of a step in which a rank computes, mean over ranks, 0..1.
+``busy_fraction``: part of a step in which a rank computes, mean over ranks, 0..1. ``output_tokens_per_s``:
+of a service.
 """
 
 UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(

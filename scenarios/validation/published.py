@@ -18,7 +18,7 @@ from scenarios.summaries.measured.validation import (
     Validation,
 )
 from scenarios.validation.collective_row import collective_time_s
-from scenarios.workloads.loading import step_from_mapping
+from scenarios.workloads.loading import scenario_from_mapping, step_from_mapping
 from scenarios.workloads.steps.intervals import errors_of
 from scenarios.workloads.steps.running import plan_of
 from scenarios.workloads.steps.scenario import StepScenario
@@ -130,11 +130,23 @@ def predicted(table: PublishedTable, row: PublishedRow) -> Prediction:
     """Return the prediction of a row in SI units."""
     if table.prediction == "collective_time_s":
         return Prediction(collective_time_s(entry_of(table, row), table.path, where_of(table, row)))
+    if table.prediction in _OF_OUTCOMES:
+        return _result_of(table, row)
     scenario = step_from_mapping(entry_of(table, row), table.path, where_of(table, row)).decided()
     if scenario.cluster is None and table.prediction != "iteration_time_s":
         rule, remedy = f"a textbook workload has no {table.prediction}", "compare iteration_time_s"
         raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, remedy)
     return _PREDICT[table.prediction](scenario)
+
+
+def _result_of(table: PublishedTable, row: PublishedRow) -> Prediction:
+    """Return a result that the row of a sweep has. Raises ScenarioError for a kind of work without it."""
+    scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
+    value = getattr(scenario.workload.simulate(scenario).row(), table.prediction, None)
+    if value is None:
+        rule = f"{scenario.workload.name} has no {table.prediction}"
+        raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, "compare iteration_time_s")
+    return Prediction(value)
 
 
 def _predict(table: PublishedTable, row: PublishedRow) -> PredictedRow:
@@ -229,6 +241,9 @@ def _busy_fraction(scenario: StepScenario) -> Prediction:
     idle = summary.bubble_fraction + summary.exposed_communication_fraction
     return Prediction(1.0 - idle)
 
+
+_OF_OUTCOMES: Final = frozenset({"output_tokens_per_s"})
+"""Predictions that stand in the row of a sweep, under the same name."""
 
 _PREDICT: Final[Mapping[str, Callable[[StepScenario], Prediction]]] = {
     "iteration_time_s": _iteration_time_s,

@@ -110,6 +110,8 @@ class DecodingSection(Section):
         default=(), strict=False, max_length=64
     )
     """Trees: for each depth, the probability that the best guess is right where those before it were."""
+    rank_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    """Trees: how often each further guess for a depth is right, over the guess before it."""
     draft_pass: Duration | None = None
     """draft_model: time of a pass of the draft model."""
 

@@ -73,6 +73,7 @@ def only_table(*args: Any) -> ValidatedTable:
 
 
 QUICK = {
+    "clover_large": "^(Code|Math|RA),.*,(4|48),",
     "megatron_deepspeed_a100_multi_node": r"^\d+,[\d.]+,(64|256),",
     "megatron_deepspeed_a100_single_node": r"^\d*4,",
     "optimus_weak_scaling": "^.d,(4|16),",
