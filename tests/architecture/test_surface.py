@@ -191,7 +191,7 @@ SERVICE_KEYS = {
     *(f"requests.{key}" for key in ("prompt_variation", "output_tokens", "output_variation")),
     *(f"service.{key}" for key in ("tensor_degree", "replicas", "precision", "batching", "max_sequences")),
     *(f"service.{key}" for key in ("max_tokens", "block_tokens", "memory_fraction", "activation_memory")),
-    *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "failures")),
+    *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "slo.share", "failures")),
     *(f"decoding.{key}" for key in ("method", "drafted", "acceptance", "hit_rates", "rank_ratio", "draft_pass")),
 }
 
@@ -200,7 +200,15 @@ SERVICE_SUMMARY = {
     *("num_replicas", "makespan_s", "output_tokens_per_s", "requests_per_s", "goodput_per_s", "met_slo_fraction"),
     *(f"{time}.{key}" for time in ("ttft_s", "tpot_s", "latency_s") for key in ("mean", "p50", "p90", "p99")),
     *(f"waits_s.{key}" for key in ("queue", "prefill", "preempted", "stalled", "decode")),
-    *("tokens_per_step", "preemptions", "kv_blocks", "kv_peak_fraction", "cached_fraction", "busy_fraction"),
+    *(
+        "tokens_per_step",
+        "preemptions",
+        "kv_blocks",
+        "kv_peak_fraction",
+        "cached_fraction",
+        "busy_fraction",
+        "capacity",
+    ),
 }
 
 SERVICE_ROW = {

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from costmodels.units import format_percent, format_rate, format_time
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
 from scenarios.report.charts.axis_unit import time_unit
+from scenarios.workloads.service.capacity import capacity_section
 from scenarios.workloads.service.reading import ServiceScenario
 from scenarios.workloads.service.summary import ServiceSummary, Spread, Waits
 from scenarios.workloads.workload import Outcome
@@ -61,7 +62,8 @@ class ServiceOutcome(Outcome):
         """Return the report: answers, percentiles, waits, and how times spread over requests."""
         del drawn
         answered = (self._times(), self._waits(self.summary.waits_s)) if self.summary.waits_s is not None else ()
-        return (self._headline(), *answered, self._memory(), *self._curves())
+        sought = () if self.summary.capacity is None else (capacity_section(self.summary.capacity),)
+        return (self._headline(), *sought, *answered, self._memory(), *self._curves())
 
     def _headline(self) -> Headline:
         found = self.summary

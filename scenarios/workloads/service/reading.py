@@ -94,11 +94,24 @@ def _replicas(document: Document, section: ServiceSection, cluster: ClusterSpec)
         rule = f"{max(1, count)} x {section.tensor_degree} devices are more than the cluster's {cluster.world_size}"
         key = "service.tensor_degree" if section.replicas is None else "service.replicas"
         raise _error(document, key, rule, "write fewer, or more nodes")
+    if section.slo.share is not None:
+        _check_sought(document, section)
     worst = max((failure.replica for failure in section.failures), default=0)
     if worst >= count:
         rule = f"there is no replica {worst}: the service has {count}, counted from 0"
         raise _error(document, "service.failures", rule, f"write at most {count - 1}")
     return count
+
+
+def _check_sought(document: Document, section: ServiceSection) -> None:
+    """Raise ScenarioError where a number of replicas cannot be sought."""
+    if section.slo.ttft is None and section.slo.tpot is None:
+        rule, remedy = "a share of the requests must meet limits, of which there are none", "write ttft, tpot, or both"
+        raise _error(document, "service.slo.share", rule, remedy)
+    for key in ("replicas", "failures"):
+        if getattr(section, key):
+            rule = "service.slo.share seeks the number of replicas, which cannot be named"
+            raise _error(document, f"service.{key}", rule, "leave one of the two out")
 
 
 def _cost(document: Document, section: ServiceSection, cluster: ClusterSpec, model: ServedModel) -> KernelCost:

@@ -46,6 +46,8 @@ class SloSection(Section):
     """Time to the first token, at most."""
     tpot: Duration | None = None
     """Time per output token after the first, at most."""
+    share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    """Part of the requests that must meet the limits; the fewest replicas with which they do are then sought."""
 
 
 class FailureSection(Section):
@@ -65,7 +67,7 @@ class ServiceSection(Section):
     tensor_degree: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Devices of a replica, which share the model by tensor parallelism."""
     replicas: Annotated[int, Field(ge=1, le=100_000)] | None = None
-    """Number of replicas; default as many as the cluster has room for."""
+    """Number of replicas; default as many as the cluster has room for, or as few as `slo.share` needs."""
     precision: Literal["bf16", "fp8"] = "bf16"
     """Type of the weights; keys and values have 16 bits."""
     batching: BatchingName = "prefill_first"

@@ -1,5 +1,6 @@
 """The answers of a simulated service."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,12 +39,35 @@ class Waits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityPoint:
+    """A service of so many replicas under the same load; a time is None where no request has it."""
+
+    num_replicas: int
+    met_slo_fraction: float
+    ttft_p99_s: float | None
+    tpot_p99_s: float | None
+    busy_fraction: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """``fewest_replicas``: the fewest at which ``wanted_fraction`` of the requests meet the objective; None: too many.
+
+    ``tried``: the services that were simulated, by their number of replicas.
+    """
+
+    wanted_fraction: float
+    fewest_replicas: int | None
+    tried: Sequence[CapacityPoint]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSummary:
     """Times over all finished requests, rates over the makespan.
 
     ``ttft_s``, ``tpot_s``, ``latency_s``: None where no request has such a time. ``goodput_per_s``: finished requests
     per second that met the objective. ``kv_peak_fraction``: most of a replica's blocks in use. ``cached_fraction``:
-    tokens of prompts that were found in memory.
+    tokens of prompts that were found in memory. ``capacity``: where the number of replicas was sought.
     """
 
     schema: str = "meshtwin.service/1"
@@ -69,6 +93,7 @@ class ServiceSummary:
     kv_peak_fraction: float
     cached_fraction: float
     busy_fraction: float
+    capacity: Capacity | None = None
 
 
 def summarise(scenario: ServiceScenario, served: Served) -> ServiceSummary:

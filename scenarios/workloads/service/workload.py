@@ -1,8 +1,11 @@
 """A service of a model: requests come, wait, are computed in batches, and are answered token by token."""
 
+from dataclasses import replace
+
 from costmodels.units import format_percent, format_rate, format_time
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
+from scenarios.workloads.service.capacity import planned
 from scenarios.workloads.service.outcome import ServiceOutcome
 from scenarios.workloads.service.reading import ServiceScenario, read_service
 from scenarios.workloads.service.schema import ServiceScenarioFile
@@ -45,5 +48,9 @@ class Service(Workload[ServiceScenario]):
         announce: Announce | None = None,
     ) -> ServiceOutcome:
         """Return what came of the requests."""
-        served = serve(scenario.spec, scenario.requests, scenario.cost)
-        return ServiceOutcome(scenario, served, summarise(scenario, served))
+        wanted, capacity = scenario.slo.share, None
+        if wanted is None:
+            served = serve(scenario.spec, scenario.requests, scenario.cost)
+        else:
+            scenario, served, capacity = planned(scenario, wanted)
+        return ServiceOutcome(scenario, served, replace(summarise(scenario, served), capacity=capacity))

@@ -46,9 +46,28 @@ def test_more_load_is_slower_and_a_slower_overhead_too(service: Path) -> None:
     assert len(set(mean)) == 3
 
 
+def test_fewest_replicas_are_sought(service: Path, tmp_path: Path, capsys) -> None:
+    """The answer meets the objective, and one replica fewer does not; an objective beyond the cluster has no answer."""
+    slo = "service.slo={ttft: 60 ms, tpot: 8 ms, share: 0.9}"
+    code, shown, _ = run(capsys, service, "--set", slo, "--json", "--out", tmp_path / "out")
+    assert code == 0
+    summary = json.loads(shown)
+    capacity = summary["capacity"]
+    fewest = capacity["fewest_replicas"]
+    met = {point["num_replicas"]: point["met_slo_fraction"] for point in capacity["tried"]}
+    assert fewest == summary["num_replicas"] > 1
+    assert met[fewest] == summary["met_slo_fraction"] >= 0.9 > met[fewest - 1]
+    assert "the fewest of these" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    scenario = load_scenario(service, ("service.slo={tpot: 1 us, share: 0.9}",))
+    found = scenario.workload.simulate(scenario).as_json()
+    assert (found["capacity"]["fewest_replicas"], found["num_replicas"]) == (None, 8)
+
+
 @pytest.mark.parametrize(
     ("change", "key", "said"),
     [
+        ("service.slo={share: 0.9}", "service.slo.share", "limits, of which there are none"),
+        ("service={replicas: 2, slo: {ttft: 1 s, share: 0.9}}", "service.replicas", "seeks the number of replicas"),
         ("service.tensor_degree=16", "service.tensor_degree", "1 x 16 devices are more than the cluster's 8"),
         ("service.tensor_degree=3", "service.tensor_degree", "32 heads cannot be divided over 3 devices"),
         ("model.preset=llama-3-70b", "service.tensor_degree", "leave no room for keys and values"),
