@@ -192,7 +192,10 @@ SERVICE_KEYS = {
     *(f"service.{key}" for key in ("tensor_degree", "replicas", "precision", "batching", "max_sequences")),
     *(f"service.{key}" for key in ("max_tokens", "block_tokens", "memory_fraction", "activation_memory")),
     *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "slo.share", "failures")),
-    *(f"decoding.{key}" for key in ("method", "drafted", "acceptance", "hit_rates", "rank_ratio", "draft_pass")),
+    *(
+        f"decoding.{key}"
+        for key in ("method", "drafted", "acceptance", "hit_rates", "rank_ratio", "recorded", "draft_pass")
+    ),
 }
 
 SERVICE_SUMMARY = {

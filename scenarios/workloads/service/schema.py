@@ -114,6 +114,8 @@ class DecodingSection(Section):
     """Trees: for each depth, the probability that the best guess is right where those before it were."""
     rank_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     """Trees: how often each further guess for a depth is right, over the guess before it."""
+    recorded: str | None = Field(default=None, min_length=1, max_length=100)
+    """Recording that gives `acceptance` or `hit_rates`; `python_help`: a small model on Python's help pages."""
     draft_pass: Duration | None = None
     """draft_model: time of a pass of the draft model."""
 

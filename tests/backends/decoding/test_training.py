@@ -1,0 +1,75 @@
+"""Training of a small model and its heads, the text they learn from, and the counting of hits."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backends.torch.decoding.decoder import Cache, Decoder, DecoderSpec
+from backends.torch.decoding.heads import CloverHeads, MedusaHeads
+from backends.torch.decoding.recording import answers, hit_ranks, hit_rates, recorded_chain, recorded_heads
+from backends.torch.decoding.text import learned_vocabulary
+from backends.torch.decoding.training import heads_and_labels, train_decoder, train_heads, windows
+
+RIDDLE = "the cat sat on the mat. the dog sat on the log. the cat saw the dog, and the dog saw the cat. " * 8
+VOCABULARY = learned_vocabulary(RIDDLE, 270)
+SPEC = DecoderSpec(vocab_size=270, hidden_size=32, num_layers=2, num_heads=2)
+
+
+@given(st.text(max_size=40))
+def test_pieces_give_the_text_back(text: str) -> None:
+    """Encoding and decoding change nothing, for any text; frequent words are single pieces."""
+    assert (
+        VOCABULARY.decode(VOCABULARY.encode(text.encode(errors="ignore").decode()))
+        == text.encode(errors="ignore").decode()
+    )
+    assert len(VOCABULARY.encode(" the")) == 1
+
+
+@pytest.fixture(scope="module")
+def model() -> Decoder:
+    """Return a model that knows the text roughly: its loss fell from that of a guess among all tokens."""
+    torch.manual_seed(0)
+    model = Decoder(SPEC)
+    loss = train_decoder(model, windows(VOCABULARY.encode(RIDDLE), 33, 8, 0), 60, learning_rate=5e-3)
+    assert loss < 2.0  # log 270 is 5.6
+    return model
+
+
+def test_trained_heads_hit_and_cached_steps_agree_with_whole_texts(model: Decoder) -> None:
+    """Both kinds of heads learn; Clover's know the tokens before and hit more often; a cache changes nothing."""
+    torch.manual_seed(1)
+    medusa, clover = MedusaHeads(model, 3), CloverHeads(model, 3)
+    pieces = windows(VOCABULARY.encode(RIDDLE), 33, 8, 1)
+    for heads in (medusa, clover):
+        train_heads(model, heads, pieces, 80, learning_rate=5e-3)
+    text = answers(model, next(pieces)[:, :12], 24)
+    judged = next(pieces)
+    first = [hit_rates(hit_ranks(model, heads, judged, 0), 3)[0][0] for heads in (medusa, clover)]
+    assert first[1] > first[0] > 0.2
+    found = recorded_heads(model, clover, text, text, [tuple(text[0, :12].tolist())])
+    assert found["tokens_per_step"][0]["static"] > 1.2
+    assert recorded_chain(model, model, [tuple(text[0, :12].tolist())])["acceptance"] == 1.0
+    hidden, cache = model(text[:1]), Cache()
+    parts = torch.cat([clover.augmented(part, cache) for part in hidden.split(7, dim=1)], dim=1)
+    assert torch.allclose(parts, clover.augmented(hidden), atol=1e-5)
+
+
+def test_clovers_first_heads_are_medusas_behind_its_block(model: Decoder) -> None:
+    """With values of 0 the cell passes its state on: all heads guess from the augmented state, whatever the tokens."""
+    clover = CloverHeads(model, 2)
+    text = torch.tensor([VOCABULARY.encode(RIDDLE)[:20]])
+    hidden = model(text)
+    logits, labels = heads_and_labels(clover, hidden, text)
+    assert torch.allclose(logits[0], model.head(clover.augmented(hidden[:, :17])), atol=1e-5)
+    assert torch.equal(logits[0], logits[1])
+    assert torch.equal(labels[0], text[:, 2:19])
+    assert torch.equal(labels[1], text[:, 3:20])
+    logits[0].sum().backward()
+    assert float(clover.augmenting.qkv.weight.grad.abs().sum()) > 0.0
+
+
+def test_hits_are_counted_where_the_tokens_before_were_guessed() -> None:
+    """Four places: at the second depth those count whose first token was among the first two guesses."""
+    ranks = torch.tensor([[0, 0, 1, 5], [0, 1, 0, 0]])
+    assert hit_rates(ranks, 2) == [[0.5, 0.25], [pytest.approx(2 / 3), pytest.approx(1 / 3)]]

@@ -1,0 +1,36 @@
+"""Recordings of how often drafts were right, one YAML per model and text; ``backends/torch/decoding`` makes them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+FOLDER: Final = Path(__file__).parent / "drafts"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedDrafts:
+    """``tables``: for each tree method, hit rates by depth and rank, where the tokens before were right.
+
+    ``acceptance``: for each chain method, the part of the judged tokens that were accepted.
+    """
+
+    tables: Mapping[str, tuple[tuple[float, ...], ...]]
+    acceptance: Mapping[str, float]
+
+
+def recording_names() -> tuple[str, ...]:
+    """Return the names of the recordings that ship."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
+
+
+def recorded_drafts(name: str) -> RecordedDrafts:
+    """Return a recording that ships, by its name."""
+    found: Mapping[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    methods = {key: value for key, value in found.items() if isinstance(value, Mapping)}
+    return RecordedDrafts(
+        tables={key: tuple(map(tuple, of["hit_rates"])) for key, of in methods.items() if "hit_rates" in of},
+        acceptance={key: of["acceptance"] for key, of in methods.items() if "acceptance" in of},
+    )
