@@ -21,10 +21,10 @@ from sim.engine.uncertainty.longest_path import Floats
 def path_shares(path: CriticalPath, classes: ErrorClasses) -> Mapping[ErrorClass, float]:
     """Return the part of a critical path's time that calls of every class take."""
     shares = defaultdict[ErrorClass, float](float)
-    total_s = sum(step.duration_s for step in path.steps)
-    for step in path.steps:
-        found = IN_FLIGHT if step.op is None else classes.of(path.run.programs[step.rank], step.op)
-        shares[found] += step.duration_s / total_s
+    total_s = sum(spent.seconds for spent in path.spent)
+    for rank, op, seconds in path.spent:
+        found = IN_FLIGHT if op is None else classes.of(path.run.programs[rank], op)
+        shares[found] += seconds / total_s
     return dict(shares)
 
 

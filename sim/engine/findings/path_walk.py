@@ -1,0 +1,170 @@
+"""The walk back through a run that has ended, from what ends last to the begin: its critical path."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.engine.compiling.graph import SENT, NodeKind, Pattern, Unit
+from sim.engine.compiling.shape import NO_PATH
+from sim.engine.findings.path_parts import PathPart, Step, Way
+from sim.engine.running.period import Times
+from sim.engine.running.run import SimulatedRun
+
+
+@dataclass(slots=True)
+class Walk:
+    """Walks a compiled run backwards, node by node."""
+
+    run: SimulatedRun
+    before: NDArray[np.int64] = field(init=False)
+    first: NDArray[np.int64] = field(init=False)
+    units: list[Unit] = field(init=False)
+    bases: NDArray[np.int64] = field(init=False)
+    exits: dict[int, tuple[int, int]] = field(init=False)
+    entry_nodes: dict[tuple[int, int], int] = field(init=False)
+    ways: dict[tuple[Pattern, int, int], tuple[NDArray[np.int64], Times]] = field(init=False, default_factory=dict)
+    """Ops of a pattern that lead from an entry (its slot) to an op, the last first, and their starts after the entry.
+
+    They are found once for all calls.
+    """
+
+    def __post_init__(self) -> None:
+        graph = self.run.graph
+        before, after = self.run.edges
+        order = np.argsort(after, kind="stable")
+        self.before = before[order]
+        self.first = np.searchsorted(after[order], np.arange(len(graph.kinds) + 1))
+        self.units = sorted((unit for unit in graph.units if unit[3] is not SENT), key=lambda unit: unit[2])
+        self.bases = np.array([unit[2] for unit in self.units], dtype=np.int64)
+        self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}
+        self.entry_nodes = {place: node for node, place in graph.entries.items()}
+
+    def back(self) -> Iterator[PathPart]:
+        """Yield the parts of the path, the last first: each ends where the one before it in this order begins.
+
+        Steps that the clock does not resolve are left out.
+        """
+        begin_s, end_s, node = self._bounds()
+        while node >= 0 and end_s > begin_s:
+            part, node = self._through(node)
+            if part is None:
+                continue
+            if isinstance(part, Way):
+                starts_s = np.minimum.accumulate(np.clip(part.starts_s, begin_s, end_s))
+                start_s = float(starts_s[-1])
+                part = replace(part, starts_s=starts_s - begin_s, end_s=end_s - begin_s)
+            else:
+                start_s = max(part.start_s, begin_s)
+                part = part._replace(start_s=start_s - begin_s, end_s=end_s - begin_s)
+            if start_s < end_s:
+                yield part
+                end_s = start_s
+
+    def _bounds(self) -> tuple[float, float, int]:
+        """Return when the path begins and when it ends, and the node with which it ends (-1: there is none)."""
+        loop, graph = self.run.loop, self.run.graph
+        if self.run.period_nodes is None:
+            last = int(np.argmax(loop.ends_s)) if loop.ends_s else -1
+            return 0.0, max(loop.ends_s, default=0.0), last
+        before, node = self.run.period_nodes
+        released = graph.blocks[node].released_s if node in graph.blocks else [0.0]
+        entry = max(range(len(released)), key=released.__getitem__)
+        waited_for = self._waited_for(self.entry_nodes.get((node, entry), node))
+        return loop.starts_s[before], loop.starts_s[node], waited_for
+
+    def _through(self, node: int) -> tuple[PathPart | None, int]:
+        """Return the part that a node stands for, and the node that it waited for (-1: none)."""
+        graph, loop = self.run.graph, self.run.loop
+        kind = graph.kinds[node]
+        if kind == NodeKind.EXIT:
+            block, op = self.exits[node]
+            return self._through_block(block, op)
+        if kind == NodeKind.BLOCK:
+            return self._through_block(node, graph.blocks[node].pattern.main_exit)
+        if kind in {NodeKind.ENTRY, NodeKind.JOIN}:
+            return None, self._waited_for(node)
+        if node in graph.early_exits:
+            block, entry, op = graph.early_exits[node]
+            return self._from_entry(block, entry, op, loop.starts_s[node])
+        if kind == NodeKind.MEMBER:
+            return self._step(node, loop.starts_s[node], loop.ends_s[node]), self._last_to_come(node)
+        rank, call, base, pattern = self._unit(node)
+        start_s = loop.starts_s[node]
+        if pattern is not None and base == node:
+            return self._inside((rank,), call, pattern, 0, pattern.main_exit, start_s), self._waited_for(node)
+        return self._step(node, start_s, loop.ends_s[node]), self._waited_for(node)
+
+    def _through_block(self, node: int, op: int) -> tuple[Way, int]:
+        """Return the way through a block up to the end of an op, and the node that let the deciding entry go."""
+        block = self.run.graph.blocks[node]
+        pattern, released = block.pattern, block.released_s
+        entry = max(range(len(released)), key=lambda k: released[k] + pattern.offsets[k][op])
+        return self._from_entry(node, entry, op, released[entry])
+
+    def _from_entry(self, node: int, entry: int, op: int, released_s: float) -> tuple[Way, int]:
+        """Return the way through a block from an entry to the end of an op, and the node that let the entry go."""
+        block = self.run.graph.blocks[node]
+        rank, call, _, _ = self._unit(node)
+        way = self._inside(block.ranks or (rank,), call, block.pattern, entry, op, released_s)
+        return way, self._waited_for(self.entry_nodes.get((node, entry), node))
+
+    def _inside(self, ranks: tuple[int, ...], call: int, pattern: Pattern, entry: int, op: int, begin_s: float) -> Way:
+        """Return the way of a coalesced call from an entry to the end of an op; its end is not looked at.
+
+        Of several ``ranks``, the pattern has the ops one rank after the other.
+        """
+        program = self.run.programs[ranks[0]]
+        ops = program.tasks[program.calls[call].task].ops
+        key = (pattern, entry, op)
+        if key not in self.ways:
+            places = np.array(_way(pattern, entry, op, len(ops)), dtype=np.int64)
+            self.ways[key] = places, np.array(pattern.offsets[entry])[places]
+        places, offsets_s = self.ways[key]
+        return Way(ranks, call, ops, places, begin_s + offsets_s, begin_s)
+
+    def _unit(self, node: int) -> Unit:
+        """Return the call that a node belongs to; one of no rank for a message on its way."""
+        position = int(np.searchsorted(self.bases, node, side="right")) - 1
+        if position >= 0:
+            rank, index, base, pattern = self.units[position]
+            program = self.run.programs[rank]
+            call = index % len(program.calls)
+            size = 1 if pattern is not None else len(program.tasks[program.calls[call].task].ops)
+            if node < base + size:
+                return (rank, call, base, pattern)
+        return (-1, -1, node, None)
+
+    def _step(self, node: int, start_s: float, end_s: float) -> Step:
+        rank, call, base, _ = self._unit(node)
+        if rank < 0:
+            return Step(rank, call, None, start_s, end_s)
+        program = self.run.programs[rank]
+        return Step(rank, call, program.tasks[program.calls[call].task].ops[node - base], start_s, end_s)
+
+    def _waited_for(self, node: int) -> int:
+        """Return what a node waited for longest, -1 where it could begin at once."""
+        earlier = self.before[self.first[node] : self.first[node + 1]].tolist()
+        return max(earlier, key=self.run.loop.ends_s.__getitem__, default=-1)
+
+    def _last_to_come(self, node: int) -> int:
+        """Return what the last member of a collective waited for."""
+        joint = self.run.graph.joints[self.run.graph.joint_of[node]]
+        ends = self.run.loop.ends_s
+        waits = (self._waited_for(member) for member in joint.members)
+        return max(waits, key=lambda other: ends[other] if other >= 0 else 0.0)
+
+
+def _way(pattern: Pattern, entry: int, op: int, num_ops: int) -> tuple[int, ...]:
+    """Return the ops, each ``num_ops`` of them one rank's, that lead from an entry to an op, the last first.
+
+    Every op is followed by what it waited for longest: an op that comes earlier in the task, so the way ends.
+    """
+    offsets, durations = pattern.offsets[entry], pattern.durations_s
+    way = [op]
+    while waited := [i for i in pattern.predecessors[op] if offsets[i] != NO_PATH]:
+        place = op // num_ops
+        op = max(waited, key=lambda i: (offsets[i] + durations[i], i // num_ops == place, i))
+        way.append(op)
+    return tuple(way)
