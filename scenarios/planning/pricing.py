@@ -1,18 +1,22 @@
 """Prices for the closed forms: probes of small plans, and lines through two sizes of each collective."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+
+import numpy as np
 
 from scenarios.planning.openings import Openings
 from scenarios.sweep.refusal import REFUSALS, one_line
 from scenarios.workloads.steps.running import plan_of
+from sim.cluster.network import LinkUse
 from sim.engine.prices.pricing import ClusterPricing
 from sim.plan.words.program import Plan
-from sim.planner.estimating import Line, LinkKey, Prices, ProbeKey, ReplicaLinks, link_keys, probe_keys
+from sim.planner.estimating import Floats, Line, LinkKey, Prices, ProbeKey, ReplicaLinks, link_keys, probe_keys
 from sim.planner.probing import Probe, probe
-from sim.planner.space import RECOMPUTE, Grid, Strategy
+from sim.planner.space import RECOMPUTE, Grid, Ints, Strategy
 
 _SMALL_BYTES, _LARGE_BYTES = 64 * 2**20, 2**30
+_SMALL_MESSAGE_BYTES, _LARGE_MESSAGE_BYTES = 2**20, 2**26
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +39,11 @@ def priced(openings: Openings, grid: Grid) -> Priced:
         except REFUSALS as error:
             refused[key] = one_line(error)
     links = {key: _links(key, pricing) for key in link_keys(grid)[0]}
+    stages = np.unique(grid.pipeline).tolist()
+    hops = {num_stages: _hops(num_stages, openings.sizes.world_size, pricing) for num_stages in stages}
+    ties = {num_stages: _ties(num_stages, openings.sizes.world_size, pricing) for num_stages in stages}
     element_bytes = 2 if openings.job.training.low_precision_gradients else 4
-    return Priced(Prices(probes, links, openings.sizes.num_layers, element_bytes), refused)
+    return Priced(Prices(probes, links, hops, ties, openings.sizes.num_layers, element_bytes), refused)
 
 
 def _probe(openings: Openings, key: ProbeKey, pricing: ClusterPricing) -> Probe:
@@ -65,20 +72,59 @@ def _small_plan(openings: Openings, key: ProbeKey, num_layers: int, num_stages: 
 
 
 def _links(key: LinkKey, pricing: ClusterPricing) -> ReplicaLinks:
-    tensor, replicas = key
-    group = range(0, tensor * replicas, tensor)
-    return ReplicaLinks(*(_line(kind, group, pricing) for kind in ("all_reduce", "reduce_scatter", "all_gather")))
+    step, replicas = key
+    groups = np.arange(step)[:, None] + np.arange(0, step * replicas, step)
+    return ReplicaLinks(
+        *(_collective_line(kind, groups, pricing) for kind in ("all_reduce", "reduce_scatter", "all_gather"))
+    )
 
 
-def _line(kind: str, group: Sequence[int], pricing: ClusterPricing) -> Line:
-    """Return the line through a collective's times for two sizes, as large as those of gradients are."""
-    if len(group) == 1:
+def _collective_line(kind: str, groups: Ints, pricing: ClusterPricing) -> Line:
+    """Return the line through the times of collectives of all groups at once, with sizes as gradients have them."""
+    if groups.shape[1] == 1:
         return Line(0.0, 0.0)
-    small_s, large_s = (_seconds(kind, size, group, pricing) for size in (_SMALL_BYTES, _LARGE_BYTES))
-    slope = max(0.0, (large_s - small_s) / (_LARGE_BYTES - _SMALL_BYTES))
-    return Line(max(0.0, small_s - slope * _SMALL_BYTES), slope)
+    algorithm = pricing.algorithms.get(kind, "auto")
+
+    def seconds(num_bytes: int) -> float:
+        use = pricing.network.collectives(kind, num_bytes, groups, algorithm)
+        return float(_together_s(use, np.zeros_like(use.rows), 1)[0])
+
+    return _line(seconds, _SMALL_BYTES, _LARGE_BYTES)
 
 
-def _seconds(kind: str, num_bytes: int, group: Sequence[int], pricing: ClusterPricing) -> float:
-    cost = pricing.network.collective(kind, num_bytes, group, pricing.algorithms.get(kind, "auto"))
-    return cost.latency_s + max((seconds for _, seconds in cost.links), default=0.0)
+def _hops(num_stages: int, world_size: int, pricing: ClusterPricing) -> Line:
+    """Return the line through the mean time of messages from a stage to the next, of all ranks of the stage at once."""
+    ranks = np.arange(world_size - world_size // num_stages)
+    per_stage = world_size // num_stages
+    if not len(ranks):
+        return Line(0.0, 0.0)
+
+    def seconds(num_bytes: int) -> float:
+        use = pricing.network.messages(num_bytes, ranks, ranks + per_stage)
+        return float(_together_s(use, use.rows // per_stage, num_stages - 1).mean())
+
+    return _line(seconds, _SMALL_MESSAGE_BYTES, _LARGE_MESSAGE_BYTES)
+
+
+def _ties(num_stages: int, world_size: int, pricing: ClusterPricing) -> Line:
+    """Return the line through the time of an all_reduce of every rank of the first stage with one of the last."""
+    first = np.arange(world_size // num_stages)
+    last = first + world_size - world_size // num_stages
+    groups = np.stack([first, last], axis=1) if num_stages > 1 else first[:, None]
+    return _collective_line("all_reduce", groups, pricing)
+
+
+def _line(seconds: Callable[[int], float], small_bytes: int, large_bytes: int) -> Line:
+    small_s, large_s = seconds(small_bytes), seconds(large_bytes)
+    slope = max(0.0, (large_s - small_s) / (large_bytes - small_bytes))
+    return Line(max(0.0, small_s - slope * small_bytes), slope)
+
+
+def _together_s(use: LinkUse, cases: Ints, num_cases: int) -> Floats:
+    """Return the seconds of every case, whose rows use links at the same time: the busiest link decides."""
+    num_links = int(use.links.max(initial=0)) + 1
+    pairs, which = np.unique(cases * num_links + use.links, return_inverse=True)
+    busy_s = np.zeros(num_cases)
+    np.maximum.at(busy_s, pairs // num_links, np.bincount(which, weights=use.seconds, minlength=len(pairs)))
+    found: Floats = busy_s + use.latencies_s.max(initial=0.0)
+    return found

@@ -5,9 +5,11 @@ from typing import Final
 
 from sim.engine.findings.alone import tasks_alone_s
 from sim.engine.prices.activity import Pricing
-from sim.engine.running.memory import memory_use
+from sim.engine.running.memory import MemoryUse, memory_use
 from sim.plan.words.buffer import Kind, Scope
+from sim.plan.words.op import Collective, Send
 from sim.plan.words.program import Phase, Plan, Program
+from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 
 _TIMED: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.PREPARE)
 
@@ -16,17 +18,20 @@ _TIMED: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.PREPARE)
 class Costs:
     """What a part of a model costs a rank: seconds of a micro-batch, bytes of state, seconds and bytes of a step.
 
-    ``update_s``: the optimizer, and what clears gradients, without sharding. ``activation_bytes``: at the peak of one
-    micro-batch.
+    ``expert_bytes``: of the parameters, those of experts that are split over ``ep``, so that fewer ranks hold them.
+    ``update_s``: the optimizer, and what clears gradients, without sharding. ``kept_bytes``: what a micro-batch keeps
+    from its forward for its backward. ``peak_bytes``: the most beside the state while the only micro-batch computes.
     """
 
     forward_s: float
     backward_s: float
     update_s: float
     parameter_bytes: float
+    expert_bytes: float
     gradient_bytes: float
     optimizer_bytes: float
-    activation_bytes: float
+    kept_bytes: float
+    peak_bytes: float
 
     def minus(self, other: "Costs") -> "Costs":
         """Return the difference; parts that add up to nothing measurable are 0."""
@@ -35,15 +40,18 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The costs of a layer, of what the first stage has beside layers, and of what the last one has; seconds of a hop.
+    """The costs of a layer, of what the first stage has beside layers, the last one, and the only one.
 
-    Of a probe without two stages all ends are ``first``.
+    ``hop_bytes``: of a message between stages. ``tied_bytes``: of gradients that the first and the last stage sum.
+    Of a probe without two stages ``first`` and ``last`` cost nothing.
     """
 
     layer: Costs
     first: Costs
     last: Costs
-    hop_s: float
+    only: Costs
+    hop_bytes: int
+    tied_bytes: int
 
 
 def probe(one: Plan, two: Plan, staged: Plan | None, pricing: Pricing) -> Probe:
@@ -53,12 +61,25 @@ def probe(one: Plan, two: Plan, staged: Plan | None, pricing: Pricing) -> Probe:
     """
     shorter, longer = _costs(one, pricing)[0], _costs(two, pricing)[0]
     layer = longer.minus(shorter)
-    nothing = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    only = shorter.minus(layer)
     if staged is None:
-        return Probe(layer, shorter.minus(layer), nothing, 0.0)
+        nothing = Costs(**dict.fromkeys((field.name for field in fields(Costs)), 0.0))
+        return Probe(layer, nothing, nothing, only, 0, 0)
     begin, end = _costs(staged, pricing)
-    hops_s = tasks_alone_s(staged, pricing, lambda task: task.phase is Phase.SEND)
-    return Probe(layer, begin.minus(layer), end.minus(layer), max(hops_s.values(), default=0.0))
+    sent, tied = _sent_bytes(staged.programs[0]), _tied_bytes(staged.programs[0])
+    return Probe(layer, begin.minus(layer), end.minus(layer), only, sent, tied)
+
+
+def _sent_bytes(program: Program) -> int:
+    """Return the bytes of a micro-batch's messages to the next stage."""
+    sends = [op for task in program.tasks.values() for op in task.ops if isinstance(op, Send)]
+    return sum(program.buffers[name].num_bytes for op in sends for name in op.reads)
+
+
+def _tied_bytes(program: Program) -> int:
+    """Return the bytes of the gradients that some stages of the pipeline sum among themselves."""
+    ops = [op for task in program.tasks.values() for op in task.ops if isinstance(op, Collective) and op.members]
+    return sum(program.buffers[name].num_bytes for op in ops for name in op.reads)
 
 
 def _costs(plan: Plan, pricing: Pricing) -> list[Costs]:
@@ -73,15 +94,28 @@ def _of_program(program: Program, alone_s: dict[str, float]) -> Costs:
         if call.task in alone_s:
             seconds[program.tasks[call.task].phase] += alone_s[call.task]
     held = dict.fromkeys((Kind.PARAMETER, Kind.GRADIENT, Kind.OPTIMIZER), 0)
+    expert_bytes = 0
     for buffer in program.buffers.values():
         if buffer.scope is Scope.PERSISTENT and buffer.kind in held:
             held[buffer.kind] += buffer.num_bytes
+        if buffer.kind is Kind.PARAMETER and buffer.layout.get(EXPERT_AXIS) is not None:
+            expert_bytes += buffer.num_bytes
+    used, state_bytes = memory_use(program), sum(held.values())
     return Costs(
         forward_s=seconds[Phase.FORWARD],
         backward_s=seconds[Phase.BACKWARD],
         update_s=seconds[Phase.OPTIMIZER] + seconds[Phase.PREPARE],
         parameter_bytes=held[Kind.PARAMETER],
+        expert_bytes=expert_bytes,
         gradient_bytes=held[Kind.GRADIENT],
         optimizer_bytes=held[Kind.OPTIMIZER],
-        activation_bytes=memory_use(program).peak_bytes - sum(held.values()),
+        kept_bytes=_kept_bytes(program, used) - state_bytes,
+        peak_bytes=used.peak_bytes - state_bytes,
     )
+
+
+def _kept_bytes(program: Program, used: MemoryUse) -> int:
+    """Return what lives between the forward and the backward of the only micro-batch, state included."""
+    phases = [program.tasks[call.task].phase for call in program.calls]
+    between = slice(phases.index(Phase.FORWARD) + 1, phases.index(Phase.BACKWARD) + 1)
+    return int(used.before_bytes[between].min())

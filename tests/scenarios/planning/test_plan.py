@@ -6,11 +6,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from benchmarks.planning import disagreements, loss
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import openings_of
 from scenarios.planning.pricing import Priced
-from scenarios.planning.search import Request, search
+from scenarios.planning.search import Planner, Request, search
 from scenarios.planning.studied import Studied, refusals, studied_of
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
@@ -19,6 +20,7 @@ from scenarios.workloads.steps.running import plan_of, run_plan
 from sim.engine.running.memory import memory_use
 from sim.planner.estimating import Prices, probe_keys
 
+PLANNERS: tuple[Planner, ...] = ("auto", "exhaustive")
 SCENARIO = """
 name: small
 seed: 0
@@ -42,38 +44,47 @@ def studied(scenario: Path) -> Studied:
     return studied_of(openings_of(read_document(scenario)))
 
 
-def test_estimates_are_near_the_engine(studied: Studied) -> None:
-    """Over random strategies the median error is within 5 % in time and memory, the 90th percentile within 15 %."""
-    rows = np.random.default_rng(3).permutation(len(studied.grid))[:24]
-    time_errors, memory_errors = [], []
-    for row in rows.tolist():
-        scenario = studied.openings.scenario(studied.grid.strategy(row))
-        plan = plan_of(scenario)
-        peak = max(memory_use(program).peak_bytes for program in plan.programs)
-        time_errors.append(abs(studied.estimates.time_s[row] / run_plan(scenario, plan).iteration_time_s - 1))
-        memory_errors.append(abs(studied.estimates.memory_bytes[row] / peak - 1))
-    for errors in (time_errors, memory_errors):
+def test_estimates_are_near_the_engine(tmp_path: Path) -> None:
+    """Over random strategies of random models and clusters the median error is within 5 %, the 90th percentile 15 %."""
+    pairs = [pair for number in range(6) for pair in disagreements(number, tmp_path)]
+    assert len(pairs) > 8
+    for errors in zip(*pairs, strict=True):
         assert np.median(errors) < 0.05, errors
         assert np.quantile(errors, 0.9) < 0.15, errors
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_search_finds_the_optimum_of_all_simulations(number: int, tmp_path: Path) -> None:
+    """On spaces that can be simulated whole, the search's pick is as fast as the engine's optimum, within 2 %."""
+    found = loss(number, tmp_path, most=8)
+    assert found is not None
+    assert found <= 0.02
+
+
+def test_estimated_memory_is_that_of_the_plan(studied: Studied) -> None:
+    """Without shards, and with ZeRO 1, memory is the plan's within 1 % for any recomputation and any 1f1b pipeline."""
+    plain = np.flatnonzero((studied.grid.zero_stage < 2) & (studied.grid.virtual_stages == 1))
+    for row in np.random.default_rng(5).permutation(plain)[:12].tolist():
+        plan = plan_of(studied.openings.scenario(studied.grid.strategy(row)))
+        peak = max(memory_use(program).peak_bytes for program in plan.programs)
+        assert studied.estimates.memory_bytes[row] == pytest.approx(peak, rel=0.01)
 
 
 def test_refused_strategies_are_counted_under_their_own_rules(studied: Studied) -> None:
     """Where probes are refused by different rules, each rule counts the strategies of its own probes."""
     tensor = {key: key[0] for key in probe_keys(studied.grid)[0]}
     rules = {key: f"rule of {degree}" for key, degree in tensor.items() if degree > 2}
-    found = refusals(studied.grid, Priced(Prices({}, {}, 8, 2), rules))
+    found = refusals(studied.grid, Priced(Prices({}, {}, {}, {}, 8, 2), rules))
     assert found == {f"refused: rule of {degree}": (studied.grid.tensor == degree).sum() for degree in (4, 8)}
 
 
-def test_search_finds_the_optimum_of_all_simulations(scenario: Path) -> None:
-    """On a space that can be simulated whole, the estimates' choice is the engine's, within 2 %."""
-    fixed = ["parallel.tensor.degree=2", "training.microbatch_size=2", "training.recompute=none"]
-    fixed += ["parallel.pipeline.schedule=1f1b"]
-    auto = search(scenario, fixed, Request(), ThisProcess()).summary
-    whole = search(scenario, fixed, Request(planner="exhaustive"), ThisProcess()).summary
-    assert auto.plans[0].iteration_time_s <= 1.02 * whole.plans[0].iteration_time_s
-    assert len(whole.plans) + sum(lost.number for lost in whole.lost) == whole.num_strategies > len(auto.plans)
-    assert len(auto.plans) + sum(lost.number for lost in auto.lost) == auto.num_strategies
+def test_every_strategy_is_proved_or_lost_for_a_reason(scenario: Path) -> None:
+    """Proved strategies and those that lost add up to all, whether some of them or all are simulated."""
+    fixed = ["parallel.tensor.degree=2", "training.microbatch_size=8", "training.recompute=none"]
+    fixed += ["parallel.pipeline.schedule=1f1b", "parallel.data.zero_stage=1"]
+    auto, whole = (search(scenario, fixed, Request(planner=planner), ThisProcess()).summary for planner in PLANNERS)
+    for summary in (auto, whole):
+        assert len(summary.plans) + sum(lost.number for lost in summary.lost) == summary.num_strategies
 
 
 def test_best_plan_is_a_scenario_that_takes_the_stated_time(scenario: Path, tmp_path: Path) -> None:

@@ -1,0 +1,152 @@
+"""How near a search's estimates come to the engine, and how often its pick is the best of all simulations.
+
+Models and clusters are drawn at random, by number. ``python -m benchmarks.planning --estimates 250 --optima 200``
+prints the table, in some 30 minutes on one core. ``--first`` is the first number: other numbers are other cases.
+"""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+import yaml
+
+from benchmarks.measuring import Row, markdown
+from scenarios.errors import ScenarioError
+from scenarios.planning.openings import KEYS, openings_of
+from scenarios.planning.pricing import priced
+from scenarios.planning.proof import Proof, prove
+from scenarios.planning.search import Request, search
+from scenarios.planning.studied import rows_with_prices
+from scenarios.reading.documents.overrides import apply_overrides
+from scenarios.reading.documents.yaml_tree import read_document
+from scenarios.sweep.workers import ThisProcess
+from sim.planner.estimating import estimate
+from sim.planner.space import RECOMPUTE, grid
+
+NODES: Final = ("dgx-1-v100-16g", "dgx-a100-40g", "dgx-a100-80g", "cloud-a100-100g", "hgx-h100", "dgx-b200", "longhorn")
+MOST_SIMULATED: Final = 40
+"""Strategies of a space that is simulated as a whole, at most."""
+PER_CASE: Final = 2
+"""Strategies of a case whose estimates are compared."""
+
+
+def random_case(number: int) -> dict[str, Any]:
+    """Return a scenario without a strategy: a small model on one to four nodes of the catalogue."""
+    draw = Random(number)
+    head_size = draw.choice((64, 128))
+    num_heads = draw.choice((8, 12, 16, 24, 32))
+    experts = (
+        {"num_experts": draw.choice((4, 8)), "top_k": 2, "ffn_hidden_size": 2 * head_size * num_heads}
+        if draw.random() < 0.2
+        else None
+    )
+    num_nodes = draw.choice((1, 1, 2, 4))
+    return {
+        "name": f"case {number}",
+        "seed": 0,
+        "cluster": {"node": draw.choice(NODES), "num_nodes": num_nodes},
+        "model": {
+            "family": draw.choice(("gpt", "llama")),
+            "num_layers": draw.choice((4, 6, 8, 12, 16, 24)),
+            "hidden_size": head_size * num_heads,
+            "num_heads": num_heads,
+            "vocab_size": draw.choice((16_000, 32_000, 50_304, 128_256)),
+            "ffn_hidden_size": 4 * head_size * num_heads,
+            "sequence_length": draw.choice((512, 1024, 2048, 4096)),
+            **({"experts": experts} if experts else {}),
+        },
+        "training": {"global_batch_size": draw.choice((8, 16, 32, 64)) * num_nodes},
+    }
+
+
+def disagreements(number: int, folder: Path) -> Iterator[tuple[float, float]]:
+    """Yield by how much estimates of time and memory differ from the engine, for random strategies of a case."""
+    openings = openings_of(read_document(_written(number, folder)))
+    every = grid(openings.choices(), openings.sizes)
+    chosen = np.zeros(len(every), dtype=np.bool_)
+    chosen[np.random.default_rng(number).permutation(len(every))[:PER_CASE]] = True
+    found = priced(openings, every.rows(chosen))
+    valued = rows_with_prices(every.rows(chosen), found)
+    if not len(valued):
+        return
+    estimates = estimate(valued, found.prices)
+    for row in range(len(valued)):
+        proof = prove(openings.scenario(valued.strategy(row)), sys.maxsize)
+        if isinstance(proof, Proof) and proof.time_s is not None:
+            time_s, memory_bytes = estimates.time_s[row], estimates.memory_bytes[row]
+            yield abs(time_s / proof.time_s - 1.0), abs(memory_bytes / proof.memory_bytes - 1.0)
+
+
+def loss(number: int, folder: Path, most: int = MOST_SIMULATED) -> float | None:
+    """Return by how much the search's pick is slower than the fastest of all strategies; None where none fits.
+
+    Some keys of the case are fixed at random, until at most ``most`` strategies are left.
+    """
+    path = _written(number, folder)
+    fixed = fixed_keys(number, path, most)
+    try:
+        pick, best = (
+            search(path, fixed, Request(planner=planner), ThisProcess()).summary.plans[0].iteration_time_s
+            for planner in ("auto", "exhaustive")
+        )
+    except ScenarioError:
+        return None
+    return pick / best - 1.0
+
+
+def fixed_keys(number: int, path: Path, most: int) -> list[str]:
+    """Return overrides that fix keys of a strategy, as few as leave at most ``most`` strategies."""
+    draw, document = Random(number), read_document(path)
+    names = [name for name in KEYS if name not in ("data", "virtual_stages")]
+    draw.shuffle(names)
+    fixed: list[str] = []
+    while True:
+        openings = openings_of(apply_overrides(document, fixed))
+        every = grid(openings.choices(), openings.sizes)
+        if len(every) <= most or not names:
+            return fixed
+        name = names.pop()
+        value = int(draw.choice(getattr(every, name).tolist()))
+        fixed.append(f"{KEYS[name]}={RECOMPUTE[value] if name == 'recompute' else value}")
+
+
+def _written(number: int, folder: Path) -> Path:
+    path = folder / f"case-{number}.yaml"
+    path.write_text(yaml.safe_dump(random_case(number)), encoding="utf-8")
+    return path
+
+
+def rows(estimates: int, optima: int, first: int) -> Iterator[Row]:
+    """Yield the table: estimates of random strategies of some cases, and the search's pick in others."""
+    with TemporaryDirectory() as folder:
+        pairs = [pair for case in range(estimates) for pair in disagreements(first + case, Path(folder))]
+        losses = [found for case in range(optima) if (found := loss(first + case, Path(folder))) is not None]
+    for name, values in zip(("time", "memory"), zip(*pairs, strict=True), strict=True):
+        middle, high, most = np.quantile(values, (0.5, 0.95, 1.0)).tolist()
+        words = f"median {middle:.1%}, 95th percentile {high:.1%}, worst {most:.1%}"
+        within = middle <= 0.05 and high <= 0.15
+        yield Row(f"estimated {name} of {len(values)} random strategies", words, "5 %, 15 %", within)
+    if losses:
+        yield _optima_row(losses)
+
+
+def _optima_row(losses: Sequence[float]) -> Row:
+    best = sum(value < 1e-9 for value in losses) / len(losses)
+    words = f"the fastest in {best:.1%}, worst {max(losses):.1%} slower"
+    return Row(
+        f"the search's pick in {len(losses)} random cases", words, "95 %, 2 %", best >= 0.95 and max(losses) <= 0.02
+    )
+
+
+if __name__ == "__main__":
+    parser = ArgumentParser()
+    parser.add_argument("--estimates", type=int, default=250)
+    parser.add_argument("--optima", type=int, default=200)
+    parser.add_argument("--first", type=int, default=1000)
+    given = parser.parse_args()
+    print(markdown(list(rows(given.estimates, given.optima, given.first))))
