@@ -92,6 +92,33 @@ class Earliest:
             raise BudgetError(unit, needed_bytes, self.budget_bytes)
 
 
+def still_there(stays: Sequence[Stay], budget_bytes: int) -> list[bool]:
+    """Return for each stay whether its unit is still on the device from its stay before (Belady 1966).
+
+    Units stay when they are no longer used. When another one needs the room, those go whose next use is furthest.
+
+    ``stays``: in the order of their first ops. ``budget_bytes``: for all units on the device.
+    Raises BudgetError if units that are used at the same time do not fit.
+    """
+    there: dict[str, Stay] = {}
+    found = []
+    for place, stay in enumerate(stays):
+        found.append(stay.unit in there)
+        free = budget_bytes - sum(other.num_bytes for other in there.values())
+        while not found[-1] and free < stay.num_bytes:
+            idle = [unit for unit, other in there.items() if other.last < stay.first]
+            if not idle:
+                raise BudgetError(stay.unit, budget_bytes - free + stay.num_bytes, budget_bytes)
+            free += there.pop(max(idle, key=lambda unit: _next_use(stays, place, unit))).num_bytes
+        there[stay.unit] = stay
+    return found
+
+
+def _next_use(stays: Sequence[Stay], place: int, unit: str) -> int:
+    """Return the place of a unit's next stay, or the number of all stays."""
+    return next((later for later in range(place + 1, len(stays)) if stays[later].unit == unit), len(stays))
+
+
 def _nothing_resident(stays: Sequence[Stay]) -> NDArray[np.int64]:
     """Return zero bytes for each op."""
     return np.zeros(max((stay.last for stay in stays), default=-1) + 1, dtype=np.int64)

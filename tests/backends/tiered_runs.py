@@ -1,9 +1,10 @@
 """Real runs of training whose state lies in tiers of memory."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from sim.memory.spec import MemorySpec
+from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.training.spec.job import DenseTraining, ShardingSpec
 from tests.backends.expert_runs import MIXTURE
 from tests.backends.jobs import GPT, LLAMA, training
@@ -17,6 +18,12 @@ DRIVES = MemorySpec(manager="deepspeed", optimizer_on_drives=True)
 ANGEL_DRIVES = MemorySpec(manager="angel_ptm", optimizer_on_drives=True, cached_bytes=60_000)
 CACHED = MemorySpec(manager="angel_ptm", cached_bytes=60_000)
 """Part of the units stay on the device."""
+
+
+def gemini(**keys: Any) -> MemorySpec:
+    """Return chunks of 10,000 bytes, some of which have empty ends; ``keys`` as of ``ChunkSpec``."""
+    return MemorySpec(manager="gemini", chunks=ChunkSpec(**{"chunk_bytes": 10_000, **keys}))
+
 
 TIERED_JOBS: Mapping[str, DenseTraining] = {
     "on demand, dp2": training(model=SHORT_LLAMA, data_degree=2, zero_stage=3, memory=ON_DEMAND),
@@ -47,6 +54,25 @@ TIERED_JOBS: Mapping[str, DenseTraining] = {
     "lifetimes, cp2": training(model=SHORT_LLAMA, context_degree=2, zero_stage=3, memory=ANGEL),
     "lifetimes, experts on two ranks": training(
         model={**MIXTURE, "num_layers": 1}, data_degree=2, expert_degree=2, zero_stage=3, memory=ANGEL
+    ),
+    "chunks on the devices, dp2": training(model=SHORT_LLAMA, data_degree=2, zero_stage=3, memory=gemini()),
+    "chunks, half the parameters on the host, dp2 x tp2 sp, recompute, one ahead": training(
+        model=SHORT_LLAMA, data_degree=2, zero_stage=3, tensor_degree=2, sequence_parallel=True, recompute="full",
+        memory=gemini(parameters=0.5, optimizer=1.0), sharding=ShardingSpec(prefetch=1),
+    ),
+    "chunks, half the optimizer on the host, dp2, tied": training(
+        model=SHORT_GPT, data_degree=2, zero_stage=3, memory=gemini(optimizer=0.5)
+    ),
+    "chunks that stay, one rank, tied": training(
+        model=SHORT_GPT, zero_stage=3, memory=replace(gemini(placement="auto"), gathered_bytes=80_000)
+    ),
+    "chunks, pp2 x dp2": training(
+        model={**LLAMA, "num_layers": 2}, data_degree=2, zero_stage=3, memory=gemini(placement="auto"),
+        pipeline={"degree": 2},
+    ),
+    "one chunk, experts on two ranks": training(
+        model={**MIXTURE, "num_layers": 1}, data_degree=2, expert_degree=2, zero_stage=3,
+        memory=gemini(chunk_bytes=None, parameters=1.0, optimizer=1.0),
     ),
 }  # fmt: skip
 """On as many ranks as they need, all in one process."""

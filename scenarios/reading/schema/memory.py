@@ -1,8 +1,12 @@
 """Memory in tiers."""
 
+from typing import Annotated
+
+from pydantic import Field
+
 from scenarios.reading.quantities import Bandwidth, Bytes, DurationOrZero
 from scenarios.reading.schema.values import Section
-from sim.memory.spec import Manager
+from sim.memory.spec import Manager, Placement
 
 
 class NvmeSection(Section):
@@ -23,16 +27,37 @@ class TiersSection(Section):
     """Drives; default none."""
 
 
+class ChunkOffloadSection(Section):
+    """Chunks on the host, with placement static."""
+
+    parameters: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Fraction of the parameters' chunks; needs all optimizer state on the host."""
+    optimizer: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Fraction of the gradients, master weights and moments; the host updates these."""
+
+
 class MemorySection(Section):
     """Parameters, gradients and optimizer state in the host's memory, zero_stage 3."""
 
     manager: Manager
     """When a layer's parameters come to the device: `on_demand`, when it needs them; `deepspeed`, some layers ahead.
 
-    `angel_ptm`: as early as memory allows, by the lifetimes of all layers.
+    `angel_ptm`: as early as memory allows, by the lifetimes of all layers. `gemini`: chunks of parameters in the place
+    of layers, as in Colossal-AI, `parallel.data.prefetch` chunks ahead (default 0).
     """
     gathered: Bytes | None = None
-    """angel_ptm: device memory for gathered parameters; default as much as the three largest units take."""
+    """Device memory for gathered parameters; default as much as the three largest units take.
+
+    Of angel_ptm, and of gemini with placement auto.
+    """
+    chunk: Bytes | None = None
+    """gemini: size of a chunk of whole parameters; default the size that leaves least of the chunks empty."""
+    placement: Placement | None = None
+    """gemini: `static` (default), stated fractions on the host; `auto`, all on the host.
+
+    With `auto`, gathered chunks stay on the device until others need the room.
+    """
+    offload: ChunkOffloadSection | None = None
     tiers: TiersSection = TiersSection()
     cached: Bytes | None = None
     """angel_ptm: device memory for the state of the first layers, which then stays there; default none."""

@@ -23,7 +23,7 @@ from scenarios.workloads.training.long_run.reading import reliability_spec
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.workload import Workload
-from sim.memory.spec import MemorySpec
+from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
@@ -186,7 +186,18 @@ def _memory(section: MemorySection) -> MemorySpec:
         gathered_bytes=gathered,
         cached_bytes=round(section.cached or 0),
         optimizer_on_drives=section.tiers.nvme is not None,
+        chunks=_chunks(section),
     )
+
+
+def _chunks(section: MemorySection) -> ChunkSpec | None:
+    """Return the options of chunks, as far as they are stated; None where another manager states none."""
+    stated: dict[str, Any] = {} if section.placement is None else {"placement": section.placement}
+    if section.chunk is not None:
+        stated["chunk_bytes"] = round(section.chunk)
+    if section.offload is not None:
+        stated |= section.offload.model_dump()
+    return ChunkSpec(**stated) if stated or section.manager == "gemini" else None
 
 
 def _with_storage(cluster: ClusterSpec, checked: DenseScenario) -> ClusterSpec:

@@ -10,6 +10,8 @@ what stays on the device, and when the host begins to update:
 ``angel_ptm`` (Nie et al., VLDB 2023): units come as early as memory allows by their lifetimes, over forward and
     backward together. The first units stay on the device with their whole state, as far as there is room. The host
     updates a unit as soon as its gradient is complete.
+``gemini`` (Colossal-AI): units are chunks of one length. Their shards lie where the placement puts them; the host
+    updates its chunks once it has all gradients. See ``chunks.py``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +21,16 @@ from typing import Final
 from sim.memory.movement import BudgetError, Earliest, Movement, Window
 from sim.memory.spec import MemorySpec
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
-from sim.plan.words.buffer import BYTES_PER_ELEMENT, Buffer, Initial, Kind, Scope, Tier
+from sim.plan.words.buffer import Buffer, Initial, Kind, Scope, Tier
 from sim.plan.words.op import Compute, Copy, Op
 from sim.plan.words.program import Phase
 from sim.training.data.gathers import Shard, loaded
-from sim.training.data.host_streams import HOST, TO_HOST, add_wait_for_gradients
-from sim.training.data.optimizer import StepEndWriter, step_end_writer
-from sim.training.data.sharding import ShardedStepWriter, gathering_of, shares_table, whole_buckets
-from sim.training.data.units import Unit, layer_units
+from sim.training.data.homes import DEVICE, UPDATED_ON_HOST, Home
+from sim.training.data.host_streams import HOST, TO_DEVICE, TO_HOST, add_wait_for_gradients
+from sim.training.data.optimizer import step_end_writer
+from sim.training.data.sharding import ShardedStepWriter, whole_buckets
+from sim.training.data.tier_layout import gathered_bytes, layout_of
+from sim.training.data.units import Unit
 from sim.training.errors import SpecError
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining
@@ -47,47 +51,33 @@ def write_tiered_step(
     ``groups``: the rank's parameters by stage of the model. Returns the names of the tasks before and after forwards
     and backwards, in call order. Raises SpecError where gathered parameters do not fit.
     """
-    memory, apart = job.parallel.memory, shares_table(job)
+    memory = job.parallel.memory
     assert memory is not None
-    step_end = step_end_writer(job, tracer, place, rank)
-    parameters = [tracer.parameters[p.source] for group in groups.values() for p in group]
-    units = layer_units(parameters, joins_ends=job.model.tied_embeddings and not apart, apart=apart, tied=False)
-    cached = _cached(step_end, units, memory.cached_bytes)
-    alone = [u for u in units if u.name in cached and not step_end.is_shared(u.parameters)]
-    units = [unit for unit in units if unit not in alone]
-    whole = whole_buckets({i: unit.parameters for i, unit in enumerate(alone)}, len(units), 0)
-    writer = TieredStepWriter(job, tracer, step_end, units, gathering_of(job), whole, memory=memory, cached=cached)
     try:
-        return writer.write()
+        layout = layout_of(job, tracer, step_end_writer(job, tracer, place, rank), groups)
+        step_end, homes = layout.step_end, layout.homes
+        alone = [u for u in layout.units if homes[u.name] is DEVICE and not step_end.is_shared(u.parameters)]
+        units = [unit for unit in layout.units if unit not in alone]
+        whole = whole_buckets({i: unit.parameters for i, unit in enumerate(alone)}, len(units), 0)
+        return TieredStepWriter(
+            job, tracer, step_end, units, layout.gathering, whole, memory=memory, homes=homes
+        ).write()
     except BudgetError as error:
         rule = f"{error.unit} and what is used beside it take {error.needed_bytes:,} bytes, of {error.budget_bytes:,}"
         remedy = f"write {-(-error.needed_bytes // 1_000_000)} MB or more"
         raise SpecError("memory.gathered", rule, remedy) from error
 
 
-def _cached(step_end: StepEndWriter, units: Sequence[Unit], cached_bytes: int) -> frozenset[str]:
-    """Return the units, in the order of need, whose shards of all state together fit in a number of bytes."""
-    types, left, names = step_end.precision, cached_bytes, []
-    state = (types.parameter, *([types.master] if types.mixed else []), *[types.master] * len(step_end.moments))
-    for unit in units:
-        dtypes = (*state, unit.parameters[0].gradient.dtype)
-        left -= step_end.piece_size(unit.parameters) * sum(BYTES_PER_ELEMENT[dtype] for dtype in dtypes)
-        if left < 0:
-            break
-        names.append(unit.name)
-    return frozenset(names)
-
-
 @dataclass(slots=True, kw_only=True)
 class TieredStepWriter(ShardedStepWriter):
     """Writes the step of one program.
 
-    ``cached``: units whose shards stay on the device. ``staged``: by unit, in the order of updates, the buffers of its
-    state in the host's memory.
+    ``homes``: of the shards of each unit. ``staged``: by unit, in the order of updates, the buffers of its state in
+    the host's memory.
     """
 
     memory: MemorySpec
-    cached: frozenset[str]
+    homes: Mapping[str, Home]
     staged: list[tuple[str, ...]] = field(init=False, default_factory=list)
 
     # --- when units come -------------------------------------------------------------------------------------------
@@ -98,8 +88,9 @@ class TieredStepWriter(ShardedStepWriter):
             return Window(0)
         if self.memory.manager == "deepspeed":
             return Window(self.job.parallel.sharding.units_ahead)
-        largest = sorted(unit.num_bytes for unit in self.units)[-3:]
-        return Earliest(self.memory.gathered_bytes or sum(largest))
+        if self.memory.manager == "gemini":
+            return Window(self.job.parallel.sharding.prefetch or 0)
+        return Earliest(gathered_bytes(self.memory, self.units))
 
     @property
     def _joins_passes(self) -> bool:
@@ -112,32 +103,41 @@ class TieredStepWriter(ShardedStepWriter):
     def _shards(self) -> dict[str, Shard]:
         found = {}
         for unit in self.units:
-            hops = self._hops(unit) if self._is_shared(unit) else ()
-            found[unit.name] = Shard(self.parameter_shards[unit.name].name, hops, unit.name not in self.cached)
+            hops, on_host = self._hops(unit) if self._is_shared(unit) else (), self._home(unit).parameters is Tier.HOST
+            found[unit.name] = Shard(self.parameter_shards[unit.name].name, hops, on_host)
         return found
 
     def _is_shared(self, unit: Unit) -> bool:
         return self.step_end.is_shared(unit.parameters)
 
-    def _tier(self, unit: Unit) -> Tier:
-        return Tier.DEVICE if unit.name in self.cached else Tier.HOST
+    def _home(self, unit: Unit) -> Home:
+        return self.homes[unit.name]
+
+    def _is_updated_on_host(self, unit: Unit) -> bool:
+        return self._home(unit).optimizer is Tier.HOST
+
+    @property
+    def _host_gradients(self) -> list[str]:
+        """Return the sums of gradients in the host's memory."""
+        return [self.gradient_shards[unit.name].name for unit in self.units if self._is_updated_on_host(unit)]
 
     @property
     def _updates_at_once(self) -> bool:
         """Return whether a unit is updated as soon as its gradient is complete, beside the sums of others."""
         return self.memory.manager == "angel_ptm"
 
-    def _state(self, unit: Unit, label: str, dtype: str, kind: Kind, method: str) -> Tensor:
-        """Return a new persistent buffer for this rank's piece of a unit, in the unit's tier."""
+    def _state(self, unit: Unit, label: str, dtype: str, kind: Kind, method: str, tier: Tier) -> Tensor:
+        """Return a new persistent buffer for this rank's piece of a unit, which starts as ``method`` says."""
         initial = Initial(method, of=unit.values, axes=self.step_end.shard_axes(unit.parameters))
-        where = Scope.PERSISTENT, initial, self._tier(unit)
+        where = Scope.PERSISTENT, initial, tier
         return self.step_end.flat(f"{label}.{unit.name}", unit.parameters, dtype, kind, *where)
 
     def _gradient_shard(self, unit: Unit) -> Tensor:
-        return self._state(unit, "gradient_shard", self.tracer.gradient_dtype, Kind.GRADIENT, "zeros")
+        kept = self.tracer.gradient_dtype, Kind.GRADIENT, "zeros", self._home(unit).optimizer
+        return self._state(unit, "gradient_shard", *kept)
 
     def _parameter_shard(self, unit: Unit, label: str, dtype: str) -> Tensor:
-        return self._state(unit, f"shard{label}", dtype, Kind.PARAMETER, "shard")
+        return self._state(unit, f"shard{label}", dtype, Kind.PARAMETER, "shard", self._home(unit).parameters)
 
     def _add_between(self, label: str, scope: Scope) -> None:
         """Add the buffers of shards that have come from the host."""
@@ -151,7 +151,7 @@ class TieredStepWriter(ShardedStepWriter):
 
     def _write_begin(self) -> str:
         name = ShardedStepWriter._write_begin(self)
-        hosted = {self.gradient_shards[unit.name].name for unit in self.units if unit.name not in self.cached}
+        hosted = set(self._host_gradients)
         ops: list[Op] = []
         for op in self.tracer.tasks[name].ops:
             here, there = [n for n in op.writes if n not in hosted], [n for n in op.writes if n in hosted]
@@ -162,7 +162,7 @@ class TieredStepWriter(ShardedStepWriter):
 
     def _microbatch_reduction(self, unit: Unit, piece: Tensor) -> list[Op]:
         """Return the ops that sum a micro-batch's gradients over the ranks and add this rank's piece to its total."""
-        if unit.name in self.cached:
+        if not self._is_updated_on_host(unit):
             return ShardedStepWriter._microbatch_reduction(self, unit, piece)
         summed, here, total = list(self._to_shard(unit, piece)), piece.name, self.gradient_shards[unit.name].name
         if not self._is_shared(unit):
@@ -179,8 +179,7 @@ class TieredStepWriter(ShardedStepWriter):
 
     def _write_update(self) -> list[str]:
         """Write the updates: at once, in the order of backward, or once the host has all gradients and their norm."""
-        hosted = [self.gradient_shards[unit.name].name for unit in self.units if unit.name not in self.cached]
-        names = []
+        hosted, names = self._host_gradients, []
         if hosted and not self._updates_at_once:
             names.append(add_wait_for_gradients(self.tracer, hosted))
         order = list(reversed(self.units)) if self._updates_at_once else self.units
@@ -191,9 +190,9 @@ class TieredStepWriter(ShardedStepWriter):
         return names
 
     def _update_unit(self, t: TaskTracer, unit: Unit, gradient: Tensor) -> None:
-        types, shard = self.job.training.types, self.parameter_shards[unit.name]
-        on_host = unit.name not in self.cached
-        tier = Tier.NVME if on_host and self.memory.optimizer_on_drives else self._tier(unit)
+        types, shard, home = self.job.training.types, self._updated(unit), self._home(unit)
+        on_host = home.optimizer is Tier.HOST
+        tier = Tier.NVME if on_host and self.memory.optimizer_on_drives else home.optimizer
         state = [self._optimizer_state(unit, label, tier) for label in self.step_end.moments]
         if types.mixed:
             state.insert(0, self._optimizer_state(unit, "master", tier))
@@ -203,6 +202,15 @@ class TieredStepWriter(ShardedStepWriter):
             t.ops[-1] = replace(t.ops[-1], stream=HOST_UPDATE if self._updates_at_once else HOST)
         if here is not state:
             t.emit(Copy(f"write.{unit.name}", _names(here), _names(state), WRITE))
+        if on_host and home.parameters is Tier.DEVICE:
+            t.emit(Copy(f"load.{unit.name}", (shard.name,), (self.parameter_shards[unit.name].name,), TO_DEVICE))
+
+    def _updated(self, unit: Unit) -> Tensor:
+        """Return the shard of parameters that the optimizer writes: beside its state, or the unit's own."""
+        if self._home(unit) is not UPDATED_ON_HOST:
+            return self.parameter_shards[unit.name]
+        kept = self.tracer.parameter_dtype, Kind.PARAMETER, "shard", Tier.HOST
+        return self._state(unit, "shard.updated", *kept)
 
     def _optimizer_state(self, unit: Unit, label: str, tier: Tier) -> Tensor:
         """Return a new persistent buffer for this rank's piece of a unit's master weights or of a moment."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from sim.memory.spec import MemorySpec
+from sim.memory.spec import ChunkSpec, Manager, MemorySpec
 from sim.training.errors import SpecError
 from sim.training.spec.parallelism.parallel import ParallelSpec
 
@@ -27,15 +27,37 @@ def _check_memory(parallel: ParallelSpec, memory: MemorySpec) -> None:
     if parallel.zero_stage != 3:
         rule = f"it moves sharded parameters (zero_stage 3), and zero_stage is {parallel.zero_stage}"
         raise SpecError("memory.manager", rule, "leave memory out, or write parallel.data.zero_stage: 3")
-    options = {
-        "memory.gathered": (memory.gathered_bytes, "angel_ptm"),
-        "memory.cached": (memory.cached_bytes or None, "angel_ptm"),
-        "parallel.data.prefetch": (parallel.sharding.prefetch, "deepspeed"),
+    chunks = memory.chunks or ChunkSpec()
+    options: dict[str, tuple[object, tuple[Manager, ...]]] = {
+        "memory.gathered": (memory.gathered_bytes, ("angel_ptm", "gemini")),
+        "memory.cached": (memory.cached_bytes or None, ("angel_ptm",)),
+        "memory.chunk": (chunks.chunk_bytes, ("gemini",)),
+        "memory.placement": (None if chunks.placement == "static" else chunks.placement, ("gemini",)),
+        "memory.offload": (chunks.parameters or chunks.optimizer or None, ("gemini",)),
+        "parallel.data.prefetch": (parallel.sharding.prefetch, ("deepspeed", "gemini")),
     }
-    for key, (value, manager) in options.items():
-        if value is not None and memory.manager != manager:
-            rule = f"it is an option of memory.manager {manager}, and manager is {memory.manager}"
-            raise SpecError(key, rule, f"leave it out, or write manager: {manager}")
+    for key, (value, managers) in options.items():
+        if value is not None and memory.manager not in managers:
+            rule = f"it is an option of memory.manager {' and '.join(managers)}, and manager is {memory.manager}"
+            raise SpecError(key, rule, f"leave it out, or write manager: {' or '.join(managers)}")
+    if memory.manager == "gemini":
+        _check_chunks(memory, chunks)
+
+
+def _check_chunks(memory: MemorySpec, chunks: ChunkSpec) -> None:
+    """Raise SpecError for options that do not go with the placement of chunks."""
+    if chunks.placement == "auto" and (chunks.parameters or chunks.optimizer):
+        rule = "with placement auto all chunks lie on the host, and fractions are options of placement static"
+        raise SpecError("memory.offload", rule, "leave it out, or write placement: static")
+    if chunks.placement == "static" and memory.gathered_bytes is not None:
+        rule = "with placement static chunks leave the device when they are no longer used"
+        raise SpecError("memory.gathered", rule, "leave it out, or write placement: auto")
+    if chunks.parameters and chunks.optimizer < 1:
+        rule = f"parameters go to the host after all optimizer state, and of that {chunks.optimizer:g} is there"
+        raise SpecError("memory.offload.parameters", rule, "leave it out, or write optimizer: 1")
+    if memory.optimizer_on_drives and chunks.placement == "static" and not chunks.optimizer:
+        rule = "drives hold the optimizer state of chunks on the host, and no chunk lies there"
+        raise SpecError("memory.tiers.nvme", rule, "leave it out, or write offload: {optimizer: 1}")
 
 
 def _check_stage(parallel: ParallelSpec) -> None:
