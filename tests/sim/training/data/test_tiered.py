@@ -13,7 +13,7 @@ from sim.engine.folding.folding import no_fold
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
-from sim.memory.spec import MemorySpec
+from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.plan.checking.check import check
 from sim.plan.errors import CheckError
 from sim.plan.facts.description import payload_bytes
@@ -109,6 +109,29 @@ def test_units_that_stay_are_updated_on_the_device_and_not_copied() -> None:
     assert 0 < sum(copied_bytes(half).values()) < sum(copied_bytes(tiered("angel_ptm", dp=2)).values())
 
 
+def test_chunks_are_copied_as_their_placement_says() -> None:
+    """Without optimizer state on the host nothing is; with it gradients go down and new parameters up, once a step.
+
+    With all on the host, room for more gathered chunks means fewer copies.
+    """
+
+    def copied(chunks: ChunkSpec, gathered_bytes: int | None = None) -> Counter[tuple[Tier, Tier]]:
+        memory = MemorySpec(manager="gemini", chunks=chunks, gathered_bytes=gathered_bytes)
+        plan = dense_plan(model=MODEL, zero_stage=3, precision="bf16", memory=memory, dp=4)
+        check(plan)
+        return copied_bytes(plan)
+
+    size, all_bytes = 2_000_000, 2 * dense_job(model=MODEL).model.num_parameters
+    assert not copied(ChunkSpec(chunk_bytes=size))
+    found = copied(ChunkSpec(chunk_bytes=size, optimizer=1.0))
+    assert found[Tier.HOST, Tier.DEVICE] >= all_bytes / 4
+    assert found[Tier.HOST, Tier.DEVICE] % (size // 4) == 0  # whole pieces, empty ends too
+    assert found[Tier.DEVICE, Tier.HOST] == 2 * found[Tier.HOST, Tier.DEVICE]
+    auto = ChunkSpec(chunk_bytes=size, placement="auto")
+    loads = [copied(auto, room * size)[Tier.HOST, Tier.DEVICE] for room in (2, 4, 100)]
+    assert loads[0] > loads[1] > loads[2] == found[Tier.HOST, Tier.DEVICE]
+
+
 def test_folded_ranks_share_hosts_and_drives_as_all_of_them_do() -> None:
     """One simulated rank that stands for all takes as long as all of them simulated."""
     plan = tiered("angel_ptm", drives=True, dp=4, m=2)
@@ -124,6 +147,13 @@ def test_folded_ranks_share_hosts_and_drives_as_all_of_them_do() -> None:
         (MemorySpec(manager="deepspeed", cached_bytes=1), {}, "memory.cached"),
         (MemorySpec(manager="on_demand", gathered_bytes=1), {}, "memory.gathered"),
         (MemorySpec(manager="angel_ptm"), {"sharding": ShardingSpec(prefetch=2)}, "parallel.data.prefetch"),
+        (MemorySpec(manager="deepspeed", chunks=ChunkSpec(chunk_bytes=1)), {}, "memory.chunk"),
+        (MemorySpec(manager="on_demand", chunks=ChunkSpec(placement="auto")), {}, "memory.placement"),
+        (MemorySpec(manager="angel_ptm", chunks=ChunkSpec(optimizer=1.0)), {}, "memory.offload"),
+        (MemorySpec(manager="gemini", chunks=ChunkSpec(placement="auto", optimizer=1.0)), {}, "memory.offload"),
+        (MemorySpec(manager="gemini", chunks=ChunkSpec(), gathered_bytes=1), {}, "memory.gathered"),
+        (MemorySpec(manager="gemini", chunks=ChunkSpec(parameters=0.5)), {}, "memory.offload.parameters"),
+        (MemorySpec(manager="gemini", chunks=ChunkSpec(), optimizer_on_drives=True), {}, "memory.tiers.nvme"),
         (
             MemorySpec(manager="angel_ptm"),
             {"pp": 2, "model": MODEL | {"tied_embeddings": True}},
