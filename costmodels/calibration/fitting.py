@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,10 @@ from costmodels.errors import CostModelError
 
 _OUTLIER: Final = 0.3
 """Scale of the soft-l1 loss of logarithms: noise of a shared machine has a long tail, so large residuals weigh less."""
+
+
+_STALL: Final = 10.0
+"""How many times longer than expected a call may be and still weigh by its length."""
 
 
 class CalibrationError(CostModelError):
@@ -78,6 +83,8 @@ def fit(
     Minimises the sum of soft-l1 losses of log(predicted/measured) over the logarithms of the parameters, within their
     limits (trust region reflective).
     ``by_length``: a sample's weight is the root of its seconds, between equal weights and weights by share of a step.
+        Seconds count up to ten times what the start of the search predicts: a call during which the machine stood still
+        weighs no more than its work.
     ``weights``: factors of the samples' residuals.
 
     Raises CalibrationError for fewer samples than parameters, and for seconds that are not positive.
@@ -92,14 +99,19 @@ def fit(
     start = np.log([min(max(p.start, p.least), p.most) for p in parameters])
     inside = 1e-3 * (high - low)
     scales = np.ones_like(logs) if weights is None else np.asarray(weights, dtype=float)
-    if by_length:
-        scales = scales * np.exp(0.25 * (logs - logs.max()))
+
+    def predicted_logs(x: NDArray[np.float64]) -> NDArray[np.float64]:
+        seconds = np.asarray(predict(_named(parameters, x)), dtype=float)
+        found: NDArray[np.float64] = np.log(np.maximum(seconds, 1e-15))
+        return found
 
     def residuals(x: NDArray[np.float64]) -> NDArray[np.float64]:
-        predicted = predict(_named(parameters, x))
-        distances = np.log(np.maximum(np.asarray(predicted, dtype=float), 1e-15)) - logs
-        weighted: NDArray[np.float64] = scales * distances
+        weighted: NDArray[np.float64] = scales * (predicted_logs(x) - logs)
         return weighted
+
+    if by_length:
+        lengths = np.minimum(logs, predicted_logs(start) + log(_STALL))
+        scales = scales * np.exp(0.25 * (lengths - lengths.max()))
 
     found = least_squares(
         residuals, np.clip(start, low + inside, high - inside), bounds=(low, high), loss="soft_l1", f_scale=outlier,

@@ -268,6 +268,17 @@ def test_one_wild_measurement_moves_little() -> None:
     assert found.standard_error == pytest.approx(0.0, abs=0.3)
 
 
+def test_a_call_during_which_the_machine_stood_still_weighs_by_its_work() -> None:
+    """Among six calls of a kernel, one a thousand times too long does not become the law of all."""
+    sizes = [1.0, 1.2, 1.5, 1.9, 2.4, 3.0]
+    times = [70e-6 * size for size in sizes]
+    times[3] *= 1000
+    parameters = [Parameter("slowdown", 1.0, 0.02, 50.0), Parameter("fixed", 60e-6, 1e-8, 0.1)]
+    found = fit(parameters, lambda p: [p["fixed"] + p["slowdown"] * 50e-6 * x for x in sizes], times, by_length=True)
+    predicted = [found["fixed"].value + found["slowdown"].value * 50e-6 * size for size in sizes]
+    assert [predicted[i] for i in (0, 1, 2, 4, 5)] == pytest.approx([times[i] for i in (0, 1, 2, 4, 5)], rel=0.5)
+
+
 @pytest.mark.parametrize(
     ("seconds", "problem"), [([1.0], "1 measurements cannot settle 2 parameters (a, b)"), ([1.0, 0.0], "more than 0 s")]
 )
