@@ -8,6 +8,7 @@ as 1/g. Ranks that share sequences count as replicas, and share their shards
 """
 
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -136,7 +137,7 @@ def test_bytes_held_are_those_of_the_papers(job: DenseTraining) -> None:
     g, stage = parallel.sharding.shard_degree or parallel.data_degree, parallel.zero_stage
     g *= parallel.context_degree
     expected = total * sum(
-        size / (g if stage >= since else 1) for size, since in ((optimizer, 1), (gradient, 2), (parameter, 3))
+        Fraction(size, g if stage >= since else 1) for size, since in ((optimizer, 1), (gradient, 2), (parameter, 3))
     )
     num_flat = sum(name.startswith(("shard.", "gradient_shard.")) for name in program.buffers)
     num_flat += sum(buffer.kind is Kind.OPTIMIZER for buffer in program.buffers.values()) if total % g else 0
