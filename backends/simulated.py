@@ -1,9 +1,10 @@
 """The simulated backend: cost models say how long each operation takes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Protocol, Self
 
 from backends.protocol import Backend
 from sim.engine.findings.timeline import timeline
@@ -21,8 +22,12 @@ from sim.plan.session.residents import Residents
 from sim.plan.words.program import Plan
 from traces.timeline import Timeline
 
-Notice = Callable[[Plan, Folding], None]
-"""Called with a plan and its classes of ranks."""
+
+class Notice(Protocol):
+    """What is called before a plan is run."""
+
+    def __call__(self, plan: Plan, folding: Folding, *, whole: bool) -> None:
+        """Take a plan, its classes of ranks, and whether it is known that it does not repeat itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class SimulatedBackend(Backend):
     """Simulates plans with given prices. ``detail``: rows per op or per task; None: by the plan's size.
 
     ``observations``: the source of observed values in its sessions. ``notice``: called before a plan is run, once it
-    is known which ranks are alike.
+    is known which ranks are alike, and again where a plan that might have repeated itself does not.
     """
 
     pricing: Pricing
@@ -109,13 +114,14 @@ class SimulatedSession:
 
     def _simulated(self, plan: Plan) -> SimulatedRun:
         pricing = self._pricing if not plan.ranks else _placed(self._pricing, plan.ranks)
-        return simulate(plan, pricing, fold=self._folded, repeat=self._fold)
+        on_whole = None if self._notice is None else partial(self._notice, whole=True)
+        return simulate(plan, pricing, fold=self._folded, repeat=self._fold, on_whole=on_whole)
 
     def _folded(self, plan: Plan, pricing: Pricing) -> Folding:
         """Return which ranks are alike, and tell who wants to know."""
         found = fold(plan, pricing) if self._fold else no_fold(plan, pricing)
         if self._notice is not None:
-            self._notice(plan, found)
+            self._notice(plan, found, whole=False)
         return found
 
     def close(self) -> None:

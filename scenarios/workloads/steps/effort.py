@@ -7,6 +7,7 @@ from scenarios.workloads.effort import Effort
 from scenarios.workloads.steps.cost import REPEATING, num_nodes, num_task_ops
 from sim.engine.folding.folding import Folding
 from sim.engine.running.shorter import Shorter
+from sim.engine.running.simulate import NUMBERS_OF_STEPS
 from sim.plan.words.program import Plan, Program
 
 _OP_S: Final = 10e-6
@@ -18,11 +19,17 @@ _TRIED: Final = 5
 """As many shorter forms of a step are simulated where it may repeat itself in a way that has to be found."""
 
 
-def effort_of(plan: Plan, folding: Folding, schedule: str) -> Effort:
-    """Return what simulating a plan takes. Read off simulations of 20,000 to 300,000 nodes of the graph."""
+def effort_of(plan: Plan, folding: Folding, schedule: str, *, whole: bool = False) -> Effort:
+    """Return what simulating a plan takes. Read off simulations of 20,000 to 300,000 nodes of the graph.
+
+    ``whole``: it is known that the step does not repeat itself.
+    """
     programs = [plan.program_of(rank) for rank in folding.multiplicity]
-    forms = [[form[id(program)] for program in programs] for form in _forms(plan, schedule)]
-    nodes = [sum(map(num_nodes, form)) for form in forms]
+    itself = {id(program): program for program in plan.programs}
+    possible = [itself] if whole else _forms(plan, schedule) or [itself]
+    forms = [[form[id(program)] for program in programs] for form in possible]
+    in_a_row = 1 if plan.barrier else NUMBERS_OF_STEPS[0]
+    nodes = [in_a_row * sum(map(num_nodes, form)) for form in forms]
     return Effort(
         num_ranks=plan.mesh.size,
         num_simulated=len(programs),
@@ -35,12 +42,11 @@ def effort_of(plan: Plan, folding: Folding, schedule: str) -> Effort:
 def _forms(plan: Plan, schedule: str) -> Sequence[Mapping[int, Program]]:
     """Return the forms of a step that are simulated one after the other, each by identity of the plan's own programs.
 
-    They are the step itself where it does not repeat itself. How many it takes to see that it does is a guess.
+    There are none where it cannot repeat itself. How many it takes to see that it does is a guess.
     """
     shorter = Shorter(plan)
     left_out = shorter.times[: 1 if schedule in REPEATING else _TRIED]
-    forms = [form.programs for times in left_out if (form := shorter.without(times)) is not None]
-    return forms or [{id(program): program for program in plan.programs}]
+    return [form.programs for times in left_out if (form := shorter.without(times)) is not None]
 
 
 def _num_ops(program: Program) -> int:

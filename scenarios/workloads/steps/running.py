@@ -128,9 +128,9 @@ def run_plan(
     Raises ScenarioError if an algorithm cannot serve a group.
     """
 
-    def notice(plan: Plan, folding: Folding) -> None:
+    def notice(plan: Plan, folding: Folding, *, whole: bool) -> None:
         if announce is not None:
-            announce(effort_of(plan, folding, scenario.pipeline.schedule))
+            announce(effort_of(plan, folding, scenario.pipeline.schedule, whole=whole))
 
     pricing = pricing or scenario.pricing()
     with locating_algorithms(scenario.document, scenario.algorithms):

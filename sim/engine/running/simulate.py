@@ -33,11 +33,19 @@ MOST_STRUCTURES: Final = 3
 """How many structures of a plan a simulation holds: prices seldom alternate between more."""
 
 Fold = Callable[[Plan, Pricing], Folding]
+OnWhole = Callable[[Plan, Folding], None]
+"""Called with a plan and its classes of ranks before all its calls are run, as no period was found in shorter forms."""
 Structures = dict[tuple[int, int], Structure]
 
 
 def simulate(
-    plan: Plan, pricing: Pricing, *, fold: Fold = fold, coalesce: bool = True, repeat: bool = True
+    plan: Plan,
+    pricing: Pricing,
+    *,
+    fold: Fold = fold,
+    coalesce: bool = True,
+    repeat: bool = True,
+    on_whole: OnWhole | None = None,
 ) -> SimulatedRun:
     """Return the run of one step of ``plan``.
 
@@ -45,7 +53,7 @@ def simulate(
     the steady period. ``repeat``: a period of many micro-batches is simulated once. Raises CheckError where sends and
     receives do not match, DeadlockError where the run gets stuck.
     """
-    return Simulation(plan, fold, coalesce, repeat).run(pricing)
+    return Simulation(plan, fold, coalesce, repeat, on_whole).run(pricing)
 
 
 @dataclass(frozen=True)
@@ -85,6 +93,7 @@ class Simulation:
     fold: Fold = fold
     coalesce: bool = True
     repeat: bool = True
+    on_whole: OnWhole | None = None
     _known: list[_Known] = field(default_factory=list)
     _shapes: dict[int, Mapping[str, TaskShape]] = field(default_factory=dict)
 
@@ -94,7 +103,11 @@ class Simulation:
             began_s = perf_counter()
             now = self._priced(pricing)
             structures = self._structures(now)
-            run = self._repeated_run(now, structures) or self._whole_run(now, structures)
+            run = self._repeated_run(now, structures)
+            if run is None:
+                if self.on_whole is not None and self.repeat and self._shorter.times:
+                    self.on_whole(self.plan, now.folding)
+                run = self._whole_run(now, structures)
             run.wall_time_s = perf_counter() - began_s
         return run
 

@@ -16,12 +16,17 @@ from sim.engine.findings.timeline import timeline
 TINY = Path(__file__).parents[3] / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
 
 
-def announced(*overrides: str, fold: bool = True) -> tuple[Effort, int]:
+def efforts_of(*overrides: str, fold: bool = True) -> tuple[list[Effort], int]:
     """Return what was announced of a step, and how many ops its simulated ranks ran."""
     efforts = list[Effort]()
     found = simulate(step_of(load_scenario(TINY, overrides)), fold=fold, announce=efforts.append)
-    [said] = efforts
-    return said, len(timeline(found.run, "op"))
+    return efforts, len(timeline(found.run, "op"))
+
+
+def announced(*overrides: str, fold: bool = True) -> tuple[Effort, int]:
+    """Return what was announced last of a step, and how many ops its simulated ranks ran."""
+    efforts, num_ops = efforts_of(*overrides, fold=fold)
+    return efforts[-1], num_ops
 
 
 @pytest.mark.parametrize(("overrides", "fold", "simulated"), [
@@ -49,6 +54,16 @@ def test_repetitions_take_no_time(schedule: str) -> None:
     change = f"parallel.pipeline.schedule={schedule}"
     said = [announced(f"training.global_batch_size={number}", change)[0] for number in (512, 1024)]
     assert (said[0].time_s, said[0].memory_bytes) == (said[1].time_s, said[1].memory_bytes)
+
+
+def test_a_step_that_turns_out_not_to_repeat_itself_is_announced_anew() -> None:
+    """Replicas of which one is slow drift apart, so all is simulated, which is known after the shorter forms."""
+    many = ("training.global_batch_size=512", "parallel.tensor.degree=1", "parallel.data.degree=2")
+    even, _ = efforts_of(*many)
+    uneven, _ = efforts_of(*many, "cluster.stragglers=[{device: 1, slowdown: 1.3}]")
+    assert [len(even), len(uneven)] == [1, 2]
+    assert uneven[1].time_s > 2 * uneven[0].time_s
+    assert uneven[1].num_ops > 2 * uneven[0].num_ops
 
 
 def test_only_long_simulations_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
