@@ -9,6 +9,7 @@ import pytest
 
 REGISTRIES = {
     "scenarios/cli.py", "backends/registry.py", "scenarios/results/registry.py",
+    "scenarios/workloads/steps/executing/registry.py",
     "scenarios/workloads/registry.py",
     "scenarios/workloads/training/forced_routing.py",
     "scenarios/report/rendering/notebook.py",

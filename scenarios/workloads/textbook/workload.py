@@ -10,9 +10,9 @@ from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.steps.step_row import StepRow
 from scenarios.summaries.sweep import SweepSummary
 from scenarios.workloads.effort import Announce
-from scenarios.workloads.executing import ExecutionOptions
+from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.steps.advising.advise import advise
-from scenarios.workloads.steps.executing import execution
+from scenarios.workloads.steps.executing.registry import load_execution
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
@@ -61,9 +61,9 @@ class TextbookSchedule(Workload[TextbookScenario]):
         """Return the simulated schedule."""
         return simulate(scenario, detail=detail, fold=fold, announce=announce)
 
-    def execute(self, scenario: TextbookScenario, options: ExecutionOptions) -> execution.ExecutedStep | None:
+    def execute(self, scenario: TextbookScenario, options: ExecutionOptions) -> Executed | None:
         """Return the executed plan."""
-        return execution.run(scenario, options)
+        return load_execution()(scenario, options)
 
     def has_lanes(self, scenario: TextbookScenario) -> bool:
         """Return whether there is a pipeline."""

@@ -9,9 +9,9 @@ from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.steps.step_row import StepRow
 from scenarios.summaries.sweep import SweepSummary
 from scenarios.workloads.effort import Announce
-from scenarios.workloads.executing import ExecutionOptions
+from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.steps.advising.advise import advise
-from scenarios.workloads.steps.executing import execution
+from scenarios.workloads.steps.executing.registry import load_execution
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
@@ -54,9 +54,9 @@ class TrainingStep(Workload[TrainingScenario]):
         """Return whether the step fits into memory."""
         return not isinstance(row, StepRow) or row.fits_memory is not False
 
-    def execute(self, scenario: TrainingScenario, options: ExecutionOptions) -> execution.ExecutedStep | None:
+    def execute(self, scenario: TrainingScenario, options: ExecutionOptions) -> Executed | None:
         """Return the executed plan."""
-        return execution.run(scenario, options)
+        return load_execution()(scenario, options)
 
     def has_lanes(self, scenario: TrainingScenario) -> bool:
         """Return whether there is a pipeline."""

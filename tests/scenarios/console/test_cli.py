@@ -122,7 +122,7 @@ def test_help_imports_nothing_heavy_and_is_quick() -> None:
 
 
 def test_simulating_imports_no_optimiser_no_tensors_and_no_other_kind() -> None:
-    """A simulated step needs neither scipy nor torch nor other kinds of work: importing takes longer than the step."""
+    """A simulated step needs no scipy, torch, Parquet, templates or other kinds of work: importing takes longer."""
     code = (
         "import sys\n"
         "from scenarios.workloads.loading import load_scenario\n"
@@ -135,7 +135,7 @@ def test_simulating_imports_no_optimiser_no_tensors_and_no_other_kind() -> None:
     loaded = {name.split(".")[0] for name in modules}
     assert "simpy" in loaded
     assert {kind.name for kind in KINDS if kind.module in modules} == {"training"}
-    assert not loaded & {"torch", "pandas", "matplotlib", "scipy"}
+    assert not loaded & {"torch", "pandas", "matplotlib", "scipy", "pyarrow", "jinja2", "plotly"}
 
 
 def test_help_names_every_command_and_every_option_of_the_main_one(capsys) -> None:
