@@ -15,7 +15,7 @@ from sim.plan.functions.tracing import Parameter
 from sim.plan.words.buffer import BYTES_PER_ELEMENT
 from sim.plan.words.op import Op
 from sim.training.data.buckets import is_shared_out
-from sim.training.data.homes import DEVICE, HOST, UPDATED_ON_HOST, Home
+from sim.training.data.homes import ON_DEVICE, ON_HOST, UPDATED_ON_HOST, Home
 from sim.training.data.optimizer import StepEndWriter
 from sim.training.data.units import Unit, make_unit
 from sim.training.errors import SpecError
@@ -64,12 +64,12 @@ def chunk_homes(chunks: ChunkSpec, step_end: StepEndWriter, units: Sequence[Unit
     Raises SpecError where a chunk that one rank alone holds is to lie on the device and to be updated on the host.
     """
     if chunks.placement == "auto":
-        return {unit.name: HOST for unit in units}
+        return {unit.name: ON_HOST for unit in units}
     total, before, homes = sum(unit.num_bytes for unit in units), 0, {}
     for unit in units:
         part = before / total
         before += unit.num_bytes
-        home = HOST if part < chunks.parameters else UPDATED_ON_HOST if part < chunks.optimizer else DEVICE
+        home = ON_HOST if part < chunks.parameters else UPDATED_ON_HOST if part < chunks.optimizer else ON_DEVICE
         if home is UPDATED_ON_HOST and not step_end.is_shared(unit.parameters):
             rule = "a rank without replicas holds whole chunks, which it does not gather into others"
             remedy = "write parameters: 1, or use parallel.data.offload: optimizer in the place of memory"

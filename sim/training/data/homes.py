@@ -14,6 +14,6 @@ class Home:
     optimizer: Tier
 
 
-DEVICE: Final = Home(Tier.DEVICE, Tier.DEVICE)
+ON_DEVICE: Final = Home(Tier.DEVICE, Tier.DEVICE)
 UPDATED_ON_HOST: Final = Home(Tier.DEVICE, Tier.HOST)
-HOST: Final = Home(Tier.HOST, Tier.HOST)
+ON_HOST: Final = Home(Tier.HOST, Tier.HOST)

@@ -8,7 +8,7 @@ from sim.plan.functions.tracing import Parameter, ProgramTracer
 from sim.plan.words.buffer import BYTES_PER_ELEMENT
 from sim.plan.words.program import Phase
 from sim.training.data.chunks import ChunkStepEndWriter, chunk_elements, chunk_homes, chunk_units, kept_chunks
-from sim.training.data.homes import DEVICE, HOST, Home
+from sim.training.data.homes import ON_DEVICE, ON_HOST, Home
 from sim.training.data.optimizer import StepEndWriter
 from sim.training.data.sharding import Gathering, gathering_of, shares_table
 from sim.training.data.units import Unit, layer_units, with_table_apart
@@ -40,7 +40,7 @@ def layout_of(
     parameters, apart = [p for group in fresh.values() for p in group], shares_table(job)
     units = layer_units(parameters, joins_ends=job.model.tied_embeddings and not apart, apart=apart, tied=False)
     cached = _cached(step_end, units, memory.cached_bytes)
-    homes = {unit.name: DEVICE if unit.name in cached else HOST for unit in units}
+    homes = {unit.name: ON_DEVICE if unit.name in cached else ON_HOST for unit in units}
     return TierLayout(step_end, units, homes, gathering_of(job))
 
 

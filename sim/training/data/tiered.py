@@ -25,7 +25,7 @@ from sim.plan.words.buffer import Buffer, Initial, Kind, Scope, Tier
 from sim.plan.words.op import Compute, Copy, Op
 from sim.plan.words.program import Phase
 from sim.training.data.gathers import Shard, loaded
-from sim.training.data.homes import DEVICE, UPDATED_ON_HOST, Home
+from sim.training.data.homes import ON_DEVICE, UPDATED_ON_HOST, Home
 from sim.training.data.host_streams import HOST, TO_DEVICE, TO_HOST, add_wait_for_gradients
 from sim.training.data.optimizer import step_end_writer
 from sim.training.data.sharding import ShardedStepWriter, whole_buckets
@@ -56,7 +56,7 @@ def write_tiered_step(
     try:
         layout = layout_of(job, tracer, step_end_writer(job, tracer, place, rank), groups)
         step_end, homes = layout.step_end, layout.homes
-        alone = [u for u in layout.units if homes[u.name] is DEVICE and not step_end.is_shared(u.parameters)]
+        alone = [u for u in layout.units if homes[u.name] is ON_DEVICE and not step_end.is_shared(u.parameters)]
         units = [unit for unit in layout.units if unit not in alone]
         whole = whole_buckets({i: unit.parameters for i, unit in enumerate(alone)}, len(units), 0)
         return TieredStepWriter(
