@@ -88,20 +88,20 @@ class MedusaDrafter:
     heads: MedusaHeads
     growth: Growth
     num_nodes: int
-    _logits: list[Floats] = field(default_factory=list)
+    _chances: list[Floats] = field(default_factory=list)
 
     def settle(self, step: Step) -> None:
         """Run all heads on the last state."""
         last = step.hidden[-1]
-        self._logits = [probabilities(numbers(logits), 1.0) for logits in self.heads(last, torch.empty(0))]
+        self._chances = [probabilities(numbers(logits), 1.0) for logits in self.heads(last, torch.empty(0))]
 
     def draft(self, root: int) -> DraftTree:
         """Return the tree that the rule of growth makes of the guesses."""
 
         def guess(depth: int, frontier: Sequence[Node]) -> Floats:
-            return np.broadcast_to(self._logits[depth], (len(frontier), len(self._logits[depth])))
+            return np.broadcast_to(self._chances[depth], (len(frontier), len(self._chances[depth])))
 
-        return grown_tree(root, self.growth, len(self._logits), self.num_nodes, guess)[0]
+        return grown_tree(root, self.growth, len(self._chances), self.num_nodes, guess)[0]
 
 
 @dataclass(slots=True)

@@ -84,11 +84,15 @@ def recorded_heads(
 def _tokens_per_step(
     model: Decoder, heads: Heads, rule: Growth, num_nodes: int, prompts: Sequence[tuple[int, ...]]
 ) -> float:
-    found = []
-    for prompt in prompts:
-        kind = MedusaDrafter if isinstance(heads, MedusaHeads) else CloverDrafter
-        found.append(generate(model, prompt, _ANSWER_TOKENS, kind(heads, rule, num_nodes)))  # type: ignore[arg-type]
+    found = [generate(model, prompt, _ANSWER_TOKENS, _drafter(heads, rule, num_nodes)) for prompt in prompts]
     return round(_mean(found), 3)
+
+
+def _drafter(heads: Heads, rule: Growth, num_nodes: int) -> Drafter:
+    """Return a drafter that knows no text yet."""
+    if isinstance(heads, MedusaHeads):
+        return MedusaDrafter(heads, rule, num_nodes)
+    return CloverDrafter(heads, rule, num_nodes)
 
 
 def recorded_chain(model: Decoder, draft: Decoder | None, prompts: Sequence[tuple[int, ...]]) -> dict[str, Any]:

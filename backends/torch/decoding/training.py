@@ -30,7 +30,7 @@ def trained(module: nn.Module, loss_of: Callable[[], Tensor], num_steps: int, le
         optimizer.param_groups[0]["lr"] = learning_rate * rate
         loss = loss_of()
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
         losses.append(loss.item())

@@ -73,7 +73,7 @@ def _sgd(weight: Tensor, dense: Tensor, places: Tensor, request: EmbeddingReques
     labels = np.random.default_rng([request.seed, batch]).integers(0, 2, request.batch_size)
     logits = torch.cat(_sums_by_table(looked_up, request), dim=1) @ dense_leaf
     target = torch.from_numpy(labels).to(logits.device, logits.dtype)
-    binary_cross_entropy_with_logits(logits, target).backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward(binary_cross_entropy_with_logits(logits, target))
     assert looked_up.grad is not None
     assert dense_leaf.grad is not None
     rows, inverse = torch.unique(places, return_inverse=True)
@@ -85,7 +85,7 @@ def _sgd(weight: Tensor, dense: Tensor, places: Tensor, request: EmbeddingReques
 def _sums_by_table(looked_up: Tensor, request: EmbeddingRequest) -> list[Tensor]:
     """Return [batch, dim] of each table: the sums of its rows of a sample."""
     sizes = [request.batch_size * table.num_lookups for table in request.tables]
-    parts: tuple[Tensor, ...] = looked_up.split(sizes)  # type: ignore[no-untyped-call]
+    parts = torch.split(looked_up, sizes)
     return [part.view(request.batch_size, -1, request.embedding_dim).sum(dim=1) for part in parts]
 
 
