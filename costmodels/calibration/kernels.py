@@ -237,7 +237,7 @@ def _fit_kernel(kernel: str, samples: Sequence[KernelSample], start: Fitted) -> 
 
 
 def _latency(start_s: float, samples: Sequence[KernelSample]) -> Parameter:
-    """Return the fixed time as a parameter; its limit is little above the shortest call."""
+    """Return the fixed time as a parameter; the search starts no higher than the shortest call."""
     shortest_s = min(s.seconds for s in samples)
     return Parameter("latency_s", min(start_s, shortest_s) or shortest_s, _LEAST_LATENCY_S, _MOST_LATENCY_S)
 

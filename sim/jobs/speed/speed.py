@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from sim.jobs.errors import JobsError
 from sim.jobs.speed.step_time import StepTime
@@ -150,17 +151,16 @@ class GoodputSpeed:
         """Return the largest number of GPUs: each has one sample."""
         return self.most_batch
 
-    def efficiency(self, batch: float) -> float:
-        """Return the progress of a sample relative to one of the batch with efficiency 1."""
-        return (self.noise_scale + self.batch_size) / (self.noise_scale + batch)
+    def efficiency(self, batch: ArrayLike) -> NDArray[np.float64]:
+        """Return the progress of a sample relative to one of the batch with efficiency 1; of each batch of an array."""
+        return np.asarray((self.noise_scale + self.batch_size) / (self.noise_scale + np.asarray(batch)))
 
     def chosen(self, num_nodes: int, num_gpus: int) -> Chosen:
         """Return the batch of most goodput, by trying all. One GPU accumulates batches above ``batch_size``."""
         local = np.arange(1, self.most_local_batch + 1)[:, None]
         accumulated = np.arange(MOST_ACCUMULATED + 1)[None, :]
         batch = num_gpus * local * (accumulated + 1)
-        useful = (self.noise_scale + self.batch_size) / (self.noise_scale + batch)
-        goodput = useful * batch / self.step.step_s(num_nodes, num_gpus, local, accumulated)
+        goodput = self.efficiency(batch) * batch / self.step.step_s(num_nodes, num_gpus, local, accumulated)
         allowed = (batch >= self.batch_size) & (batch <= self.most_batch)
         if num_gpus == 1:
             allowed &= (batch <= self.batch_size) | (accumulated > 0)

@@ -58,21 +58,26 @@ def most_held(record: Record) -> list[int]:
     return most
 
 
+def conserves(record: Record, mix: Mix) -> None:
+    """Assert that no job is lost, held GPU-seconds are progress, restarts or idle gangs, and no node is overfull."""
+    assert len(record.jobs) == len(mix.jobs)
+    held = sum((each.end_s - each.start_s) * count for each in record.allocations for _, count in each.placement)
+    parts = sum(job.useful_gpu_s + job.restart_gpu_s + job.idle_gpu_s for job in record.jobs)
+    assert held == pytest.approx(parts, rel=1e-9)
+    assert all(job.restart_gpu_s >= -1e-6 for job in record.jobs)
+    assert all(most <= has for most, has in zip(most_held(record), NODES, strict=True))
+
+
 @settings(max_examples=40, deadline=None)
 @given(mix=mixes(), policy=st.sampled_from(POLICIES))
 def test_gpu_seconds_are_conserved(mix: Mix, policy: Tiresias) -> None:
     """No job is lost; GPU-seconds held are those of progress, restarts and idle gangs; no node is overfull."""
     record = simulate_jobs(mix, policy)
-    assert len(record.jobs) == len(mix.jobs)
-    held = sum((each.end_s - each.start_s) * count for each in record.allocations for _, count in each.placement)
-    parts = sum(job.useful_gpu_s + job.restart_gpu_s + job.idle_gpu_s for job in record.jobs)
-    assert held == pytest.approx(parts, rel=1e-9)
+    conserves(record, mix)
     for job in record.jobs:
         assert job.useful_gpu_s == pytest.approx(job.job.num_gpus * job.job.duration_s, rel=1e-9)
         assert job.jct_s >= job.job.duration_s * (1.0 - 1e-9)
-        assert job.restart_gpu_s >= -1e-6
         assert (job.idle_gpu_s == 0.0) or (mix.round_s is not None)
-    assert all(most <= has for most, has in zip(most_held(record), NODES, strict=True))
     assert simulate_jobs(mix, policy) == record
 
 
@@ -97,15 +102,10 @@ def elastic_mixes(draw: st.DrawFn) -> Mix:
 def test_elastic_jobs_do_all_their_work(mix: Mix, policy: Policy) -> None:
     """GPU-seconds are conserved, no node is overfull, and each job's progress adds up to its samples."""
     record = simulate_jobs(mix, policy)
-    assert len(record.jobs) == len(mix.jobs)
-    held = sum((each.end_s - each.start_s) * count for each in record.allocations for _, count in each.placement)
-    parts = sum(job.useful_gpu_s + job.restart_gpu_s + job.idle_gpu_s for job in record.jobs)
-    assert held == pytest.approx(parts, rel=1e-9)
-    assert all(most <= has for most, has in zip(most_held(record), NODES, strict=True))
+    conserves(record, mix)
     for job in record.jobs:
         fastest = job.job.work / job.job.work_per_s(sum(NODES), 1)
         assert job.jct_s >= fastest * (1.0 - 1e-9)
-        assert job.restart_gpu_s >= -1e-6
         done, cost_s, ended_s = 0.0, mix.start_s, 0.0
         for place, gpus in enumerate(each for each in record.allocations if each.job_index == job.index):
             if place:
