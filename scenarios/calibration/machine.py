@@ -26,6 +26,7 @@ from costmodels.kernels import KERNELS
 from costmodels.profile import load_profile
 from scenarios.calibration.calibration import Calibration, calibrated, fit_sections
 from scenarios.summaries.measured.calibration import CountedRuns, MachineOrigin, MeasuredDrive, MeasuredMachine
+from scenarios.this_computer import physical_memory_bytes
 from sim.training.spec.job import Precision
 
 Device = Literal["cpu", "cuda"]
@@ -219,7 +220,7 @@ def machine(device: Device) -> MeasuredMachine:
     if cpuinfo.is_file():
         names = [line for line in cpuinfo.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
         model = names[0].split(":", 1)[1].strip() if names else model
-    memory_gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+    memory_gib = physical_memory_bytes() / 2**30
     return MeasuredMachine(device=device, processor=model, cores=num_cores(), memory=f"{memory_gib:.1f} GiB")
 
 

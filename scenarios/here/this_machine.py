@@ -34,7 +34,7 @@ COLUMNS: Final = tuple(column.name for column in fields(PlanRow))
 
 
 def run(
-    plans: PlanSet, *, budget_s: float, seed: int, measuring: Callable[[float], Any], memory_bytes: int
+    plans: PlanSet, *, budget_s: float, seed: int, measuring: Callable[[float], Any], memory_bytes: float
 ) -> tuple[HereSummary, Calibration]:
     """Return what was measured and predicted of every plan, and the calibration that it was predicted with.
 

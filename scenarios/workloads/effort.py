@@ -1,11 +1,11 @@
 """The cost of a simulation, said before it is paid."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from costmodels.units import format_bytes, format_time
+from scenarios.this_computer import physical_memory_bytes
 
 LONG_S: Final = 10.0
 """Simulations of a shorter prediction are not announced."""
@@ -34,7 +34,7 @@ class Effort:
         """Return all of it in a line, and whether this computer has the memory."""
         ranks = f"{self.num_simulated:,} of {self.num_ranks:,} ranks, {self.num_ops:,} ops"
         words = f"{ranks}: about {_round_time(self.time_s)} and {format_bytes(self.memory_bytes)} of memory"
-        have = _physical_memory_bytes()
+        have = physical_memory_bytes()
         return words if self.memory_bytes <= have else f"{words}, more than the {format_bytes(have)} of this computer"
 
 
@@ -48,11 +48,3 @@ def _round_time(time_s: float) -> str:
     if minutes < 2.0:
         return format_time(float(round(time_s)))
     return f"{minutes:.0f} minutes" if minutes < 120.0 else f"{minutes / 60.0:.0f} hours"
-
-
-def _physical_memory_bytes() -> float:
-    """Return the memory of this computer, endless where the system does not say."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return float("inf")

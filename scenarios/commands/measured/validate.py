@@ -1,7 +1,6 @@
 """``simulate validate [TABLE ...]``: predict published measurements, or with --here those of this machine."""
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from scenarios.here import this_machine
 from scenarios.here.plan_set import PACKAGED, read_plan_set
 from scenarios.results.folder import refuse_unwritable
 from scenarios.summaries.as_json import as_json as to_json
+from scenarios.this_computer import physical_memory_bytes
 from scenarios.validation import published
 from scenarios.validation.accuracy import markdown_lines
 
@@ -91,7 +91,7 @@ def _validate_here(path: Path, budget: str, out: Path | None, seed: int, as_json
         plans, budget_s = read_plan_set(path), budget_seconds(budget)
         if out is not None:
             refuse_unwritable(out)
-        memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        memory_bytes = physical_memory_bytes()
         summary, calibration = this_machine.run(
             plans, budget_s=budget_s, seed=seed, measuring=measuring, memory_bytes=memory_bytes
         )

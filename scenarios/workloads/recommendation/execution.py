@@ -1,6 +1,5 @@
 """A training of cached embedding tables with torch, beside the simulation of the same batches."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block, Fact, Facts, Headline, Only, Piece, Text
 from scenarios.results.registry import load_writer
+from scenarios.this_computer import physical_memory_bytes
 from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options
 from scenarios.workloads.recommendation.running import refusing_small_cache, simulate
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
@@ -88,7 +88,7 @@ def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> Exec
     if options.check and options.device == "cuda":
         rule = "the bits cannot be compared: a GPU adds gradients up in no fixed order"
         raise ScenarioError(Origin(option="--check"), "", rule, "leave out --device cuda")
-    _refuse_too_large(scenario, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), check=options.check)
+    _refuse_too_large(scenario, physical_memory_bytes(), check=options.check)
     request = EmbeddingRequest(
         tables=scenario.tables,
         embedding_dim=scenario.embedding_dim,
@@ -104,7 +104,7 @@ def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> Exec
     return ExecutedCache(_summary(scenario, options, found, simulate(scenario).run))
 
 
-def _refuse_too_large(scenario: RecommendationScenario, memory_bytes: int, *, check: bool) -> None:
+def _refuse_too_large(scenario: RecommendationScenario, memory_bytes: float, *, check: bool) -> None:
     """Raise ScenarioError for tables that the memory of this computer cannot hold, a second time for a check."""
     rows = scenario.num_rows * (2 if check else 1) + scenario.cache.num_slots
     needed_bytes = rows * scenario.embedding_dim * ELEMENT_BYTES

@@ -19,6 +19,7 @@ from scenarios.results.files import write_execution
 from scenarios.results.folder import writing_to
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
 from scenarios.summaries.steps.step import StepSummary
+from scenarios.this_computer import physical_memory_bytes
 from scenarios.workloads.executing import NATIVE, Device, Executed, ExecutionOptions, silence_s
 from scenarios.workloads.steps.executing.collectives import chosen_algorithms
 from scenarios.workloads.steps.executing.routing import check_recordable, chosen_experts, recorded_routing
@@ -74,7 +75,7 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> ExecutedStep | Non
         check_recordable(scenario)
     plan = plan_of(scenario)
     if job_member(os.environ, [plan]) is None and device == "cpu":
-        refuse_too_large(plan, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+        refuse_too_large(plan, physical_memory_bytes())
     algorithms = chosen_algorithms(options.collectives, plan, scenario.algorithms)
     backend = load_torch_backend().backend(device, timeout_s)
     request = ExecutionRequest(
@@ -110,7 +111,7 @@ def _record(file: Path, scenario: StepScenario, execution: Execution) -> None:
     write_routing(file, recorded_routing(str(file), execution, job.model.experts, job.model.num_layers))
 
 
-def refuse_too_large(plan: Plan, memory_bytes: int) -> None:
+def refuse_too_large(plan: Plan, memory_bytes: float) -> None:
     """Raise ScenarioError where a plan's ranks, one process each, need more memory than the computer has."""
     peaks = sum(
         memory_use(program, tier).peak_bytes * len(plan.ranks_of(program)) for program in plan.programs for tier in Tier
