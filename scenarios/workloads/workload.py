@@ -168,7 +168,7 @@ class Workload(ABC, Generic[S]):
         """
         del options
         rule = f"a scenario of {scenario.workload.name} cannot be executed"
-        raise unable(scenario, rule, "take one of training, textbook or recommendation")
+        raise unable(scenario, rule, "simulate it instead")
 
     def is_possible(self, row: object) -> bool:
         """Return whether a result could be had on the stated hardware; a sweep puts the others last."""
