@@ -11,7 +11,7 @@ from scenarios.workloads.steps.running import plan_of
 from sim.cluster.network import LinkUse
 from sim.engine.prices.pricing import ClusterPricing
 from sim.plan.words.program import Plan
-from sim.planner.estimating import Floats, Line, LinkKey, Prices, ProbeKey, ReplicaLinks, link_keys, probe_keys
+from sim.planner.prices import Floats, Line, LinkKey, Prices, ProbeKey, ReplicaLinks, link_keys, probe_keys
 from sim.planner.probing import Probe, probe
 from sim.planner.space import RECOMPUTE, Grid, Ints, Strategy
 

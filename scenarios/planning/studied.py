@@ -9,7 +9,8 @@ import numpy as np
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import Openings
 from scenarios.planning.pricing import Priced, priced
-from sim.planner.estimating import Estimates, estimate, probe_keys
+from sim.planner.estimating import Estimates, estimate
+from sim.planner.prices import probe_keys
 from sim.planner.space import Grid, Ints, grid
 
 Objective = Literal["time", "memory"]

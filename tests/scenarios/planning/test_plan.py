@@ -18,7 +18,7 @@ from scenarios.sweep.workers import ThisProcess
 from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.running import plan_of, run_plan
 from sim.engine.running.memory import memory_use
-from sim.planner.estimating import Prices, probe_keys
+from sim.planner.prices import Prices, probe_keys
 
 PLANNERS: tuple[Planner, ...] = ("auto", "exhaustive")
 SCENARIO = """

@@ -1,0 +1,74 @@
+"""The prices that closed forms read, and which of them each strategy of a grid needs."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.planner.probing import Probe
+from sim.planner.space import Grid, Ints
+
+Floats = NDArray[np.float64]
+
+ProbeKey = tuple[int, int, int, int, int]
+"""The choices that a probe is for: tensor, context, expert, micro-batch, recomputation."""
+LinkKey = tuple[int, int]
+"""The choices that replicas communicate under: how many ranks one is from the next, and how many there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Seconds of a collective as a line over its bytes."""
+
+    latency_s: float
+    s_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLinks:
+    """The collectives between replicas."""
+
+    all_reduce: Line
+    reduce_scatter: Line
+    all_gather: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """All that the closed forms read: probes and collectives, each priced once, and the layers of the model.
+
+    ``hops``: a message from a stage to the next, by the number of stages. ``ties``: an all_reduce of the first and the
+    last stage, by the number of stages.
+    """
+
+    probes: Mapping[ProbeKey, Probe]
+    links: Mapping[LinkKey, ReplicaLinks]
+    hops: Mapping[int, Line]
+    ties: Mapping[int, Line]
+    num_layers: int
+    gradient_element_bytes: int
+
+
+def probe_keys(grid: Grid) -> tuple[list[ProbeKey], Ints]:
+    """Return the different probes that a grid needs, and which of them each strategy needs."""
+    rows, numbers = distinct_rows(grid.tensor, grid.context, grid.expert, grid.microbatch_size, grid.recompute)
+    keys = [(tensor, context, expert, microbatch, recompute) for tensor, context, expert, microbatch, recompute in rows]
+    return keys, numbers
+
+
+def link_keys(grid: Grid) -> tuple[list[LinkKey], Ints]:
+    """Return the different groups of replicas of a grid, and which of them each strategy has.
+
+    The numbers are those of dense parameters, then those of experts, which every ``expert``-th replica holds.
+    """
+    replicas = grid.data * grid.context
+    of_dense, of_experts = (grid.tensor, replicas), (grid.tensor * grid.expert, replicas // grid.expert)
+    rows, numbers = distinct_rows(*map(np.concatenate, zip(of_dense, of_experts, strict=True)))
+    return [(step, number) for step, number in rows], numbers
+
+
+def distinct_rows(*columns: Ints) -> tuple[list[list[int]], Ints]:
+    """Return the different rows of columns, and the number of each row among them."""
+    rows, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return rows.tolist(), numbers.ravel()

@@ -1,0 +1,111 @@
+"""Pipeline ranks of every strategy, their costs put together from those of layers and of the model's ends."""
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+
+from sim.planner.prices import Floats, Prices, distinct_rows, probe_keys
+from sim.planner.probing import Costs
+from sim.planner.space import Grid
+from sim.training.pipeline.rules import Schedule
+from sim.training.pipeline.spec import PipelineSpec
+from sim.training.spec.parallelism.stage_layers import split_layers
+
+_BUCKET_ELEMENTS: Final = 5e8
+"""ZeRO 2 scatters gradients in buckets of so many elements."""
+_COSTS: Final = tuple(field.name for field in fields(Costs))
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One pipeline rank of every strategy: its costs of a micro-batch and of a step, in columns.
+
+    ``layer``, ``end``: costs of one of its layers, and of what it has beside them, of shape (strategies, costs).
+    ``unit``: of the largest part of ``end`` that ZeRO 3 shards on its own: an only stage has two, the first's and the
+    last's.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    update_s: Floats
+    parameter_bytes: Floats
+    expert_bytes: Floats
+    gradient_bytes: Floats
+    optimizer_bytes: Floats
+    layer: Floats
+    end: Floats
+    unit: Floats
+    num_layers: Floats
+
+    @property
+    def expert_fraction(self) -> Floats:
+        """Return the part of the parameters that fewer ranks hold, since experts are split."""
+        return self.expert_bytes / np.maximum(self.parameter_bytes, 1.0)
+
+    def bytes_of(self, part: str) -> tuple[Floats, Floats, Floats]:
+        """Return the bytes of a layer, of the model's end and of its largest part, by the name of a cost."""
+        place = _COSTS.index(part)
+        return self.layer[:, place], self.end[:, place], self.unit[:, place]
+
+
+def stages_of(grid: Grid, prices: Prices) -> tuple[Stage, ...]:
+    """Return the first, the fullest inner and the last pipeline rank of every strategy, and one of slowest rounds."""
+    layer, first, last, only = probed(grid, prices)
+    shapes, which = distinct_rows(grid.pipeline, grid.virtual_stages)
+    layers = np.array([_layers(prices.num_layers, *shape) for shape in shapes], dtype=np.float64)[which]
+    alone = (grid.pipeline == 1)[:, None]
+    nothing = np.zeros_like(first)
+    ends = (np.where(alone, only, first), nothing, np.where(alone, only, last), nothing)
+    staged = np.any(first + last > 0.0, axis=1, keepdims=True)
+    larger = np.where(staged, np.maximum(first, last), only)
+    units = (np.where(alone, larger, first), nothing, np.where(alone, larger, last), nothing)
+    return tuple(stage_of(layer, *parts, layers[:, place]) for place, parts in enumerate(zip(ends, units, strict=True)))
+
+
+def probed(grid: Grid, prices: Prices) -> list[Floats]:
+    """Return the costs of a layer, and of the ends of the first, the last and an only stage: (strategies, costs)."""
+    keys, numbers = probe_keys(grid)
+    probes = [prices.probes[key] for key in keys]
+    return [_table([getattr(p, part) for p in probes])[numbers] for part in ("layer", "first", "last", "only")]
+
+
+def stage_of(layer: Floats, end: Floats, unit: Floats, num_layers: Floats) -> Stage:
+    """Return the pipeline rank of so many layers and an end; ``layer``, ``end``, ``unit``: as in ``Stage``."""
+    total = layer * num_layers[:, None] + end
+    column = dict(zip(_COSTS, total.T, strict=True))
+    summed = {field.name: column[field.name] for field in fields(Stage) if field.name in column}
+    return Stage(**summed, layer=layer, end=end, unit=unit, num_layers=num_layers)
+
+
+def virtual_stage_layers(num_layers: int, degree: int, virtual_stages: int) -> tuple[int, ...]:
+    """Return the layers of every virtual stage, in model order."""
+    schedule: Schedule = "interleaved_1f1b" if virtual_stages > 1 else "1f1b"
+    return split_layers(num_layers, PipelineSpec(degree=degree, schedule=schedule, virtual_stages=virtual_stages))
+
+
+def num_replicas(grid: Grid) -> Floats:
+    """Return the number of ranks that hold the same parameters before ZeRO shards their state."""
+    found: Floats = (grid.data * grid.context).astype(np.float64)
+    return found
+
+
+def bucket_bytes(grid: Grid, stage: Stage, prices: Prices) -> Floats:
+    """Return the bytes of gradients that a virtual stage holds until ZeRO 2 scatters them."""
+    whole = stage.gradient_bytes / grid.virtual_stages
+    return np.minimum(whole, _BUCKET_ELEMENTS * prices.gradient_element_bytes)
+
+
+def _table(costs: list[Costs]) -> Floats:
+    return np.array([[getattr(cost, name) for name in _COSTS] for cost in costs], dtype=np.float64)
+
+
+def _layers(num_layers: int, degree: int, virtual_stages: int) -> tuple[int, int, int, int]:
+    """Return the layers of the first, the fullest inner and the last rank of a pipeline, and of a slowest round.
+
+    In a round of interleaving all ranks run their next virtual stage, and wait for the one with the most layers.
+    """
+    split = virtual_stage_layers(num_layers, degree, virtual_stages)
+    ranks = [sum(split[rank::degree]) for rank in range(degree)]
+    rounds = sum(max(split[begin : begin + degree]) for begin in range(0, len(split), degree))
+    return ranks[0], max(ranks[1:-1], default=0), ranks[-1], rounds
