@@ -10,12 +10,12 @@ from rich.table import Table
 from rich.text import Text
 
 from costmodels.units import format_count, format_percent
-from scenarios.calibration.measured_steps import FITTED
-from scenarios.calibration.step_fit import StepFit, fit_steps, summarise_fit
-from scenarios.calibration.step_workers import steps_in_processes
 from scenarios.commands.shared.options import NamedPath, jobs_option, json_option
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
+from scenarios.fitting.measured_steps import FITTED
+from scenarios.fitting.step_fit import StepFit, fit_steps, summarise_fit
+from scenarios.fitting.step_workers import steps_in_processes
 from scenarios.summaries.as_json import as_json as to_json
 from scenarios.summaries.measured.fit import FitSummary
 from scenarios.sweep.workers import available_cores

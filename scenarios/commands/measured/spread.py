@@ -13,11 +13,11 @@ from rich.text import Text
 from costmodels.profile import SPREAD_SECTION
 from costmodels.units import format_percent
 from scenarios.calibration.request import refuse_unwritable_files, write_section
-from scenarios.calibration.spread_fit import SpreadRequest, measured_families, read_evidence
 from scenarios.commands.shared.options import NamedPath, ProfileFile, bundling, json_option
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.errors import Origin, ScenarioError
+from scenarios.fitting.spread_fit import SpreadRequest, measured_families, read_evidence
 from scenarios.reading.clusters.profile_file import PROFILE_HINT, profile_of
 from scenarios.reading.documents.text_file import read_text
 from scenarios.reading.documents.yaml_tree import document_of

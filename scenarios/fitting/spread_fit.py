@@ -22,9 +22,9 @@ from costmodels.profile import STEP, Profile
 from costmodels.spread import NETWORK, kernel_place, transfer_place
 from costmodels.units import format_count
 from scenarios.calibration.calibration import SPREAD_SOURCE, held_out_calls, points_of
-from scenarios.calibration.measured_steps import OF_STEPS, measured_steps, refuse_other_machine
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_tables, refuse_twice
 from scenarios.errors import Origin, ScenarioError
+from scenarios.fitting.measured_steps import OF_STEPS, measured_steps, refuse_other_machine
 from scenarios.validation.collective_row import collective_time_s
 from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.steps.intervals import errors_of

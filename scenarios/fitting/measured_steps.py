@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from costmodels.calibration.document import CalibratedProfile
 from costmodels.profile import Profile
 from costmodels.software import Software
-from scenarios.calibration.constants import Constant, applied
 from scenarios.calibration.tables import refuse_twice
 from scenarios.errors import Origin, ScenarioError
+from scenarios.fitting.constants import Constant, applied
 from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.loading import step_from_mapping
 from scenarios.workloads.steps.running import plan_of

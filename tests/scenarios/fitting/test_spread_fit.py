@@ -18,10 +18,10 @@ from costmodels.calibration.spread import spread_of, widened
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, packaged_entry
 from costmodels.spread import NETWORK
-from scenarios.calibration.spread_fit import StepTables, network_calls, step_spread
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
+from scenarios.fitting.spread_fit import StepTables, network_calls, step_spread
 from scenarios.validation import published
 from tests.scenarios.calibration.measured_tables import SOFTWARE, table_of_steps
 from tests.traces.kineto_traces import write as write_trace

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from backends.processes import Line, local_processes
-from scenarios.calibration.constants import Constant
-from scenarios.calibration.measured_steps import Array, StepFacts, StepsHere, measured_steps
+from scenarios.fitting.constants import Constant
+from scenarios.fitting.measured_steps import Array, StepFacts, StepsHere, measured_steps
 
 _FAILED: Final = None
 """A process' answer in place of an error."""

@@ -9,10 +9,10 @@ from scipy.optimize import least_squares
 
 from costmodels.calibration.uncertainty import Estimate, estimates
 from costmodels.units import format_count, format_percent
-from scenarios.calibration.constants import Constant, parse_constant
-from scenarios.calibration.measured_steps import Array, StepFacts
-from scenarios.calibration.step_workers import Steps
 from scenarios.errors import Origin, ScenarioError
+from scenarios.fitting.constants import Constant, parse_constant
+from scenarios.fitting.measured_steps import Array, StepFacts
+from scenarios.fitting.step_workers import Steps
 from scenarios.summaries.measured.fit import FitErrors, FitRow, FitSummary, FittedConstant
 
 OUTLIER: Final = 0.01

@@ -11,12 +11,12 @@ from click.testing import CliRunner
 from costmodels.calibration.samples import is_held_out
 from costmodels.profile import load_profile
 from costmodels.software import Software
-from scenarios.calibration.constants import applied, parse_constant
-from scenarios.calibration.measured_steps import MeasuredStep, StepsHere, measured_steps
-from scenarios.calibration.step_fit import fit_steps
-from scenarios.calibration.step_workers import steps_in_processes
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
+from scenarios.fitting.constants import applied, parse_constant
+from scenarios.fitting.measured_steps import MeasuredStep, StepsHere, measured_steps
+from scenarios.fitting.step_fit import fit_steps
+from scenarios.fitting.step_workers import steps_in_processes
 from scenarios.workloads.steps.intervals import errors_of
 from sim.engine.running.simulate import simulate
 from tests.scenarios.calibration.measured_tables import table_of_steps
