@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from backends.execution.errors import ExecutionError
 from costmodels.collectives import STEP_LISTS
@@ -12,6 +12,8 @@ from sim.training.spec.job import DenseTraining
 
 DeviceKind = Literal["cpu", "cuda"]
 Timing = Literal["op", "step"]
+MOST_COUNTED_STEPS: Final = 9
+"""Largest number of steps whose times a rank keeps, to choose the median: a time per op each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,8 @@ class ExecutionRequest:
 
     ``mute``: names of ops that communicate nothing (to prove that the check notices). ``keep``: buffers whose last
     values come back with the result. ``iterations``: the number of steps. After them a plan with deferred calls is
-    drained; times, memory, check and values are those of the last step. ``timing``: of every op, or of the step alone.
+    drained; memory, check and values are those of the last step, times those of the median among the steps that count
+    (see ``counted_steps``). ``timing``: of every op, or of the step alone.
     ``explicit``: run collectives as step lists over messages; None: use the library's own. ``after``: the residents
     before a step of a session; None: a run of its own, which starts from initial values and leaves nothing.
     """
@@ -67,6 +70,11 @@ class ExecutionRequest:
             raise ExecutionError(f"a run needs at least one iteration, got {self.iterations}")
         if self.iterations <= self.longest_lag:
             raise ExecutionError(f"a step that completes the one before needs two iterations, got {self.iterations}")
+
+    @property
+    def counted_steps(self) -> int:
+        """Return how many of the last steps count for times: the first warms up, or has no earlier one to complete."""
+        return min(max(self.iterations - max(self.longest_lag, 1), 1), MOST_COUNTED_STEPS)
 
     @property
     def longest_lag(self) -> int:

@@ -49,13 +49,14 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """One rank's results of the last step. ``rank``: of the plan.
+    """One rank's results of the last step; times are those of the median step that counts. ``rank``: of the plan.
 
     ``starts_s`` and ``ends_s``: of every op in issue order, from the step's common origin; empty if ops were not timed.
     ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU. ``values``: the kept buffers, by buffer
     and micro-batch, in float64. ``cpu_s``: processor time of all of the rank's threads in the step. ``sent_bytes``:
     bytes that this rank sent in collectives that ran as step lists, in all steps; 0 without such. ``host_peak_bytes``:
-    the peak of its buffers on the host. ``work``: ops run and bytes sent, counted during the run.
+    the peak of its buffers on the host. ``work``: ops run and bytes sent, counted during the run. ``step_times_s``: of
+    the steps that count, each as long as the job's slowest rank took.
     """
 
     rank: int
@@ -71,6 +72,7 @@ class RankResult:
     sent_bytes: int = 0
     host_peak_bytes: int = 0
     work: RankWork = field(default_factory=RankWork)
+    step_times_s: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,13 @@ class Execution:
 
     @property
     def iteration_time_s(self) -> float:
-        """Return the time of the last step, to the end of the last rank."""
+        """Return the time of the median step, to the end of the last rank."""
         return max(result.step_s for result in self.ranks)
+
+    @property
+    def step_times_s(self) -> tuple[float, ...]:
+        """Return the times of all steps that count, in their order."""
+        return self.ranks[0].step_times_s
 
     @property
     def check(self) -> CheckReport | None:

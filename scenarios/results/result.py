@@ -7,7 +7,7 @@ from typing import Final
 from scenarios.library.shipped import near_recording
 from scenarios.results.summary_file import REMEDY, executed_cores, read_json, simulated_step
 from scenarios.summaries.comparing.compared_step import ComparedStep
-from scenarios.summaries.comparing.notes import executed_note, simulated_note
+from scenarios.summaries.comparing.notes import drawn_note, executed_note, simulated_note
 from scenarios.summaries.measured.execution import EXECUTION_SCHEMA
 from scenarios.summaries.recorded.trace import TRACE_SCHEMA
 from scenarios.summaries.steps.step import SCHEMA
@@ -71,7 +71,9 @@ def read_result(path: Path, window: StepWindow | None = None) -> Result:
         rule = f"it says {step_s} s, and {file.name} beside it {timeline.duration_s} s"
         raise TraceError(str(beside), rule, REMEDY)
     step = simulated_step(beside, summary)
-    return Result(timeline, step, note=simulated_note(step.resolved.profile_basis if step.resolved else None))
+    basis = simulated_note(step.resolved.profile_basis if step.resolved else None)
+    drawn = drawn_note(step_s, step.iteration_time_median_s)
+    return Result(timeline, step, note=", ".join(note for note in (basis, drawn) if note))
 
 
 def refuse_other_files(path: Path) -> None:

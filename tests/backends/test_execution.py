@@ -1,5 +1,6 @@
 """Real runs on four processes: same numbers as the dense reference, same ops and memory as the simulated run."""
 
+from statistics import median_low
 from typing import Any
 
 import numpy as np
@@ -258,6 +259,16 @@ def test_delays_take_the_time_of_the_closed_form(results: dict[str, Execution]) 
     """1F1B with delays takes (m+P-1)(tF+tB), and a little for running it."""
     ideal_s = (4 + 4 - 1) * 3 * 0.05
     assert ideal_s <= results["textbook"].iteration_time_s <= 1.5 * ideal_s
+
+
+def test_the_time_of_an_execution_is_that_of_its_median_step(results: dict[str, Execution]) -> None:
+    """All ranks report the times of the same step, whose slowest rank ends in the middle of those that count."""
+    for name in ("three steps", "three steps, offloaded"):
+        execution = results[name]
+        assert len(execution.step_times_s) == 2  # the first warms up
+        assert execution.iteration_time_s == median_low(execution.step_times_s)
+        assert {result.step_times_s for result in execution.ranks} == {execution.step_times_s}
+    assert len(results["textbook"].step_times_s) == 1
 
 
 def test_hazards_hold_in_executed_times(results: dict[str, Execution]) -> None:

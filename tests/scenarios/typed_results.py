@@ -44,7 +44,8 @@ def execution_of(**changes: Any) -> ExecutionSummary:
     """Return an execution of a millisecond on one rank, of which nothing was compared."""
     values: dict[str, Any] = {
         "scenario": "s", "seed": 0, "algorithm": "backpropagation", "world_size": 1, "iteration_time_s": 1e-3,
-        "simulated_iteration_time_s": 1e-3, "simulated_iteration_time_interval_s": None, "roles": (executed_role(),),
+        "iteration_times_s": (1e-3,), "simulated_iteration_time_s": 1e-3, "simulated_iteration_time_median_s": None,
+        "simulated_iteration_time_interval_s": None, "roles": (executed_role(),),
         "same_peak_memory": True, "collectives": "native", "passed": True,
     }  # fmt: skip
     return ExecutionSummary(**{**values, **changes})

@@ -1,10 +1,13 @@
 """The work of one rank of a job: run requests one after the other, keep their buffers, and report."""
 
 import os
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from statistics import median_low
 from time import perf_counter, process_time
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -34,6 +37,13 @@ Peers that do not answer end a run much earlier (``Silence``).
 """
 
 
+class StepTimes(NamedTuple):
+    """One rank's times of one step, and the processor time of its threads."""
+
+    times: RankTimes
+    cpu_s: float
+
+
 @dataclass(slots=True)
 class Worker:
     """A rank of a running job; torch.distributed is initialised. ``_kept``: what a session's plans have left here."""
@@ -50,15 +60,13 @@ class Worker:
         self.communicators.prepare(plan, explicit=request.explicit is not None)
         ranks = plan.session_ranks
         interpreter = self._interpreter(request, ranks.index(here)) if here in ranks else None
-        times, cpu_s = RankTimes((), (), 0.0), 0.0
+        steps = deque[StepTimes](maxlen=request.counted_steps)
         for step in range(request.iterations):
             if interpreter is not None:
                 interpreter.prepare(step, request.iterations)
             origin_s = common_origin_s(one_machine=self.one_machine)
-            if interpreter is not None:
-                began_cpu_s = process_time()
-                times = interpreter.run(origin_s, time_ops=request.timing == "op")
-                cpu_s = process_time() - began_cpu_s
+            steps.append(self._step(request, interpreter, origin_s))
+        usual, durations_s = usual_step([times.step_s for times, _ in steps])
         peak_bytes = self.device.peak_allocated_bytes()
         if request.longest_lag:
             origin_s = common_origin_s(one_machine=self.one_machine)
@@ -66,7 +74,17 @@ class Worker:
                 interpreter.drain(request.iterations, origin_s)
         if request.after is not None:
             self._keep(plan, here, interpreter)
-        return None if interpreter is None else self._result(request, interpreter, times, cpu_s, peak_bytes)
+        if interpreter is None:
+            return None
+        return replace(self._result(request, interpreter, steps[usual], peak_bytes), step_times_s=durations_s)
+
+    def _step(self, request: ExecutionRequest, interpreter: Interpreter | None, origin_s: float) -> StepTimes:
+        """Run the prepared step; a rank that idles has times of no ops."""
+        if interpreter is None:
+            return StepTimes(RankTimes((), (), 0.0), 0.0)
+        began_cpu_s = process_time()
+        times = interpreter.run(origin_s, time_ops=request.timing == "op")
+        return StepTimes(times, process_time() - began_cpu_s)
 
     def _interpreter(self, request: ExecutionRequest, rank: int) -> Interpreter:
         checked = kept_for_check(request.plan.program_of(rank)) if request.check_against else frozenset()
@@ -93,24 +111,23 @@ class Worker:
         self,
         request: ExecutionRequest,
         interpreter: Interpreter,
-        times: RankTimes,
-        cpu_s: float,
+        step: StepTimes,
         peak_bytes: int | None,
     ) -> RankResult:
-        program, schedule = interpreter.program, interpreter.schedule
+        program, schedule, times = interpreter.program, interpreter.schedule, step.times
         wanted = request.keep | request.plan.observed
         job = request.check_against
         report = None
         if job is not None:
-            steps = request.iterations * request.plan.num_steps
-            report = check_rank(interpreter, self._reference(job, steps), job.training.precision)
+            num_steps = request.iterations * request.plan.num_steps
+            report = check_rank(interpreter, self._reference(job, num_steps), job.training.precision)
         return RankResult(
             rank=interpreter.rank,
             role=program.role_name,
             starts_s=times.starts_s,
             ends_s=times.ends_s,
             step_s=times.step_s,
-            cpu_s=cpu_s,
+            cpu_s=step.cpu_s,
             memory=account_memory(program, schedule.slots),
             check=report,
             allocator_peak_bytes=peak_bytes,
@@ -149,6 +166,18 @@ def process_of(worker: Worker) -> int:
     """Return the process that a rank is."""
     del worker
     return os.getpid()
+
+
+def usual_step(times_s: Sequence[float]) -> tuple[int, tuple[float, ...]]:
+    """Return which step took the median time of a job's steps, and their times; the ranks of the job agree on it.
+
+    ``times_s``: this rank's. A step takes as long as its slowest rank.
+    """
+    slowest = torch.tensor(times_s, dtype=torch.float64)
+    if len(times_s) > 1:
+        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    durations_s = tuple(slowest.tolist())
+    return durations_s.index(median_low(durations_s)), durations_s
 
 
 def common_origin_s(*, one_machine: bool) -> float:

@@ -8,7 +8,7 @@ from scenarios.report.blocks import Block, Column, Fact, Facts, Headline, Line, 
 from scenarios.report.words import spread_words
 from scenarios.summaries.comparing.comparison import AlignedOps, ComparisonSummary
 from scenarios.summaries.comparing.explanation import Explanation
-from scenarios.summaries.comparing.notes import executed_note, simulated_note
+from scenarios.summaries.comparing.notes import executed_note, is_notable, simulated_note
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutionSummary
 from scenarios.summaries.steps.algorithm import algorithm_words
 from traces.comparison.compare import difference_s
@@ -166,11 +166,22 @@ def _bound(bound_s: Mapping[str, float]) -> str:
 def _step_time(summary: ExecutionSummary) -> Line:
     """Return the executed step's time, with the simulated time and its 90 % interval."""
     executed_s, simulated_s = summary.iteration_time_s, summary.simulated_iteration_time_s
+    median_s, without = summary.simulated_iteration_time_median_s, ""
+    if median_s is not None and is_notable(simulated_s, median_s):
+        simulated_s, without = median_s, f"without the ranks' jitter: {format_time(simulated_s)}"
     known = [format_change((simulated_s - executed_s) / executed_s)] if executed_s else []
     interval = spread_words(summary.simulated_iteration_time_interval_s)
-    known += [words for words in (interval, *notes_of(summary)) if words]
+    known += [words for words in (interval, without, *notes_of(summary)) if words]
     beside = f" ({'; '.join(known)})" if known else ""
-    return Piece(format_time(executed_s), "strong"), f"; simulated: {format_time(simulated_s)}{beside}"
+    among = _among(summary.iteration_times_s)
+    return Piece(format_time(executed_s), "strong"), f"{among}; simulated: {format_time(simulated_s)}{beside}"
+
+
+def _among(times_s: Sequence[float]) -> str:
+    """Return of how many steps the time is the median, and from which to which they took."""
+    if len(times_s) == 1:
+        return ""
+    return f", the median of {len(times_s)} steps of {format_time(min(times_s))} to {format_time(max(times_s))}"
 
 
 def _peak_memory(summary: ExecutionSummary) -> Line:

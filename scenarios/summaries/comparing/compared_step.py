@@ -61,4 +61,5 @@ class ComparedStep:
     roles: Annotated[tuple[ComparedRole, ...], msgspec.Meta(min_length=1)]
     communication: tuple[ComparedCommunication, ...]
     links: tuple[ComparedLinks, ...]
+    iteration_time_median_s: Amount | None = None
     resolved: ComparedResolved | None = None

@@ -48,6 +48,9 @@ class CheckedNumbers:
 class ExecutionSummary:
     """The result of an execution, beside the simulation of the same plan.
 
+    ``iteration_times_s``: of all steps that count, in their order; ``iteration_time_s`` is that of the median step.
+    ``simulated_iteration_time_median_s``: of the drawn runs that the interval is of; it knows that ranks with jitter
+    wait for each other. None where nothing is drawn.
     ``collectives``: the algorithm of each kind, or ``native``.
     ``num_cores``: cores of this machine, which the ranks share; None on GPUs.
     ``profile_basis``: the source of the simulated times (see ``Resolved``).
@@ -60,7 +63,9 @@ class ExecutionSummary:
     algorithm: str
     world_size: int
     iteration_time_s: float
+    iteration_times_s: tuple[float, ...]
     simulated_iteration_time_s: float
+    simulated_iteration_time_median_s: float | None
     simulated_iteration_time_interval_s: tuple[float, float] | None
     roles: tuple[ExecutedRole, ...]
     same_peak_memory: bool
