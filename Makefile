@@ -11,8 +11,9 @@ RUNS := .venv/.runs
 STAMP := .venv/.installed
 INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 SIMULATE := $(BIN)/simulate
-CALIBRATED := $(if $(filter yes,$(CALIBRATE)),$(OUT)/this-machine.yaml)
-PROFILE := $(if $(CALIBRATED),--set cluster.profile=$(abspath $(CALIBRATED)))
+TINY := scenarios/library/tiny-gpt-two-stages.yaml
+MEASURING := $(if $(filter yes,$(CALIBRATE)),--calibrate 20s --steps 2)
+PROFILE := $(if $(MEASURING),--set cluster.profile=$(abspath $(OUT)/tiny/executed/this-machine.yaml))
 
 # What is imported is compiled then, and kept: pip would compile all of torch first, on one core
 export PYTHONDONTWRITEBYTECODE :=
@@ -35,20 +36,16 @@ $(STAMP): $(RUNS)
 	$(INSTALL) -e '.[torch,dev]'
 	@touch $@
 
-demo: $(RUNS) $(CALIBRATED)  ## simulate the quickstart; calibrate; simulate and run a tiny plan for real; compare (CALIBRATE=no)
+demo: $(RUNS)  ## simulate the quickstart; run a tiny plan for real beside a calibration; simulate; compare (CALIBRATE=no)
 	$(SIMULATE) scenarios/library/quickstart.yaml --out $(OUT)/quickstart
-	$(SIMULATE) scenarios/library/tiny-gpt-2x2.yaml $(PROFILE) --out $(OUT)/tiny/simulated
-	$(SIMULATE) execute scenarios/library/tiny-gpt-2x2.yaml $(PROFILE) --check --out $(OUT)/tiny/executed
+	$(SIMULATE) execute $(TINY) $(MEASURING) --check --out $(OUT)/tiny/executed
+	$(SIMULATE) $(TINY) $(PROFILE) --out $(OUT)/tiny/simulated
 	$(SIMULATE) compare $(OUT)/tiny/simulated/timeline.parquet $(OUT)/tiny/executed/timeline.parquet
 	@echo
 	@echo 'Reports (open them in a browser):'
 	@find $(OUT)/quickstart $(OUT)/tiny -name report.html | sort | sed 's/^/  /'
 	@echo 'Timelines (open them in Perfetto, https://ui.perfetto.dev):'
 	@find $(OUT)/quickstart $(OUT)/tiny -name timeline.json.gz | sort | sed 's/^/  /'
-
-$(OUT)/this-machine.yaml: | $(RUNS)
-	@mkdir -p $(OUT)
-	$(SIMULATE) calibrate --budget 20s --processes 4 --out $@
 
 test: lint  ## check style, types and layers, then run all tests
 	$(BIN)/pytest -n $(JOBS) --dist worksteal

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.measuring.benchmarks import Benchmark
-from backends.execution.measuring.rounds import Run
+from backends.execution.measuring.rounds import Measured
 from backends.execution.request import DeviceKind, ExecutionRequest
 from backends.execution.result import Execution
 from backends.execution.silence import SILENCE_S
@@ -53,9 +53,12 @@ class TorchLibrary(Protocol):
         ...
 
     def measure(
-        self, benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int, device: DeviceKind = "cpu"
-    ) -> list[Run]:
+        self, benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int,
+        device: DeviceKind = "cpu", beside: ExecutionRequest | None = None,
+    ) -> Measured:  # fmt: skip
         """Return every run of every benchmark, measured on so many processes at once, within a budget.
+
+        ``beside``: a request for as many ranks, which runs now and then between the benchmarks.
 
         Raises ExecutionError if the machine has too few devices, or a process fails or does not answer.
         """

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
 from backends.execution.measuring.benchmarks import Benchmark
-from backends.execution.measuring.rounds import Run
+from backends.execution.measuring.rounds import Measured
 from backends.execution.request import DeviceKind, ExecutionRequest
 from backends.execution.result import Execution
 from backends.execution.silence import SILENCE_S
@@ -68,10 +68,11 @@ class Library(TorchLibrary):
         return TorchBackend(device, timeout_s)
 
     def measure(
-        self, benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int, device: DeviceKind = "cpu"
-    ) -> list[Run]:
+        self, benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int,
+        device: DeviceKind = "cpu", beside: ExecutionRequest | None = None,
+    ) -> Measured:  # fmt: skip
         """Return every run of every benchmark; see ``backends.torch.measuring.session``."""
-        return measure(benchmarks, processes=processes, budget_s=budget_s, seed=seed, device=device)
+        return measure(benchmarks, processes=processes, budget_s=budget_s, seed=seed, device=device, beside=beside)
 
     def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:
         """Return what a training of cached embedding tables counted; see ``backends.torch.embedding.training``."""

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, Final
 
+from backends.execution.result import Execution
 from costmodels.calibration.document import profile_entry
 from costmodels.calibration.fitting import Residuals
 from costmodels.calibration.kernels import Fitted, fit_kernels, predict_kernels, section_of
@@ -76,13 +77,15 @@ class Point:
 class Calibration:
     """A fitted profile as the mapping of its file, the facts of its fit, and measurements beside predictions.
 
-    ``step_times_s``: the times of plans that ran between the measurements, one per quiet round.
+    ``step_times_s``: the times of plans that ran between the measurements, one per quiet round. ``executions``: of the
+    request that was repeated between them, in order.
     """
 
     entry: Mapping[str, Any]
     summary: CalibrationSummary
     points: tuple[Point, ...] = field(repr=False)
     step_times_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    executions: tuple[Execution, ...] = field(default=(), repr=False)
 
 
 def fit_sections(samples: Sequence[Sample], start: Fitted, *, fit_rates: bool) -> Fitted:

@@ -14,9 +14,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from backends.execution.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark, WindowBenchmark
 from backends.execution.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
+from backends.execution.measuring.concerning import concerning_network, concerning_steps
 from backends.execution.measuring.rounds import Run, figures_of, quiet
 from backends.execution.measuring.steps import KernelCall, StepBenchmark, StepKernels, kernel_calls
 from backends.execution.measuring.storage import measure_storage
+from backends.execution.request import ExecutionRequest
+from backends.execution.result import Execution
 from backends.registry import load_torch_backend
 from costmodels.calibration.jitter import device_jitter
 from costmodels.calibration.kernels import Fitted, predict_kernels
@@ -46,6 +49,7 @@ class MachineRequest:
     ``precisions``: empty: all for which the device is calibrated.
     ``steps``: plans that run in every round, between the measurements.
     ``folder``: a folder on a drive to measure too.
+    ``beside``: an execution that is repeated now and then between the measurements, which then concern its plan alone.
     """
 
     device: Device
@@ -56,6 +60,7 @@ class MachineRequest:
     precisions: tuple[Precision, ...] = ()
     steps: tuple[StepBenchmark, ...] = ()
     folder: Path | None = None
+    beside: ExecutionRequest | None = None
 
 
 class Named(NamedTuple):
@@ -80,10 +85,13 @@ def calibrate_machine(
     backend, device, processes = load_torch_backend(), request.device, request.processes
     network = network_benchmarks(device, processes)
     jobs = kernel_steps(device, processes, request.precisions)
+    if request.beside is not None:
+        network = concerning_network(request.beside.plan, network)
+        jobs = concerning_steps(request.beside.plan, jobs)
     start, fit_rates = Fitted(load_profile(node.device.profile), node), device == "cpu"
     named = Named(kernel_calls(jobs), {benchmark.key: benchmark for benchmark in network})
     drive = _drive(request)
-    runs: list[Run] = []
+    runs, executions = list[Run](), list[Execution]()
     for session in range(request.sessions):
         samples = [s for s in _samples(figures_of(runs), named) if not _is_kept(s.key)]
         fitted = fit_sections(samples, start, fit_rates=fit_rates)
@@ -91,10 +99,12 @@ def calibrate_machine(
         steps = sorted(request.steps, key=lambda step: step.key in figures_of(runs))
         share_s = (request.budget_s - _storage_budget_s(request)) / request.sessions
         with measuring(share_s):
-            runs += backend.measure(
+            found = backend.measure(
                 _in_turn([*network, *steps, *chosen]), processes=processes, budget_s=share_s,
-                seed=request.seed + session, device=device,
+                seed=request.seed + session, device=device, beside=request.beside,
             )  # fmt: skip
+        runs += found.runs
+        executions += found.beside
     figures = figures_of(runs)
     samples = _samples(figures, named)
     origin = MachineOrigin(
@@ -108,7 +118,8 @@ def calibrate_machine(
     )
     start = replace(start, profile=replace(start.profile, jitter=device_jitter(_by_family(runs, named))))
     calibration = calibrated(samples, start, HELD_OUT_MEASURED, request.seed, origin, fit_rates=fit_rates)
-    return replace(calibration, step_times_s={b.key: tuple(figures.get(b.key, ())) for b in request.steps})
+    step_times_s = {benchmark.key: tuple(figures.get(benchmark.key, ())) for benchmark in request.steps}
+    return replace(calibration, step_times_s=step_times_s, executions=tuple(executions))
 
 
 def _storage_budget_s(request: MachineRequest) -> float:

@@ -111,6 +111,6 @@ def checked_node(name: str | None, device: str, *, from_tables: bool) -> NodeSpe
     return node
 
 
-def budget_seconds(text: str) -> float:
-    """Return the seconds of a --budget. Raises ScenarioError for one without a unit, or outside its limits."""
-    return option_seconds("--budget", text, BUDGETS_S, "measuring takes")
+def budget_seconds(text: str, option: str = "--budget") -> float:
+    """Return the seconds of a budget. Raises ScenarioError for one without a unit, or outside its limits."""
+    return option_seconds(option, text, BUDGETS_S, "measuring takes")

@@ -2,10 +2,12 @@
 
 import json
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import click
 
+from scenarios.calibration.request import budget_seconds
 from scenarios.commands.shared.options import (
     NamedPath,
     bundling,
@@ -14,6 +16,7 @@ from scenarios.commands.shared.options import (
     scenario_argument,
     set_option,
 )
+from scenarios.commands.shared.progress import measuring
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
@@ -38,9 +41,10 @@ from scenarios.workloads.loading import load_scenario
 @click.option(
     "--steps",
     type=click.IntRange(2, 1000),
-    default=2,
+    default=4,
     show_default=True,
-    help="Steps to run; the last one is timed, and --check compares the result of all.",
+    help="Steps to run: the first warms up, the median of the others (the last nine) is timed; --check compares the "
+    "result of all.",
 )
 @click.option(
     "--timing",
@@ -65,6 +69,12 @@ from scenarios.workloads.loading import load_scenario
     help="End the run if a rank does not answer for this time, as in 2 min. A computing rank answers.",
 )
 @click.option(
+    "--calibrate",
+    metavar="TIME",
+    help="Measure this machine for so long, as in 20 s, run the plan now and then between the measurements, and "
+    "compare with a simulation of this machine; --out gets its profile, too.",
+)
+@click.option(
     "--record-routing",
     type=NamedPath(),
     metavar="FILE",
@@ -81,7 +91,8 @@ def command(
             refuse_unwritable(out)
         if options.record_routing is not None:
             refuse_unwritable(options.record_routing.parent)
-        executed = loaded.workload.execute(loaded, options)
+        with _measuring(options.calibrate):
+            executed = loaded.workload.execute(loaded, options)
         if executed is not None and out is not None:
             executed.write(out)
     if executed is None:  # this process is one of several ranks, and not the one that reports
@@ -95,3 +106,8 @@ def command(
         print_written(options.record_routing, console)
     if not executed.passed:
         sys.exit(1)
+
+
+def _measuring(calibrate: str | None) -> AbstractContextManager[None]:
+    """Return what shows on a terminal how far the measurements have gone, if there are any."""
+    return nullcontext() if calibrate is None else measuring(budget_seconds(calibrate, "--calibrate"))

@@ -25,18 +25,20 @@ class ExecutionOptions:
 
     ``timing``: fence and time every op, or only steps. ``collectives``: the library's own, or step lists over messages
     (see ``chosen_algorithms``), on nodes (or domains of nodes) of as many ranks as the scenario's have devices; the
-    simulation that the run is compared with then takes the same algorithms. ``steps``: how many; those before the last
-    warm up. ``check``: compare with a dense autograd reference; on a CPU all numbers are float64 then, in the simulated
-    plan too, so that errors show to the last digit. ``record_routing``: a file that gets the choices of experts of the
-    last step.
+    simulation that the run is compared with then takes the same algorithms. ``steps``: how many; the first warms up,
+    the median of the others is timed. ``check``: compare with a dense autograd reference; on a CPU all numbers are
+    float64 then, in the simulated plan too, so that errors show to the last digit. ``calibrate``: a time with its unit,
+    for measurements of this machine, between which the run is repeated; the simulation is then of this machine.
+    ``record_routing``: a file that gets the choices of experts of the last step.
     """
 
     device: Device = "cpu"
     check: bool = False
     timing: Literal["op", "step"] = "op"
     collectives: str = NATIVE
-    steps: int = 2
+    steps: int = 4
     timeout: str = TIMEOUT
+    calibrate: str | None = None
     record_routing: Path | None = None
 
 

@@ -41,6 +41,7 @@ OPTIONS = {
         "--device",
         "--check",
         "--steps",
+        "--calibrate",
         "--timing",
         "--collectives",
         "--timeout",

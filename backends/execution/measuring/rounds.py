@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+from backends.execution.result import Execution
 
 QUIET: Final = 0.97
 """Least processor share of a quiet run, relative to the best run of its benchmark."""
@@ -21,6 +23,13 @@ class Run:
     figures: Mapping[str, float]
     cpu_share: float
     by_rank: tuple[Mapping[str, float], ...] = ()
+
+
+class Measured(NamedTuple):
+    """Every run of every benchmark, and every execution of the request that ran between them."""
+
+    runs: list[Run]
+    beside: list[Execution]
 
 
 def quiet(runs: Sequence[Run]) -> list[Run]:

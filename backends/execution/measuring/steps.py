@@ -4,7 +4,7 @@ A kernel in a step finds other data in the caches than a kernel that is repeated
 freed. On a CPU it takes a sixth longer in the mean, and small kernels twice as long. So kernels are timed in steps.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
@@ -62,10 +62,9 @@ class StepKernels:
         """Return the different kernel calls of the step, by key."""
         found: dict[str, KernelCall] = {}
         for program in self.plan.programs:
-            for op in (op for task in program.tasks.values() for op in task.ops):
-                if _is_timed(op):
-                    call = _call(program, op)
-                    found.setdefault(call.key, call)
+            for op in timed_kernels(program):
+                call = _call(program, op)
+                found.setdefault(call.key, call)
         return found
 
     def request(self, processes: int, repeats: int) -> Request:
@@ -80,7 +79,7 @@ class StepKernels:
         program = self.plan.program_of(0)
         ops = [op for _, _, _, op in program.instances()]
         pause_s = _usual_pause_s(ops, result)
-        keys = {id(op): _call(program, op).key for task in program.tasks.values() for op in task.ops if _is_timed(op)}
+        keys = {id(op): _call(program, op).key for op in timed_kernels(program)}
         found: dict[str, list[float]] = {}
         for op, start_s, end_s in zip(ops, result.starts_s, result.ends_s, strict=True):
             if id(op) in keys:
@@ -94,6 +93,11 @@ def kernel_calls(benchmarks: Iterable[StepKernels]) -> dict[str, KernelCall]:
     for benchmark in benchmarks:
         found |= benchmark.calls()
     return found
+
+
+def timed_kernels(program: Program) -> Iterator[Compute]:
+    """Yield the kernels of a program that have a measured time, once per task that they stand in."""
+    return (op for task in program.tasks.values() for op in task.ops if _is_timed(op))
 
 
 def _is_timed(op: Op) -> TypeGuard[Compute]:

@@ -11,10 +11,10 @@ import torch.distributed as dist
 
 from backends.execution.errors import ExecutionError
 from backends.execution.measuring.benchmarks import Benchmark, WindowBenchmark
-from backends.execution.measuring.rounds import Run
+from backends.execution.measuring.rounds import Measured, Run
 from backends.execution.measuring.steps import StepBenchmark
 from backends.execution.request import DeviceKind, ExecutionRequest
-from backends.execution.result import RankResult
+from backends.execution.result import Execution, RankResult
 from backends.execution.silence import SILENCE_S
 from backends.torch.launching.local import LocalRanks
 from backends.torch.launching.worker import Worker
@@ -28,26 +28,32 @@ _LEAST_REACHED = 4
 """Benchmarks that are measured however little time there is."""
 
 _MOST_REPEATS = 200
+_TIMES_BESIDE = 6
 
 
 def measure(
     benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int, device: DeviceKind = "cpu",
-    timeout_s: float = SILENCE_S,
-) -> list[Run]:  # fmt: skip
+    timeout_s: float = SILENCE_S, beside: ExecutionRequest | None = None,
+) -> Measured:  # fmt: skip
     """Return every run of every benchmark; the figure of a step is its slowest rank's, of all else the mean.
 
     All processes run a benchmark at the same time. The first round takes them in the order given, and at most half
     of ``budget_s``; what it does not reach is left out. Later rounds take the same in ever other orders until
     the budget is spent, so the last one may lack some. The launch is not in the budget.
+    ``beside``: a request of as many ranks, which runs between the benchmarks, at even intervals of their time; it
+    takes the time of its own.
     ``timeout_s``: how long a process may not answer. Raises ExecutionError where the machine has too few devices, or a
     rank fails or does not answer.
     """
     if device == "cuda" and processes > torch.cuda.device_count():
         raise ExecutionError(f"{processes} processes need a CUDA device each; here are {torch.cuda.device_count()}")
     with LocalRanks(processes, device, timeout_s) as all_ranks:
-        by_rank = all_ranks.call(_measured, list(benchmarks), budget_s, seed)
+        found = all_ranks.call(_measured, list(benchmarks), budget_s, seed, beside)
     slowest = {benchmark.key for benchmark in benchmarks if isinstance(benchmark, StepBenchmark)}
-    return [_together([run for run in ranks if run], slowest) for ranks in zip(*by_rank, strict=True)]
+    runs, results = zip(*found, strict=True)
+    together = [_together([run for run in ranks if run], slowest) for ranks in zip(*runs, strict=True)]
+    executed = [] if beside is None else [Execution(beside.plan, ranks) for ranks in zip(*results, strict=True)]
+    return Measured(together, executed)
 
 
 def _together(ranks: Sequence[Run], slowest: Set[str]) -> Run:
@@ -82,34 +88,47 @@ def _copies_per_s(target: torch.Tensor, source: torch.Tensor, repeats: int) -> f
     return 1.0 / median(times[1:])
 
 
-def _measured(worker: Worker, benchmarks: Sequence[Benchmark], budget_s: float, seed: int) -> list[Run | None]:
+def _measured(
+    worker: Worker, benchmarks: Sequence[Benchmark], budget_s: float, seed: int, beside: ExecutionRequest | None
+) -> tuple[list[Run | None], list[RankResult]]:
     """Run in a started process."""
-    return _Session(worker, dist.get_world_size(), budget_s).run(benchmarks, random.Random(seed))
+    session = _Session(worker, dist.get_world_size(), budget_s, beside)
+    runs = session.run(benchmarks, random.Random(seed))
+    return runs, session.executed
 
 
 class _Session:
-    """One rank's part. All ranks decide the same: what they decide by is the slowest rank's."""
+    """One rank's part. All ranks decide the same: what they decide by is the slowest rank's.
 
-    def __init__(self, worker: Worker, processes: int, budget_s: float) -> None:
-        self._worker, self._processes = worker, processes
-        self._first_deadline_s, self._deadline_s = (perf_counter() + share * budget_s for share in (_FIRST_SHARE, 1.0))
+    ``executed``: this rank's results of the request beside the benchmarks. Deadlines move by the time that it takes.
+    """
+
+    def __init__(self, worker: Worker, processes: int, budget_s: float, beside: ExecutionRequest | None) -> None:
+        self._worker, self._processes, self._beside = worker, processes, beside
+        begin_s = perf_counter()
+        self._first_deadline_s, self._deadline_s = (begin_s + share * budget_s for share in (_FIRST_SHARE, 1.0))
+        self._every_s = budget_s / _TIMES_BESIDE
+        self._due_s = begin_s + self._every_s / 2.0
         self._repeats: dict[str, int] = {}
+        self.executed: list[RankResult] = []
 
     def run(self, benchmarks: Sequence[Benchmark], shuffler: random.Random) -> list[Run | None]:
         """Return what this rank found in every run of every round; None where it had no part."""
-        runs = self._round(benchmarks, self._first_deadline_s)
+        runs = self._round(benchmarks, first=True)
         known = [benchmark for benchmark in benchmarks if benchmark.key in self._repeats]
         while not self._is_past(self._deadline_s):
             shuffler.shuffle(known)
-            runs += self._round(known, self._deadline_s)
+            runs += self._round(known, first=False)
         return runs
 
-    def _round(self, benchmarks: Sequence[Benchmark], deadline_s: float) -> list[Run | None]:
+    def _round(self, benchmarks: Sequence[Benchmark], *, first: bool) -> list[Run | None]:
         """Run benchmarks in their order until the deadline; the first few however late it is."""
         runs: list[Run | None] = []
         for count, benchmark in enumerate(benchmarks):
-            if count >= _LEAST_REACHED and self._is_past(deadline_s):
+            if count >= _LEAST_REACHED and self._is_past(self._first_deadline_s if first else self._deadline_s):
                 break
+            if self._beside is not None and self._is_past(self._due_s):
+                self._execute(self._beside)
             if benchmark.key not in self._repeats:
                 self._repeats[benchmark.key] = self._fitting_repeats(benchmark)
             repeats = self._repeats[benchmark.key]
@@ -123,6 +142,16 @@ class _Session:
     def _run(self, benchmark: Benchmark, repeats: int) -> RankResult | None:
         plan, iterations, timing = benchmark.request(self._processes, repeats)
         return self._worker.run(ExecutionRequest(plan=plan, iterations=iterations, timing=timing))
+
+    def _execute(self, beside: ExecutionRequest) -> None:
+        begin_s = perf_counter()
+        result = self._worker.run(beside)
+        assert result is not None  # it has a part for every rank
+        self.executed.append(result)
+        spent_s = perf_counter() - begin_s
+        self._first_deadline_s += spent_s
+        self._deadline_s += spent_s
+        self._due_s += self._every_s + spent_s
 
     def _is_past(self, moment_s: float) -> bool:
         return _agreed(perf_counter() - moment_s) > 0

@@ -9,6 +9,7 @@ from backends.execution.measuring.benchmarks import HandoffBenchmark
 from backends.execution.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
 from backends.execution.measuring.rounds import QUIET, Run, figures_of, quiet
 from backends.execution.measuring.steps import StepBenchmark, kernel_calls
+from backends.execution.request import ExecutionRequest
 from backends.torch.measuring.session import measure
 from costmodels.kernels import KERNELS
 from sim.plan.checking.check import check
@@ -107,16 +108,25 @@ def test_figures_are_of_quiet_runs() -> None:
 
 
 def test_session_runs_benchmarks_and_plans_in_every_round() -> None:
-    """Two processes measure communication, kernels and a plan together; each round has each of them once."""
+    """Two processes measure communication, kernels and a plan together; each round has each of them once.
+
+    An execution runs between them.
+    """
     network, kernels = network_benchmarks("cpu", 2)[:4], CPU_STEPS[0]
     plan = StepBenchmark("a plan", CPU_STEPS[1].plan)
     benchmarks = [*network, kernels, plan]
-    runs = measure(benchmarks, processes=2, budget_s=2.0, seed=1)
+    beside = ExecutionRequest(plan=CPU_STEPS[1].request(2, 1).plan, iterations=2)
+    runs, executions = measure(benchmarks, processes=2, budget_s=2.0, seed=1, beside=beside)
     names = [benchmark.key for benchmark in benchmarks]
     assert [run.benchmark for run in runs[: len(names)]] == names
     for start in range(0, len(runs) - len(names) + 1, len(names)):
         assert sorted(run.benchmark for run in runs[start : start + len(names)]) == sorted(names)
     assert len(runs) >= 2 * len(names)
+    assert executions
+    for execution in executions:
+        assert [result.rank for result in execution.ranks] == [0, 1]
+        assert execution.step_times_s == (execution.iteration_time_s,)
+        assert all(len(result.ends_s) > 0 for result in execution.ranks)
     figures = {run.benchmark: set(run.figures) for run in runs}
     assert figures == {b.key: {b.key, b.share_key} for b in network} | {
         kernels.key: set(kernels.calls()), "a plan": {"a plan"}

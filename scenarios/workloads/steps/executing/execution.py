@@ -12,6 +12,9 @@ from backends.execution.result import CheckReport, Execution
 from backends.registry import load_torch_backend
 from backends.torch.launching.environment import job_member
 from costmodels.units import format_bytes
+from scenarios.calibration.calibration import Calibration
+from scenarios.calibration.page import write_calibration_page
+from scenarios.calibration.request import write_profile
 from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
 from scenarios.report.pages.side_by_side import execution_blocks, notes_of
@@ -21,6 +24,7 @@ from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedRole,
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.this_computer import physical_memory_bytes
 from scenarios.workloads.executing import NATIVE, Device, Executed, ExecutionOptions, silence_s
+from scenarios.workloads.steps.executing.calibrating import PROFILE, calibrated_execution
 from scenarios.workloads.steps.executing.collectives import chosen_algorithms
 from scenarios.workloads.steps.executing.routing import check_recordable, chosen_experts, recorded_routing
 from scenarios.workloads.steps.running import plan_of, simulate
@@ -38,12 +42,13 @@ PROCESS_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutedStep(Executed):
-    """A run of a plan, and the simulation of the same plan."""
+    """A run of a plan, and the simulation of the same plan. ``calibration``: of this machine, beside the run."""
 
     name: str
     summary: ExecutionSummary
     simulated: Timeline
     timeline: Timeline
+    calibration: Calibration | None = None
 
     @property
     def passed(self) -> bool:
@@ -55,38 +60,41 @@ class ExecutedStep(Executed):
         return execution_blocks(self.summary)
 
     def write(self, out: Path) -> None:
-        """Write summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines) into a folder."""
+        """Write summary.json, timeline.json.gz, timeline.parquet and report.html (both timelines) into a folder.
+
+        Of a calibration, its profile and the profile's page too.
+        """
         with writing_to(out):
             notes = notes_of(self.summary)
             write_execution(self.as_json(), self.simulated, self.timeline, out, title=self.name, notes=notes)
+            if self.calibration is not None:
+                command = "simulate execute --calibrate"
+                write_profile(self.calibration.entry, out / f"{PROFILE}.yaml", command)
+                write_calibration_page(self.calibration, out / f"{PROFILE}.html", command)
 
 
 def run(scenario: StepScenario, options: ExecutionOptions) -> ExecutedStep | None:
     """Return the results of some executed steps; None in a process that is not rank 0 of a running job.
 
-    Times and memory are those of the last step. The check compares the parameters after all steps, and after the calls
-    that the last step defers. Every step begins at the same time on all ranks, and so does the simulated one.
+    Memory is that of the last step, times are those of the median among the steps that count. The check compares the
+    parameters after all steps, and after the calls that the last step defers. Every step begins at the same time on
+    all ranks, and so does the simulated one.
     Raises ScenarioError if the scenario cannot be executed, here or at all, ExecutionError if a rank fails.
     """
-    device, check = options.device, options.check
-    timeout_s = silence_s(options)
-    scenario = _as_executed(scenario.decided(), device, check=check)
+    device, timeout_s = options.device, silence_s(options)
+    scenario = _as_executed(scenario.decided(), device, check=options.check)
     if options.record_routing is not None:
         check_recordable(scenario)
     plan = plan_of(scenario)
     if job_member(os.environ, [plan]) is None and device == "cpu":
         refuse_too_large(plan, physical_memory_bytes())
     algorithms = chosen_algorithms(options.collectives, plan, scenario.algorithms)
-    backend = load_torch_backend().backend(device, timeout_s)
-    request = ExecutionRequest(
-        plan=plan,
-        check_against=scenario.dense_job if check else None,
-        keep=frozenset() if options.record_routing is None else chosen_experts(plan),
-        iterations=options.steps,
-        timing=options.timing,
-        explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
-    )
-    execution = backend.execute(request)
+    backend, request = load_torch_backend().backend(device, timeout_s), _request(scenario, plan, options, algorithms)
+    execution: Execution | None
+    if options.calibrate is None:
+        execution, calibration = backend.execute(request), None
+    else:
+        scenario, execution, calibration = calibrated_execution(scenario, request, device, options.calibrate)
     if execution is None:
         return None
     if options.record_routing is not None:
@@ -100,7 +108,23 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> ExecutedStep | Non
     summary = _summary(scenario, execution, simulated.summary, plan.num_steps, work, checked, num_cores)
     if algorithms is not None:
         summary = replace(summary, collectives=dict(algorithms))
-    return ExecutedStep(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
+    return ExecutedStep(
+        name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline, calibration=calibration
+    )
+
+
+def _request(
+    scenario: StepScenario, plan: Plan, options: ExecutionOptions, algorithms: Mapping[str, str] | None
+) -> ExecutionRequest:
+    """Return what the ranks are asked for. ``algorithms``: of collectives that run message by message."""
+    return ExecutionRequest(
+        plan=plan,
+        check_against=scenario.dense_job if options.check else None,
+        keep=frozenset() if options.record_routing is None else chosen_experts(plan),
+        iterations=options.steps,
+        timing=options.timing,
+        explicit=None if algorithms is None else ExplicitCollectives(algorithms, _devices_per_island(scenario)),
+    )
 
 
 def _record(file: Path, scenario: StepScenario, execution: Execution) -> None:
@@ -157,7 +181,9 @@ def _summary(
         algorithm=scenario.algorithm,
         world_size=len(execution.ranks),
         iteration_time_s=execution.iteration_time_s / num_steps,
+        iteration_times_s=tuple(time_s / num_steps for time_s in execution.step_times_s),
         simulated_iteration_time_s=simulated.makespan_s / num_steps,
+        simulated_iteration_time_median_s=simulated.iteration_time_median_s if num_steps == 1 else None,
         simulated_iteration_time_interval_s=simulated.iteration_time_interval_s if num_steps == 1 else None,
         roles=_roles(execution, {role: peak_bytes for role, (peak_bytes, _) in peaks.items()}),
         same_peak_memory=same_peak_memory,
