@@ -3,15 +3,8 @@
 A backend opens sessions (``sim.plan.session``). One plan alone, simulated or executed, is a session of one plan.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
-from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
-from backends.execution.measuring.benchmarks import Benchmark
-from backends.execution.measuring.rounds import Measured
-from backends.execution.request import DeviceKind, ExecutionRequest
-from backends.execution.result import Execution
-from backends.execution.silence import SILENCE_S
 from sim.plan.session.protocol import Session
 from sim.plan.words.program import Plan
 from traces.timeline import Timeline
@@ -26,51 +19,4 @@ class Backend(Protocol):
 
     def run(self, plan: Plan) -> Timeline:
         """Return the timeline of one step of ``plan``."""
-        ...
-
-
-class ExecutingBackend(Backend, Protocol):
-    """Runs the operations of plans on real devices."""
-
-    def execute(self, request: ExecutionRequest) -> Execution | None:
-        """Return the results of all ranks; None on the ranks of a running job that do not report.
-
-        Raises CheckError for a plan that cannot run, ExecutionError if the run fails.
-        """
-        ...
-
-    def timeline(self, execution: Execution) -> Timeline:
-        """Return the timeline of one executed step, a row per op; no rows if ops were not timed."""
-        ...
-
-
-@runtime_checkable
-class TorchLibrary(Protocol):
-    """The functions that need torch; ``backends.registry`` loads them on demand."""
-
-    def backend(self, device: DeviceKind = "cpu", timeout_s: float = SILENCE_S) -> ExecutingBackend:
-        """Return the backend of a kind of device. ``timeout_s``: the longest silence of a rank."""
-        ...
-
-    def measure(
-        self, benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int,
-        device: DeviceKind = "cpu", beside: ExecutionRequest | None = None,
-    ) -> Measured:  # fmt: skip
-        """Return every run of every benchmark, measured on so many processes at once, within a budget.
-
-        ``beside``: a request for as many ranks, which runs now and then between the benchmarks.
-
-        Raises ExecutionError if the machine has too few devices, or a process fails or does not answer.
-        """
-        ...
-
-    def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:
-        """Return what a training of cached embedding tables counted, on one device.
-
-        Raises CacheTooSmallError for a batch that the cache cannot hold, ExecutionError without the device.
-        """
-        ...
-
-    def copy_bandwidths(self) -> Mapping[str, float]:
-        """Return bytes per second of copies within the host, and with a GPU from pinned memory to it and back."""
         ...

@@ -4,7 +4,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from backends.errors import MissingBackendError
-from backends.protocol import TorchLibrary
+from backends.execution.protocol import TorchLibrary
 
 
 def load_torch_backend() -> TorchLibrary:

@@ -7,10 +7,10 @@ from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Measured
+from backends.execution.protocol import ExecutingBackend, TorchLibrary
 from backends.execution.request import DeviceKind, ExecutionRequest
 from backends.execution.result import Execution
 from backends.execution.silence import SILENCE_S
-from backends.protocol import ExecutingBackend, TorchLibrary
 from backends.torch.embedding.training import train
 from backends.torch.launching.timeline import timeline
 from backends.torch.measuring.session import copy_bandwidths, measure

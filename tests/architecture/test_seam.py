@@ -8,7 +8,8 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from backends.protocol import Backend, ExecutingBackend, TorchLibrary
+from backends.execution.protocol import ExecutingBackend, TorchLibrary
+from backends.protocol import Backend
 from backends.simulated import SimulatedBackend, SimulatedSession
 from sim.plan.session.protocol import Session
 
@@ -68,7 +69,7 @@ def test_everybody_uses_the_protocol(modules) -> None:
         for module in modules
         if module.in_room
         for node in ast.walk(module.tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "backends.protocol"
+        if isinstance(node, ast.ImportFrom) and node.module in {"backends.protocol", "backends.execution.protocol"}
     }
     assert {"backends/registry.py", "backends/simulated.py", "backends/torch/backend.py"} <= users
     loaders = {
