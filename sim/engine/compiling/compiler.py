@@ -212,7 +212,9 @@ class RankCompiler:
         """
         if self._last_block is None or self._last_on_main != self._last_block[0]:
             return None
-        if call.microbatch in self._open_microbatches or self._noted.get(call.task) != self._num_single:
+        if call.microbatch in self._open_microbatches:
+            return None
+        if table.tracked and self._noted.get(call.task) != self._num_single:
             return None
         if table.late_sources and not self._all_waited(call, table):
             return None

@@ -1,7 +1,6 @@
 """What the compiler knows of each task before the first call."""
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +24,7 @@ class TaskTable:
     activity) per op.
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
     read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
-    several calls write, ``tracked_each`` those of them with an instance per micro-batch.
+    several calls write and several streams touch, ``tracked_each`` those of them with an instance per micro-batch.
     ``first_sources`` are the single sources that its first op on the main stream reads, ``late_sources`` the
     others. ``steady``: its links can be those of the steady state (see the compiler).
     ``on_main``: on a stream that coalescing tasks use. ``message``: one send or receive and nothing else;
@@ -151,26 +150,10 @@ def lasting_s(op: Op, kind: NodeKind, activity: Activity) -> float:
 
 def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
     """Find, for every buffer that a task reads from outside, where it comes from."""
-    writers: dict[str, list[str]] = {}
-    for name, table in tables.items():
-        for buffer, (writer, _) in table.shape.leaves.items():
-            if writer >= 0:
-                writers.setdefault(buffer, []).append(name)
-    repeated = {
-        task for (task, _), count in Counter((c.task, c.microbatch) for c in program.calls).items() if count > 1
-    }
-    once = {
-        buffer: tables[names[0]]
-        for buffer, names in writers.items()
-        if len(names) == 1 and names[0] not in repeated and program.buffers[buffer].scope is Scope.MICROBATCH
-    }
-    single_touch = {b for t in tables.values() if not t.candidate for b in t.shape.leaves}
-    kept_apart = single_touch | _on_several_streams(program)
+    once = _written_once(program, tables)
+    several = _on_several_streams(program)
     for table in tables.values():
-        table.tracked = tuple(
-            b for b in table.shape.leaves
-            if b not in once and (not table.candidate or b in kept_apart or table.per_microbatch[b])
-        )  # fmt: skip
+        table.tracked = tuple(b for b in table.shape.leaves if b in several and b not in once)
         table.message &= not table.tracked
         _add_sources(table, once)
         first = (table.shape.first.get(MAIN_STREAM, -1),)
@@ -178,6 +161,30 @@ def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
         table.first_sources = [source for source in table.single_sources if source[2] == first]
         table.late_sources = [source for source in table.single_sources if source[2] != first]
         table.steady = table.candidate and not table.tracked_each
+
+
+def _written_once(program: Program, tables: Mapping[str, TaskTable]) -> dict[str, list[TaskTable]]:
+    """Return the buffers of which one call at most writes the instance of each micro-batch, with the tasks that may.
+
+    A schedule may have several such tasks: a backward in one piece for some micro-batches, in two for others.
+    """
+    writers: dict[str, list[str]] = {}
+    for name, table in tables.items():
+        for buffer, (writer, _) in table.shape.leaves.items():
+            if writer >= 0 and program.buffers[buffer].scope is Scope.MICROBATCH:
+                writers.setdefault(buffer, []).append(name)
+    kinds = _kinds_of_microbatch(program)
+    groups = {tuple(names) for names in writers.values()}
+    alone = {names for names in groups if all(sum(map(kind.count, names)) <= 1 for kind in kinds)}
+    return {buffer: [tables[name] for name in names] for buffer, names in writers.items() if tuple(names) in alone}
+
+
+def _kinds_of_microbatch(program: Program) -> set[tuple[str, ...]]:
+    """Return the tasks that are called for a micro-batch, each as often as it is, in every way that occurs."""
+    called: dict[int | None, list[str]] = {}
+    for task, microbatch, _ in program.calls:
+        called.setdefault(microbatch, []).append(task)
+    return {tuple(sorted(tasks)) for tasks in called.values()}
 
 
 def _on_several_streams(program: Program) -> set[str]:
@@ -190,13 +197,13 @@ def _on_several_streams(program: Program) -> set[str]:
     return {buffer for buffer, found in streams.items() if len(found) > 1}
 
 
-def _add_sources(table: TaskTable, once: Mapping[str, TaskTable]) -> None:
+def _add_sources(table: TaskTable, once: Mapping[str, Sequence[TaskTable]]) -> None:
     """List what a task reads that one earlier call wrote on another stream, each with its earliest readers."""
     shape = table.shape
     found: dict[tuple[str, int], tuple[TaskTable, list[int]]] = {}
-    for buffer, readers in shape.reads.items():
-        writer = once.get(buffer)
-        if writer is None or writer is table:
+    read = [(buffer, readers, writer) for buffer, readers in shape.reads.items() for writer in once.get(buffer, ())]
+    for buffer, readers, writer in read:
+        if writer is table:
             continue
         op = writer.shape.leaves[buffer][0]
         waiting = found.setdefault((writer.task.name, op), (writer, []))[1]
