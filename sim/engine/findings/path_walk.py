@@ -20,8 +20,8 @@ class Walk:
     run: SimulatedRun
     before: NDArray[np.int64] = field(init=False)
     first: NDArray[np.int64] = field(init=False)
-    units: list[Unit] = field(init=False)
     bases: NDArray[np.int64] = field(init=False)
+    places: NDArray[np.int64] = field(init=False)
     exits: dict[int, tuple[int, int]] = field(init=False)
     entry_nodes: dict[tuple[int, int], int] = field(init=False)
     ways: dict[tuple[Pattern, int, int], tuple[NDArray[np.int64], Times]] = field(init=False, default_factory=dict)
@@ -36,8 +36,10 @@ class Walk:
         order = np.argsort(after, kind="stable")
         self.before = before[order]
         self.first = np.searchsorted(after[order], np.arange(len(graph.kinds) + 1))
-        self.units = sorted((unit for unit in graph.units if unit[3] is not SENT), key=lambda unit: unit[2])
-        self.bases = np.array([unit[2] for unit in self.units], dtype=np.int64)
+        places = [place for place, (_, _, _, pattern) in enumerate(graph.units) if pattern is not SENT]
+        bases = np.array([graph.units[place][2] for place in places], dtype=np.int64)
+        by_base = np.argsort(bases, kind="stable")
+        self.bases, self.places = bases[by_base], np.array(places, dtype=np.int64)[by_base]
         self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}
         self.entry_nodes = {place: node for node, place in graph.entries.items()}
 
@@ -128,7 +130,7 @@ class Walk:
         """Return the call that a node belongs to; one of no rank for a message on its way."""
         position = int(np.searchsorted(self.bases, node, side="right")) - 1
         if position >= 0:
-            rank, index, base, pattern = self.units[position]
+            rank, index, base, pattern = self.run.graph.units[self.places[position]]
             program = self.run.programs[rank]
             call = index % len(program.calls)
             size = 1 if pattern is not None else len(program.tasks[program.calls[call].task].ops)

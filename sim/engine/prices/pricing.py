@@ -22,7 +22,7 @@ from sim.engine.prices.host import HostPricing, runs_on_host
 from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load, signature
 from sim.engine.prices.variation import Variation
-from sim.plan.facts.description import collective_bytes, kernel_work, pair_bytes, payload_bytes
+from sim.plan.facts.description import collective_bytes, kernel_signature, kernel_work, pair_bytes, payload_bytes
 from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.op import Collective, Compute, Copy, Op, Send
 from sim.plan.words.program import Plan, Program, Task
@@ -103,7 +103,7 @@ class ClusterPricing:
         """Return a number per signature: ops alike in all but names and ranks have the same."""
         key = (id(program), id(op))
         if key not in self._known:
-            signature = _kernel_signature(program, op) if isinstance(op, Compute) else _signature(program, op)
+            signature = kernel_signature(program, op) if isinstance(op, Compute) else _signature(program, op)
             number = self._signatures.setdefault(signature, len(self._signatures))
             self._known[key] = number, program, op  # kept, so that no others get their identities
         return self._known[key][0]
@@ -268,12 +268,6 @@ class ClusterPricing:
 def _whole(num_ops: int, launch_s: float) -> tuple[float, ...]:
     """Return the host time per op of a task that is launched as one."""
     return (launch_s, *[0.0] * (num_ops - 1)) if num_ops else ()
-
-
-def _kernel_signature(program: Program, op: Compute) -> tuple[object, ...]:
-    buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
-    attributes = tuple([item for item in op.attributes.items() if item[0] != "salt"])
-    return (op.kernel, len(op.reads), tuple([(b.shape, b.dtype) for b in buffers]), attributes)
 
 
 def _signature(program: Program, op: Collective) -> tuple[object, ...]:

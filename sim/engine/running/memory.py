@@ -118,11 +118,14 @@ def peak_live_chunks(program: Program) -> int:
     """
     opened = {task.stage for task in program.tasks.values() if task.traits.opens and not task.traits.closes}
     closed = {task.stage for task in program.tasks.values() if task.traits.closes and not task.traits.opens}
-    live = most = 0
-    for call in program.calls:
-        task = program.tasks[call.task]
+    enters, leaves = {}, {}
+    for name, task in program.tasks.items():
         does_both = task.traits.opens and task.traits.closes
-        live += task.traits.opens and not (does_both and task.stage in opened)
+        enters[name] = task.traits.opens and not (does_both and task.stage in opened)
+        leaves[name] = task.traits.closes and not (does_both and task.stage in closed)
+    live = most = 0
+    for task_name, _, _ in program.calls:
+        live += enters[task_name]
         most = max(most, live)
-        live -= task.traits.closes and not (does_both and task.stage in closed)
+        live -= leaves[task_name]
     return most

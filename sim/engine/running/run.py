@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain, pairwise
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -22,6 +23,10 @@ from sim.plan.words.program import Plan, Program, Task
 
 STEADY: Final = 1e-5
 """Steps whose periods differ by no more than this part are taken to be alike."""
+
+_NODE: Final = itemgetter(2)
+_PATTERN: Final = itemgetter(3)
+"""Of a unit of the graph."""
 
 MOST_KEPT_NODES: Final = 1_000_000
 """The times of a longer run are not kept, but made for one finding after the other: they would fill the memory."""
@@ -189,14 +194,12 @@ class SimulatedRun:
     @cached_property
     def first_nodes(self) -> list[int]:
         """Return the node with which each step begins: the first opening call of any rank. Steps count from there."""
-        length = {rank: len(program.calls) for rank, program in self.programs.items()}
-        first = {rank: _first_opening(program) for rank, program in self.programs.items()}
-        found: dict[int, int] = {}
-        for rank, index, node, _ in self.graph.units:
-            step, call = divmod(index, length[rank])
-            if call == first[rank]:
-                found[step] = min(node, found.get(step, node), key=self.loop.starts_s.__getitem__)
-        return [found[step] for step in range(self.num_steps)]
+        found: list[list[int]] = [[] for _ in range(self.num_steps)]
+        for rank, program in self.programs.items():
+            units, first = self._units_of(rank), _first_opening(program)
+            for step, nodes in enumerate(found):
+                nodes += [node for _, _, node, _ in units[first + step * len(program.calls) :][:1]]
+        return [min(reversed(nodes), key=self.loop.starts_s.__getitem__) for nodes in found]
 
     # --- all ops of the step -------------------------------------------------------------------------------
 
@@ -301,12 +304,18 @@ class SimulatedRun:
     @cached_property
     def _calls(self) -> dict[int, dict[str, "_Calls"]]:
         """Return the calls of each rank's tasks, over all steps."""
-        table: dict[int, dict[str, list[Unit]]] = {rank: {} for rank in self.programs}
-        for unit in self.graph.units:
-            rank, index, _, _ = unit
-            calls = self.programs[rank].calls
-            table[rank].setdefault(calls[index % len(calls)].task, []).append(unit)
-        return {rank: {name: _grouped(units) for name, units in tasks.items()} for rank, tasks in table.items()}
+        return {rank: _by_task(program, self._units_of(rank)) for rank, program in self.programs.items()}
+
+    def _units_of(self, rank: int) -> Sequence[Unit]:
+        """Return the calls of a rank in order, over all steps: ranks are compiled one after the other."""
+        begin, end = self._units_at[rank]
+        return self.graph.units[begin:end]
+
+    @cached_property
+    def _units_at(self) -> Mapping[int, tuple[int, int]]:
+        """Return from where to where the calls of each rank stand in the graph."""
+        ends = list(accumulate(self.num_steps * len(program.calls) for program in self.programs.values()))
+        return dict(zip(self.programs, pairwise([0, *ends]), strict=True))
 
     def _task_times(self, rank: int, calls: range) -> Iterator[TaskTimes]:
         """Yield the times of some of a rank's calls, counted over all steps."""
@@ -346,21 +355,33 @@ class SimulatedRun:
     @cached_property
     def _node_starts(self) -> Times:
         """Return the start of every op that is a node; a receive's is its message's, or when its stream is free."""
-        starts = self._released_s.copy()
-        ends = self._node_ends
-        previous: dict[tuple[int, str], float] = {}
-        sender = {receive: send for send, _, receive in self.graph.messages}
-        for rank, call, base, pattern in self.graph.units:
-            if pattern is not None:
-                continue
-            program = self.programs[rank]
-            for j, op in enumerate(program.tasks[program.calls[call % len(program.calls)].task].ops):
-                if isinstance(op, Recv):
-                    node, stream = base + j, (rank, op.stream)
-                    sent = self.loop.starts_s[sender[node]]
-                    starts[node] = min(max(previous.get(stream, 0.0), sent), ends[node])
-                    previous[stream] = ends[node]
+        starts, ends = self._released_s.copy(), self._node_ends
+        sent_s = np.zeros(len(starts))
+        if self.graph.messages:
+            sends, _, receives = np.array(self.graph.messages).T
+            sent_s[receives] = self._released_s[sends]
+        for rank in self.programs:
+            for nodes in self._receives(rank):
+                free_s = np.concatenate([[0.0], ends[nodes[:-1]]])
+                starts[nodes] = np.minimum(np.maximum(free_s, sent_s[nodes]), ends[nodes])
         return starts
+
+    def _receives(self, rank: int) -> list[NDArray[np.int64]]:
+        """Return the nodes of a rank's receives on each stream, in order."""
+        streams: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64], int]]] = {}
+        for name, found in self._calls[rank].items():
+            rows = found.rows_of.get(None)
+            if rows is None:
+                continue
+            for j, op in enumerate(self.programs[rank].tasks[name].ops):
+                if isinstance(op, Recv):
+                    streams.setdefault(op.stream, []).append((found.calls[rows], found.nodes[rows] + j, j))
+        nodes = []
+        for parts in streams.values():
+            calls, places = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+            ops = np.repeat([j for _, _, j in parts], [len(part) for part, _, _ in parts])
+            nodes.append(places[np.lexsort((ops, calls))])
+        return nodes
 
     @cached_property
     def _node_ends(self) -> Times:
@@ -372,17 +393,20 @@ def _first_opening(program: Program) -> int:
     return next((index for index, call in enumerate(program.calls) if program.tasks[call.task].traits.opens), 0)
 
 
-def _grouped(units: list[Unit]) -> _Calls:
-    """Return the calls that these units stand for."""
-    rows_of: dict[Pattern | None, list[int]] = {}
-    for row, (_, _, _, pattern) in enumerate(units):
-        rows_of.setdefault(pattern, []).append(row)
-    is_single = np.zeros(len(units), dtype=np.bool_)
-    for pattern in (None, SENT):
-        is_single[rows_of.get(pattern, [])] = True
-    return _Calls(
-        np.array([call for _, call, _, _ in units]),
-        np.array([node for _, _, node, _ in units]),
-        {pattern: np.array(rows) for pattern, rows in rows_of.items()},
-        is_single,
-    )
+def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, _Calls]:
+    """Return the calls of each task of a program, in the order of first use; ``units``: of one step or several."""
+    rows_of: dict[str, list[int]] = {}
+    for row, call in enumerate(program.calls):
+        rows_of.setdefault(call.task, []).append(row)
+    nodes = np.fromiter(map(_NODE, units), np.int64, len(units))
+    patterns = {id(pattern): pattern for pattern in map(_PATTERN, units)}
+    numbers = np.fromiter(map(id, map(_PATTERN, units)), np.int64, len(units))
+    step_rows = np.arange(0, len(units), max(len(program.calls), 1))[:, None]
+    found = {}
+    for name, rows in rows_of.items():
+        calls = (step_rows + np.array(rows)).ravel()
+        of_call = numbers[calls]
+        by_pattern = {patterns[number]: np.flatnonzero(of_call == number) for number in np.unique(of_call).tolist()}
+        is_single = np.isin(of_call, (id(None), id(SENT)))
+        found[name] = _Calls(calls, nodes[calls], by_pattern, is_single)
+    return found

@@ -49,6 +49,13 @@ def kernel_work(program: Program, op: Compute, *, fused: bool = True) -> Work:
     return KERNELS[op.kernel].work(inputs, outputs, attributes)
 
 
+def kernel_signature(program: Program, op: Compute) -> tuple[object, ...]:
+    """Return a key that is equal for calls of a kernel with the same work: alike in all but names and seeds."""
+    buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
+    attributes = tuple([item for item in op.attributes.items() if item[0] != "salt"])
+    return (op.kernel, len(op.reads), tuple([(b.shape, b.dtype) for b in buffers]), attributes)
+
+
 def collective_bytes(program: Program, op: Collective) -> int:
     """Return a collective's payload in bytes."""
     if op.kind is CollectiveKind.BROADCAST:
