@@ -6,7 +6,7 @@ out, because they can never be full, are looked up group by group: ranks that ca
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from typing import Final
@@ -139,7 +139,11 @@ _NOTHING: Final = _Cells(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(
 
 
 class _Loads:
-    """What groups put on columns of links: a column is a class of links, or one link that folding left out."""
+    """What groups put on columns of links.
+
+    A column is a class of links; one link that folding left out; or of a class that roots load in turns, the links that
+    carry the same in every turn. The last two are looked up group by group.
+    """
 
     def __init__(self, run: SimulatedRun, pricing: ClusterPricing) -> None:
         self.run, self.pricing = run, pricing
@@ -151,6 +155,11 @@ class _Loads:
             alone = self.num_classes + self.columns
             self.columns = np.where(folding.link_class == NEVER_BINDS, alone, folding.link_class)
         self.some_left_out = bool((pricing.network_links() & (self.columns >= self.num_classes)).any())
+        self.in_turns = folding.carries_alike is not None
+        if folding.carries_alike is not None:
+            uneven = np.flatnonzero(folding.carries_alike != NEVER_BINDS)
+            first, where = np.unique(folding.carries_alike[uneven], return_index=True, return_inverse=True)[1:]
+            self.columns[uneven] = self.num_classes + uneven[first][where]
         self.size = np.bincount(self.columns, minlength=1)
         self.kinds = np.zeros(len(self.size), np.int64)
         self.kinds[self.columns] = pricing.link_kinds()
@@ -196,7 +205,7 @@ class _Loads:
         return self._summed(owners[rows], columns, use.seconds[kept] * share, use.num_bytes[kept] * share)
 
     def _to_left_out(self, exchange: Exchange, own: NetworkUse, owners: Ints) -> _Cells:
-        """Return what all groups of owners bring to links that folding left out.
+        """Return what all groups of owners bring to each link of columns that are looked up group by group.
 
         Exchanges of the same groups whose owners use links in the same proportions differ by a factor.
         """
@@ -209,9 +218,10 @@ class _Loads:
             use = self.pricing.use_of(exchange if far.all() else _only(exchange, far))
             columns = self.columns[use.links]
             kept = columns >= self.num_classes
-            users = owners[far][use.rows[kept]]
+            users, columns = owners[far][use.rows[kept]], columns[kept]
+            most_of_column = [most_of * self.size[columns] for most_of in most]
             self._known[key] = self._summed(
-                users, columns[kept], use.seconds[kept] / most[0], use.num_bytes[kept] / most[1]
+                users, columns, use.seconds[kept] / most_of_column[0], use.num_bytes[kept] / most_of_column[1]
             )
         unit = self._known[key]
         return _Cells(unit.flows, unit.columns, unit.seconds * most[0], unit.num_bytes * most[1])
@@ -229,7 +239,9 @@ class _Loads:
         return owners, (groups == owners[:, None]).any(axis=1)
 
     def _reaches_left_out(self, exchange: Exchange) -> NDArray[np.bool_]:
-        """Return which groups may use links that folding left out: those that the network joins, if there are any."""
+        """Return which groups may use links that are looked up: all in turns, else those that the network joins."""
+        if self.in_turns:
+            return np.ones(len(exchange.groups), np.bool_)
         if not self.some_left_out:
             return np.zeros(len(exchange.groups), np.bool_)
         lying = self.island[exchange.groups]
@@ -248,7 +260,7 @@ class _Loads:
 
 
 def _only(exchange: Exchange, chosen: NDArray[np.bool_]) -> Exchange:
-    return Exchange(exchange.program, exchange.op, exchange.groups[chosen])
+    return replace(exchange, groups=exchange.groups[chosen])
 
 
 def _digests(exchange: Exchange, use: NetworkUse) -> tuple[bytes, ...]:

@@ -6,7 +6,8 @@ and messages of a class put on the links of a class is put on one. Where all of 
 each link of a class carries the same, and the simulated times are those of every member.
 
 Links of the network that can never bind, whatever runs at the same time, are left out: they would tell ranks apart
-that nothing else does (see ``sim.engine.folding.slack``).
+that nothing else does (see ``sim.engine.folding.slack``). Ranks that take turns as the root of a collective are not
+told apart by their turns where these change no time (see ``sim.engine.folding.turns``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,13 +18,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.engine.folding.likeness import NONE, LikenessGraph
+from sim.engine.folding.likeness import NONE, Classes, LikenessGraph
 from sim.engine.folding.slack import never_binding
+from sim.engine.folding.turns import as_envelopes, slack_of, turns_matter, turns_of
 from sim.engine.prices.activity import Activity, Pricing, Resource, is_link
 from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, LinkOp, Op
-from sim.plan.words.program import Plan
+from sim.plan.words.program import Plan, Program
 
 Ints = NDArray[np.int64]
 
@@ -36,7 +38,8 @@ class Folding:
 
     ``link_class[l]`` is the class of link l (-1: it never binds, or nobody uses it) and ``class_size`` how many links a
     class has (none: links are not folded). ``group_counts``: by axes and members, of every simulated rank's group, how
-    many groups are like it.
+    many groups are like it. ``carries_alike``: where roots take turns and their turns tell no ranks apart, a number per
+    link, the same for links of a class that carry the same in every turn (-1: all of the class do); else None.
     """
 
     stands_for: Sequence[int]
@@ -44,6 +47,7 @@ class Folding:
     link_class: Ints | None = None
     class_size: Ints | None = None
     group_counts: Mapping[tuple[object, ...], Mapping[int, int]] = field(default_factory=dict)
+    carries_alike: Ints | None = None
     _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict, repr=False)
     _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict, repr=False)
 
@@ -55,6 +59,7 @@ class Folding:
             and self.group_counts == other.group_counts
             and _equal(self.link_class, other.link_class)
             and _equal(self.class_size, other.class_size)
+            and _equal(self.carries_alike, other.carries_alike)
         )
 
     def classes_of(self, mesh: Mesh, rank: int, op: Collective) -> tuple[int, ...]:
@@ -63,6 +68,15 @@ class Folding:
         if key not in self._classes:
             self._classes[key] = tuple(sorted({self.stands_for[member] for member in op.group(mesh, rank)}))
         return self._classes[key]
+
+    def in_turn(self, program: Program, ops: Sequence[Op], activities: Sequence[Activity]) -> Sequence[Activity]:
+        """Return the activities of all ops of a simulated rank, with those of rooted collectives as folding took them.
+
+        Where turns tell no ranks apart, these are the envelopes of their turns.
+        """
+        if self.carries_alike is None:
+            return activities
+        return as_envelopes(program, ops, activities)
 
     def folded(self, op: Op, rank: int, activity: Activity) -> Activity:
         """Return what an op of a simulated rank and all that are like it demand of classes of links."""
@@ -121,12 +135,29 @@ def fold(plan: Plan, pricing: Pricing) -> Folding:
     """Return the coarsest classes of ranks that cannot differ."""
     if all(len(plan.ranks_of(program)) == 1 for program in plan.programs):
         return no_fold(plan, pricing)
-    loads = list(pricing.loads(plan, exchanges(plan)))
-    in_network = pricing.network_links()
-    graph = LikenessGraph(_rank_kinds(plan, pricing), pricing.link_kinds(), _idle(loads, in_network))
+    every = list(exchanges(plan))
+    loads, in_network = list(pricing.loads(plan, iter(every))), pricing.network_links()
+    idle = never_binding([load for _, load in loads], in_network)
+    kinds = _rank_kinds(plan, pricing), pricing.link_kinds()
+    if (taken := turns_of(loads, every, len(in_network))) is not None:
+        turns, others = taken
+        as_one = [*others, *(turn.as_one for turn in turns)]
+        classes = _classes(LikenessGraph(*kinds, idle, marks_roots=False), as_one)
+        slack = slack_of(turns, classes)
+        if not turns_matter(as_one, classes, slack):
+            return _folding(classes, slack.carries_alike)
+    return _folding(_classes(LikenessGraph(*kinds, idle), loads))
+
+
+def _classes(graph: LikenessGraph, loads: Sequence[tuple[Exchange, Load]]) -> Classes:
+    """Return the coarsest classes under some exchanges and their loads."""
     for exchange, load in loads:
         graph.add(exchange, load)
-    classes = graph.classes()
+    return graph.classes()
+
+
+def _folding(classes: Classes, carries_alike: Ints | None = None) -> Folding:
+    """Return the folding into some classes."""
     simulated = np.unique(classes.stands_for)
     return Folding(
         classes.stands_for.tolist(),
@@ -137,6 +168,7 @@ def fold(plan: Plan, pricing: Pricing) -> Folding:
             key: dict(zip(simulated.tolist(), alike[simulated].tolist(), strict=True))
             for key, alike in classes.groups_alike.items()
         },
+        carries_alike,
     )
 
 
@@ -147,8 +179,3 @@ def _rank_kinds(plan: Plan, pricing: Pricing) -> Ints:
         roles[list(plan.ranks_of(program))] = index
     kinds = pricing.rank_kinds(plan)
     return roles * (int(kinds.max(initial=0)) + 1) + kinds
-
-
-def _idle(loads: Sequence[tuple[Exchange, Load]], in_network: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the links of the network that never bind."""
-    return never_binding([load for _, load in loads], in_network)

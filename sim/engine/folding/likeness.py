@@ -21,6 +21,7 @@ from sim.plan.words.op import Collective, CollectiveKind, Copy, Send
 Ints = NDArray[np.int64]
 
 NONE: Final = -1
+ROOTED: Final = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 _MANY: Final = -2
 _MOST: Final = 2**62
 
@@ -73,7 +74,8 @@ class Classes:
     """Who is like whom. ``stands_for`` and ``multiplicity`` are per rank: its class's first rank, and their number.
 
     ``link_class``: per link, NONE for one that nobody uses or that was left out; ``class_size``: links of each class.
-    ``groups_alike``: by axes and members, per rank, how many groups are like the one that it is in.
+    ``groups_alike``: by axes and members, per rank, how many groups are like the one that it is in;
+    ``group_class``: the number of their class, where their positions do not matter.
     """
 
     stands_for: Ints
@@ -81,18 +83,25 @@ class Classes:
     link_class: Ints
     class_size: Ints
     groups_alike: dict[tuple[object, ...], Ints]
+    group_class: dict[tuple[object, ...], Ints]
 
 
 class LikenessGraph:
-    """Grows by exchanges, then finds the classes. Links that are ``left_out`` tell nobody apart."""
+    """Grows by exchanges, then finds the classes. Links that are ``left_out`` tell nobody apart.
 
-    def __init__(self, rank_kinds: Ints, link_kinds: Ints, left_out: NDArray[np.bool_]) -> None:
+    ``marks_roots``: the root of a broadcast, or of a reduce, is told apart from other members.
+    """
+
+    def __init__(
+        self, rank_kinds: Ints, link_kinds: Ints, left_out: NDArray[np.bool_], *, marks_roots: bool = True
+    ) -> None:
         self._left_out = left_out
+        self._marks_roots = marks_roots
         self._num_ranks = len(rank_kinds)
         self._ranks = _Facts.of(rank_kinds)
         self._links = _Facts.of(link_kinds)
         self._groups = _Facts.of(np.zeros(0, np.int64))
-        self._group_of: dict[tuple[object, ...], Ints] = {}
+        self._group_of: dict[tuple[tuple[str, ...], tuple[int, ...], bytes], Ints] = {}
         self._relations: list[Relation] = []
         self._uses: list[_Use] = []
 
@@ -120,7 +129,7 @@ class LikenessGraph:
 
     def _groups_of(self, op: Collective, groups: Ints) -> Ints:
         """Return the vertex of each rank's group, NONE for ranks without one, and make those that are new."""
-        places = _places(op, groups.shape[1])
+        places = _places(op, groups.shape[1], marks_roots=self._marks_roots)
         key = (op.axes, op.members, places.tobytes())
         group_of = self._group_of.setdefault(key, np.full(self._num_ranks, NONE))
         new = groups[group_of[groups[:, 0]] == NONE]
@@ -221,15 +230,19 @@ class LikenessGraph:
         names, link_class = numbered(keys[used])
         keys[used] = link_class
         groups_alike: dict[tuple[object, ...], Ints] = {}
-        for (axes, members, _), group_of in self._group_of.items():
+        group_class: dict[tuple[object, ...], Ints] = {}
+        for (axes, members, places), group_of in self._group_of.items():
             alike = np.where(group_of >= 0, partition.multiplicity[colour[group_of]], 0)
             groups_alike[axes, members] = np.maximum(alike, groups_alike.get((axes, members), 0))
+            if not any(places):
+                group_class[axes, members] = np.where(group_of >= 0, colour[group_of], NONE)
         return Classes(
             stands_for=partition.representative[colour[ranks]],
             multiplicity=partition.multiplicity[colour[ranks]],
             link_class=keys,
             class_size=np.bincount(link_class, minlength=len(names)),
             groups_alike=groups_alike,
+            group_class=group_class,
         )
 
 
@@ -240,11 +253,10 @@ def _note(table: Ints, links: Ints, who: Ints) -> None:
     table[links[table[links] != who]] = _MANY
 
 
-def _places(op: Collective, num_positions: int) -> Ints:
+def _places(op: Collective, num_positions: int, *, marks_roots: bool) -> Ints:
     """Return a label per position of a group: those that the op treats alike have the same."""
     positions = np.arange(num_positions)
     if op.sizes:
         return positions
-    is_rooted = op.kind in {CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
-    is_root: Ints = ((positions == op.root) & is_rooted).astype(np.int64)
+    is_root: Ints = ((positions == op.root) & (marks_roots and op.kind in ROOTED)).astype(np.int64)
     return is_root

@@ -21,12 +21,13 @@ class Exchange:
     """Ops that are alike in all but the ranks: ``op`` of ``program`` is one of them.
 
     ``groups`` [groups, positions]: the ranks of each group of a collective; of a message, sender and receiver; of a
-    copy, its rank twice.
+    copy, its rank twice. ``streams``: all that such ops run on.
     """
 
     program: Program
     op: LinkOp
     groups: Ints
+    streams: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +45,7 @@ class Load:
 
 def exchanges(plan: Plan) -> Iterator[Exchange]:
     """Yield every collective, message and copy of a plan once for all that move equally many bytes the same way."""
-    found: dict[tuple[object, ...], tuple[Program, LinkOp, list[Ints]]] = {}
+    found: dict[tuple[object, ...], tuple[Program, LinkOp, list[Ints], set[str]]] = {}
     for program in plan.programs:
         ranks = np.array(plan.ranks_of(program), dtype=np.int64)
         seen = set[tuple[object, ...]]()
@@ -52,11 +53,13 @@ def exchanges(plan: Plan) -> Iterator[Exchange]:
             for op in task.ops:
                 if isinstance(op, LinkOp):
                     key = signature(program, op)
+                    _, _, parts, streams = found.setdefault(key, (program, op, [], set()))
+                    streams.add(op.stream)
                     if key not in seen:
-                        found.setdefault(key, (program, op, []))[2].append(ranks)
+                        parts.append(ranks)
                         seen.add(key)
-    for program, op, parts in found.values():
-        yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts)))
+    for program, op, parts, streams in found.values():
+        yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts)), frozenset(streams))
 
 
 def groups_of(mesh: Mesh, op: LinkOp, ranks: Ints) -> Ints:
@@ -88,6 +91,12 @@ def shifted(mesh: Mesh, ranks: Ints, axis: str, offset: int) -> Ints:
     found = np.empty(mesh.size, dtype=np.int64)
     found[groups] = np.roll(groups, -offset, axis=1)
     return found[ranks]
+
+
+def family(program: Program, op: Collective) -> tuple[object, ...]:
+    """Return a key that is equal for collectives of a plan that differ in nothing but their root."""
+    kind, axes, members, _, *rest = signature(program, op)
+    return (kind, axes, members, *rest)
 
 
 def signature(program: Program, op: Op) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import islice
 from time import perf_counter
 from typing import Final
 
@@ -232,13 +233,15 @@ def _price(
 ) -> dict[str, PricedTask]:
     program = plan.program_of(rank)
 
+    ops = [op for task in program.tasks.values() for op in task.ops]
+    alone = iter(folding.in_turn(program, ops, [pricing.price(plan, program, op, rank) for op in ops]))
+
     def folded(op: Op, activity: Activity) -> Activity:
         return folding.folded(op, rank, activity) if isinstance(op, LinkOp) else activity
 
     def priced(name: str, task: Task) -> PricedTask:
         launches_s, waits = pricing.launches_s(task), shapes[id(program)][name].predecessors
-        alone = [pricing.price(plan, program, op, rank) for op in task.ops]
-        late = launched(waits, launches_s, alone)  # as late as each rank's own, whoever else is like it
+        late = launched(waits, launches_s, list(islice(alone, len(task.ops))))  # as late as each rank's own
         return PricedTask(tuple(map(folded, task.ops, late)), launches_s)
 
     return {name: priced(name, task) for name, task in program.tasks.items()}

@@ -357,7 +357,7 @@ def test_the_order_of_axes_says_which_ranks_are_neighbours() -> None:
     ],
 )
 def test_folded_is_unfolded_on_a_mesh(method: str, mesh: tuple[int, ...], keys: dict[str, Any]) -> None:
-    """Ranks that differ as roots of broadcasts stay apart, replicas of them do not, and no op's time changes."""
+    """Fewer ranks are simulated than there are, and no op's time changes."""
     plan = layer_plan("small", method, mesh, **keys)
     pricing = pricing_on("dgx-a100-80g", plan.mesh.size)
     folded, whole = (simulate(plan, pricing, fold=how) for how in (fold, no_fold))
