@@ -18,12 +18,7 @@ def assigned(counts: Counts, placement: Placement) -> Floats:
     every source is split in proportion to the room that is left (FlexMoE, Nie et al. 2023; exact rule ours).
     Raises RoutingError for a placement of other ranks or experts, or without one of the experts.
     """
-    if placement.shape != counts.shape:
-        rule = f"the placement has the shape {placement.shape}, and the token counts {counts.shape}"
-        raise RoutingError(rule, "place every expert that the router knows, on the ranks that have tokens")
-    if not placement.any(0).all():
-        missing = int(np.flatnonzero(~placement.any(0))[0])
-        raise RoutingError(f"expert {missing} lies on no rank", "give every expert at least one vExpert")
+    check_placement(counts, placement)
     room = (counts.sum(0) * placement / placement.sum(0)).T  # [expert, rank]
     local = np.minimum(counts.T, room)
     rest, free = counts.T - local, room - local
@@ -34,6 +29,16 @@ def assigned(counts: Counts, placement: Placement) -> Floats:
     tokens[ranks, :, ranks] += local.T
     result: Floats = tokens
     return result
+
+
+def check_placement(counts: Counts, placement: Placement) -> None:
+    """Raise RoutingError for a placement of other ranks or experts than counts, or without one of the experts."""
+    if placement.shape != counts.shape:
+        rule = f"the placement has the shape {placement.shape}, and the token counts {counts.shape}"
+        raise RoutingError(rule, "place every expert that the router knows, on the ranks that have tokens")
+    if not placement.any(0).all():
+        missing = int(np.flatnonzero(~placement.any(0))[0])
+        raise RoutingError(f"expert {missing} lies on no rank", "give every expert at least one vExpert")
 
 
 def in_whole_tokens(tokens: Floats, counts: Counts) -> Counts:

@@ -1,14 +1,16 @@
 """FlexMoE's estimate of a layer's step time, from profiled rates (Nie et al. 2023, eq. 5 to 9).
 
-Only the policy believes it: time in a simulation comes from the engine.
+Only the policy believes it: time in a simulation comes from the engine. ``Neighbours`` estimates many placements at
+once that differ from one in few experts.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.moe.balancing.assignment import Floats, Placement, assigned
+from sim.moe.balancing.assignment import Floats, Placement, check_placement
 from sim.moe.routing import Counts
 
 _EXCHANGES = 4  # dispatch and combine, forward and backward
@@ -20,7 +22,8 @@ class Rates:
 
     ``tokens_per_s``: through an expert, forward and backward. ``token_bytes``: of a row of an exchange.
     ``link_bytes_per_s``: between two ranks. ``reduce_bytes_per_s``: of an all_reduce of ``gradient_bytes``, which an
-    expert's gradients have.
+    expert's gradients have. ``ranks_per_node``: ranks in a row that share the network adapters of a node, of
+    ``node_bytes_per_s`` together; 0: all links are alike.
     """
 
     tokens_per_s: float
@@ -28,6 +31,8 @@ class Rates:
     link_bytes_per_s: float
     reduce_bytes_per_s: float
     gradient_bytes: float
+    ranks_per_node: int = 0
+    node_bytes_per_s: float = inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +56,82 @@ class Estimate:
 
 
 def estimate(counts: Counts, placement: Placement, rates: Rates) -> Estimate:
-    """Return the estimate for choices [source, expert] and vExperts [rank, expert]."""
-    between: NDArray[np.float64] = assigned(counts, placement).sum(1)  # [source, rank]
-    load = between.sum(0)
-    np.fill_diagonal(between, 0.0)
-    busiest = np.maximum(between.sum(1), between.sum(0))
-    holds = placement > 0
-    replicas = holds.sum(0)
-    of_expert = 2.0 * (replicas - 1) / replicas * rates.gradient_bytes / rates.reduce_bytes_per_s
-    return Estimate(
-        compute_s=load / rates.tokens_per_s,
-        exchange_s=_EXCHANGES * busiest * rates.token_bytes / rates.link_bytes_per_s,
-        sync_s=holds @ of_expert,
-        load=load,
-    )
+    """Return the estimate for choices [source, expert] and vExperts [rank, expert].
+
+    Raises RoutingError for a placement of other ranks or experts, or without one of the experts.
+    """
+    return Neighbours(counts, placement, rates).here
+
+
+@dataclass(frozen=True)
+class Neighbours:
+    """Estimates of placements that differ from ``placement`` in few experts.
+
+    Raises RoutingError as ``estimate``.
+    """
+
+    counts: Counts
+    placement: Placement
+    rates: Rates
+    _parts: NDArray[np.float64] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_placement(self.counts, self.placement)
+        object.__setattr__(self, "_parts", _parts(self.counts.T, self.placement.T, self.rates))
+
+    @property
+    def here(self) -> Estimate:
+        """Return the estimate of the placement itself."""
+        return Estimate(*_seconds(self._parts.sum(1), self.rates), load=self._parts[0].sum(0))
+
+    def times_s(self, experts: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
+        """Return the estimated time of each neighbour [n].
+
+        ``experts`` [n, k]: those whose vExperts are others, each once. ``columns`` [n, k, rank]: their vExperts.
+        """
+        changed = _parts(self.counts.T[experts], columns, self.rates) - self._parts[:, experts]
+        compute_s, exchange_s, sync_s = _seconds(self._parts.sum(1)[:, None] + changed.sum(2), self.rates)
+        times: Floats = (compute_s + exchange_s + sync_s).max(-1)
+        return times
+
+
+def _parts(counts: NDArray[np.int64], columns: NDArray[np.int64], rates: Rates) -> NDArray[np.float64]:
+    """Return what each expert adds to each rank, [7, ..., rank], for its choices and vExperts [..., rank].
+
+    In order: tokens computed, sent, received; bytes of gradients; tokens sent and received by the rank's node, and
+    bytes of gradients over its adapters. As ``assigned`` has it, a rank sends what it has no room for, and a rank with
+    room left receives as much, from all senders in proportion: so a node's ranks send the part to other nodes that
+    these have of the room left.
+    """
+    room = counts.sum(-1, keepdims=True) * columns / columns.sum(-1, keepdims=True)
+    sent, received = np.maximum(counts - room, 0.0), np.maximum(room - counts, 0.0)
+    holds = columns > 0
+    replicas = holds.sum(-1, keepdims=True)
+    gradient_bytes = 2.0 * (replicas - 1) / replicas * rates.gradient_bytes
+    own = [room, sent, received, holds * gradient_bytes]
+    if not rates.ranks_per_node:
+        return np.stack([*own, *[np.zeros_like(room)] * 3])
+    sent_by, received_by, on_node = (_by_node(values, rates.ranks_per_node) for values in (sent, received, holds))
+    total = sent.sum(-1, keepdims=True)
+    share = 1.0 / np.where(total > 0.0, total, 1.0)
+    spans = (on_node < replicas) & (on_node > 0)
+    outwards, inwards = sent_by * (1.0 - received_by * share), received_by * (1.0 - sent_by * share)
+    return np.stack([*own, outwards, inwards, spans * gradient_bytes])
+
+
+def _by_node(values: NDArray[np.float64] | NDArray[np.bool_], ranks_per_node: int) -> NDArray[np.float64]:
+    """Return the sum over the ranks of each rank's node, [..., rank]."""
+    edges = np.arange(0, values.shape[-1], ranks_per_node)
+    sums = np.add.reduceat(values.astype(np.float64), edges, axis=-1)
+    spread: NDArray[np.float64] = np.repeat(sums, ranks_per_node, axis=-1)[..., : values.shape[-1]]
+    return spread
+
+
+def _seconds(parts: NDArray[np.float64], rates: Rates) -> tuple[Floats, Floats, Floats]:
+    """Return seconds of computing, of exchanges and of sums of gradients of what all experts add, [..., rank]."""
+    load, sent, received, gradient_bytes, outwards, inwards, over_adapters = parts
+    token_s = _EXCHANGES * rates.token_bytes
+    exchange_s = np.maximum(sent, received) * token_s / rates.link_bytes_per_s
+    between_s = np.maximum(outwards, inwards) * token_s / rates.node_bytes_per_s
+    sync_s = np.maximum(gradient_bytes / rates.reduce_bytes_per_s, over_adapters / rates.node_bytes_per_s)
+    return load / rates.tokens_per_s, np.maximum(exchange_s, between_s), sync_s

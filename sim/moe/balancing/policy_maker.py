@@ -5,16 +5,19 @@ keeps a change only if the estimate says that it is faster. Ours: free slots and
 expert, then for the next ones, down to the mean load of a vExpert.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.moe.balancing.assignment import Placement
-from sim.moe.balancing.estimate import Rates, estimate
+from sim.moe.balancing.estimate import Neighbours, Rates
 from sim.moe.routing import Counts
 
-_LEAST_GAIN_S = 1e-12
+_LEAST_GAIN_S: Final = 1e-12
+_BLOCK: Final = 4096
+"""Exchanges that are estimated at once: 64 ranks take about 30 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,14 @@ class Migrate:
 Change = Expand | Shrink | Migrate
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Changes of a placement, and how many placements were estimated to find them."""
+
+    changes: tuple[Change, ...]
+    num_estimates: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyMaker:
     """Finds changes of a placement. ``num_slots``: vExperts that a rank has room for.
@@ -65,53 +76,57 @@ class PolicyMaker:
 
         Every expert must have a vExpert in ``placement`` [rank, expert].
         """
-        if estimate(counts, placement, self.rates).balance_ratio <= self.threshold:
-            return ()
-        found: list[Change] = []
+        return self.search(counts, placement).changes
+
+    def search(self, counts: Counts, placement: Placement) -> Search:
+        """Return the same, with the work that it took."""
+        found, num_estimates = list[Change](), 1
+        here = Neighbours(counts, placement, self.rates)
+        if here.here.balance_ratio <= self.threshold:
+            return Search((), num_estimates)
         for _ in range(self.max_changes):
-            if estimate(counts, placement, self.rates).balance_ratio <= self.threshold:
+            if here.here.balance_ratio <= self.threshold:
                 break
-            step = self._expansion(counts, placement)
+            step, tried = self._expansion(here)
+            num_estimates += tried
             if not step:
                 break
-            placement = applied(placement, step)
             found += step
+            here = Neighbours(counts, applied(here.placement, step), self.rates)
         for _ in range(self.max_migrations):
-            step = self._fastest(counts, placement, [(exchange,) for exchange in _exchanges(placement)])
+            step, tried = _exchange(here)
+            num_estimates += tried
             if not step:
                 break
-            placement = applied(placement, step)
             found += step
-        return tuple(found)
+            here = Neighbours(counts, applied(here.placement, step), self.rates)
+        return Search(tuple(found), num_estimates)
 
-    def _expansion(self, counts: Counts, placement: Placement) -> tuple[Change, ...]:
-        """Return the expansion of the hottest expert that gains by one, with its donor; none if no expert gains."""
-        per_replica = counts.sum(0) / placement.sum(0)
-        mean = per_replica.mean()
-        free = np.flatnonzero(placement.sum(1) < self.num_slots).tolist()
+    def _expansion(self, here: Neighbours) -> tuple[tuple[Change, ...], int]:
+        """Return the expansion of the hottest expert that gains by one, with its donor, and how many were tried.
+
+        None if no expert gains.
+        """
+        placement, tried = here.placement, 0
+        vexperts = placement.sum(0)
+        per_replica = here.counts.sum(0) / vexperts
+        free = np.flatnonzero(placement.sum(1) < self.num_slots)
         for expert in np.argsort(-per_replica, kind="stable").tolist():
-            candidates: list[tuple[Change, ...]] = [(Expand(expert, rank),) for rank in free]
-            donors = [e for e in np.flatnonzero(placement.sum(0) > 1).tolist() if e != expert]
-            if donors:
-                donor = min(donors, key=lambda e: (per_replica[e], e))
-                ranks = np.flatnonzero(placement[:, donor]).tolist()
-                candidates += [(Shrink(donor, rank), Expand(expert, rank)) for rank in ranks]
-            best = self._fastest(counts, placement, candidates)
-            if best or per_replica[expert] <= mean:
-                return best
-        return ()
-
-    def _fastest(
-        self, counts: Counts, placement: Placement, candidates: list[tuple[Change, ...]]
-    ) -> tuple[Change, ...]:
-        """Return the first candidate with the least estimated time; none unless it is faster than the placement."""
-        best: tuple[Change, ...] = ()
-        least_s = estimate(counts, placement, self.rates).time_s - _LEAST_GAIN_S
-        for candidate in candidates:
-            time_s = estimate(counts, applied(placement, candidate), self.rates).time_s
-            if time_s < least_s:
-                best, least_s = candidate, time_s
-        return best
+            donors = np.flatnonzero((vexperts > 1) & (np.arange(len(vexperts)) != expert))
+            donor = min(donors.tolist(), key=lambda e: (per_replica[e], e), default=None)
+            ranks = np.array([], dtype=np.int64) if donor is None else np.flatnonzero(placement[:, donor])
+            tried += len(free) + len(ranks)
+            times_s = _expansions_s(here, expert, donor, free, ranks)
+            best = _first_least(times_s, here.here.time_s)
+            if best is not None:
+                if best < len(free):
+                    return (Expand(expert, int(free[best])),), tried
+                assert donor is not None
+                rank = int(ranks[best - len(free)])
+                return (Shrink(donor, rank), Expand(expert, rank)), tried
+            if per_replica[expert] <= per_replica.mean():
+                break
+        return (), tried
 
 
 def applied(placement: Placement, changes: tuple[Change, ...]) -> Placement:
@@ -129,10 +144,63 @@ def applied(placement: Placement, changes: tuple[Change, ...]) -> Placement:
     return after
 
 
-def _exchanges(placement: Placement) -> Iterator[Migrate]:
-    """Yield all exchanges of vExperts of two experts on two ranks."""
-    held = [np.flatnonzero(row).tolist() for row in placement]
-    for rank, experts in enumerate(held):
-        for other_rank in range(rank + 1, len(held)):
-            for expert in experts:
-                yield from (Migrate(expert, rank, other, other_rank) for other in held[other_rank] if other != expert)
+def _expansions_s(
+    here: Neighbours, expert: int, donor: int | None, free: NDArray[np.int64], ranks: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the times after one more vExpert of an expert on each free rank, then in the donor's place on each."""
+    ones, placement = np.eye(len(here.placement), dtype=np.int64), here.placement
+    alone = here.times_s(np.full((len(free), 1), expert), (placement[:, expert] + ones[free])[:, None])
+    if donor is None:
+        return alone
+    pairs = np.broadcast_to([expert, donor], (len(ranks), 2))
+    columns = np.stack([placement[:, expert] + ones[ranks], placement[:, donor] - ones[ranks]], axis=1)
+    return np.concatenate([alone, here.times_s(pairs, columns)])
+
+
+def _exchange(here: Neighbours) -> tuple[tuple[Change, ...], int]:
+    """Return the exchange of two vExperts that lowers the time most, and how many were tried; none if none does."""
+    exchanges = _exchanges(here)
+    times_s = np.concatenate(
+        [_exchanges_s(here, block) for block in np.array_split(exchanges, 1 + len(exchanges) // _BLOCK)]
+    )
+    best = _first_least(times_s, here.here.time_s)
+    if best is None:
+        return (), len(exchanges)
+    rank, other_rank, expert, other = exchanges[best].tolist()
+    return (Migrate(expert, rank, other, other_rank),), len(exchanges)
+
+
+def _exchanges(here: Neighbours) -> NDArray[np.int64]:
+    """Return exchanges [n, 4] in order: rank, other rank, expert and other expert, of those that can lower the time.
+
+    An exchange changes the load of its two ranks, and sums of gradients on ranks that hold one of its experts. The time
+    is that of the slowest rank, which must be one of these; or of its node, where nodes share adapters.
+    """
+    estimate, held = here.here, here.placement > 0
+    slowest = int((estimate.compute_s + estimate.exchange_s + estimate.sync_s).argmax())
+    near = np.arange(len(held)) == slowest
+    if here.rates.ranks_per_node:
+        near = np.arange(len(held)) // here.rates.ranks_per_node == slowest // here.rates.ranks_per_node
+    ranks, experts = np.nonzero(held)
+    first, second = np.triu_indices(len(ranks), 1)
+    touches = near[ranks] | held[near].any(0)[experts]
+    kept = (ranks[first] < ranks[second]) & (experts[first] != experts[second]) & (touches[first] | touches[second])
+    first, second = first[kept], second[kept]
+    found = np.stack([ranks[first], ranks[second], experts[first], experts[second]], axis=1)
+    ordered: NDArray[np.int64] = found[np.lexsort(found.T[::-1])]
+    return ordered
+
+
+def _exchanges_s(here: Neighbours, exchanges: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return the time after each exchange [n, 4]."""
+    ones, columns = np.eye(len(here.placement), dtype=np.int64), here.placement.T
+    rank, other_rank, expert, other = exchanges.T
+    moved = ones[other_rank] - ones[rank]
+    return here.times_s(exchanges[:, 2:], np.stack([columns[expert] + moved, columns[other] - moved], axis=1))
+
+
+def _first_least(times_s: NDArray[np.float64], bound_s: float) -> int | None:
+    """Return the first of the least times, up to rounding; None unless it is less than a bound."""
+    if not len(times_s) or times_s.min() >= bound_s - _LEAST_GAIN_S:
+        return None
+    return int(np.flatnonzero(times_s <= times_s.min() + _LEAST_GAIN_S)[0])

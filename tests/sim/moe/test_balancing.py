@@ -3,6 +3,7 @@
 import re
 import runpy
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.moe.balancing.assignment import assigned, in_whole_tokens
-from sim.moe.balancing.estimate import Rates, estimate
+from sim.moe.balancing.estimate import Neighbours, Rates, estimate
 from sim.moe.balancing.policy_maker import Change, Expand, Migrate, PolicyMaker, Shrink, applied
 from sim.moe.balancing.shadowing import ShadowPolicy
 from sim.moe.errors import RoutingError
@@ -108,6 +109,62 @@ def test_no_token_is_lost_or_duplicated(data: st.DataObject, num_ranks: int, num
     assert (whole >= 0).all()
     assert not whole[:, (placement == 0).T].any()
     assert (np.abs(whole - tokens) < 1.0).all()
+
+
+@st.composite
+def layers(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, Rates]:
+    """Draw choices, vExperts and rates; ranks are on nodes of two, or all links are alike."""
+    num_ranks, num_experts = draw(st.integers(2, 5)), draw(st.integers(2, 5))
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    placement = rng.integers(0, 3, (num_ranks, num_experts))
+    placement[rng.integers(0, num_ranks, num_experts), np.arange(num_experts)] += 1
+    nodes = {"ranks_per_node": 2, "node_bytes_per_s": 3e9} if draw(st.booleans()) else {}
+    return rng.integers(0, 300, (num_ranks, num_experts)), placement, replace(SMALL, **nodes)
+
+
+@settings(max_examples=30)
+@given(layer=layers())
+def test_closed_forms_are_the_sums_over_assigned_tokens(layer: tuple[np.ndarray, np.ndarray, Rates]) -> None:
+    """Loads, exchanges and sums of gradients, also over shared adapters, are those of every token's way."""
+    counts, placement, rates = layer
+    found, tokens = estimate(counts, placement, rates), assigned(counts, placement).sum(1)  # [source, rank]
+    node = np.arange(len(counts)) // (rates.ranks_per_node or len(counts))
+    away, across = tokens * ~np.eye(len(counts), dtype=bool), tokens * (node[:, None] != node)
+    own = np.maximum(away.sum(1), away.sum(0)) / rates.link_bytes_per_s
+    shared = [max(across[node == n].sum(), across[:, node == n].sum()) / rates.node_bytes_per_s for n in node]
+    np.testing.assert_allclose(found.load, tokens.sum(0), atol=1e-9)
+    np.testing.assert_allclose(found.exchange_s, 4 * rates.token_bytes * np.maximum(own, shared), atol=1e-12)
+    for rank in range(len(counts)):
+        own_bytes = shared_bytes = 0.0
+        for holders in (np.flatnonzero(column) for column in placement.T):
+            summed = 2 * (len(holders) - 1) / len(holders) * rates.gradient_bytes
+            own_bytes += summed * (rank in holders)
+            shared_bytes += summed * (node[rank] in node[holders] and len(set(node[holders])) > 1)
+        expected = max(own_bytes / rates.reduce_bytes_per_s, shared_bytes / rates.node_bytes_per_s)
+        assert found.sync_s[rank] == pytest.approx(expected)
+
+
+@settings(max_examples=8)
+@given(layer=layers())
+def test_the_best_change_is_that_of_trying_all(layer: tuple[np.ndarray, np.ndarray, Rates]) -> None:
+    """Exchanges that are left out would not lower the time, and the first of the best is taken."""
+    counts, placement, rates = layer
+    changes = PolicyMaker(rates=rates, num_slots=0, threshold=0.5, max_changes=0, max_migrations=1).changes(
+        counts, placement
+    )
+    before, held = estimate(counts, placement, rates).time_s, [np.flatnonzero(line) for line in placement]
+    tried = [
+        Migrate(int(expert), rank, int(other), other_rank)
+        for rank in range(len(held)) for other_rank in range(rank + 1, len(held))
+        for expert in held[rank] for other in held[other_rank] if other != expert
+    ]  # fmt: skip
+    here, after = Neighbours(counts, placement, rates), [applied(placement, (one,)) for one in tried]
+    pairs = np.array([(one.expert, one.other_expert) for one in tried], dtype=np.int64).reshape(-1, 2)
+    columns = np.array([there[:, pair].T for there, pair in zip(after, pairs, strict=True)]).reshape(-1, 2, len(counts))
+    times = np.array([before, *here.times_s(pairs, columns.astype(np.int64))])
+    assert times[1:3] == pytest.approx([estimate(counts, there, rates).time_s for there in after[:2]])
+    best = int(np.flatnonzero(times <= times.min() + 1e-12)[0])
+    assert changes == ((tried[best - 1],) if best else ())
 
 
 SHADOWS = ShadowPolicy(hidden_size=1024, expansion=4, bandwidth_bytes_per_s=12.5e9, flop_per_s=60e12, element_bytes=4)
