@@ -138,6 +138,7 @@ KEYS = {
         for key in ("start", "end", "decay", "decay_steps", "hard_after", "step", "score_deviation")
     ),
     *("model.experts.dispatch", *(f"model.experts.routing.{key}" for key in ("shares", "trace", "step"))),
+    *(f"model.experts.placement.{key}" for key in ("policy", "steps", "slots", "threshold")),
     *(f"model.experts.routing.skew.{key}" for key in ("zipf", "fluctuation", "memory_steps", "swap_probability")),
     *("model.experts.routing.skew.concentration", "model.experts.routing.skew.layer_correlation"),
     "parallel.expert.degree",
@@ -479,6 +480,20 @@ def test_routing_keys_are_the_stated_ones(root: Path) -> None:
     assert found.keys() == {
         "dispatch", "waiting_fraction", "expert_max_over_mean", "rank_max_over_mean", "kept_fraction", "uneven_layer",
         "layer_shares",
+    }  # fmt: skip
+
+
+def test_placement_keys_are_the_stated_ones(root: Path) -> None:
+    """The ``placement`` object of ``summary.json``, there only where experts move, has these keys."""
+    changes = ["parallel.tensor.degree=1", "parallel.pipeline.degree=1", "parallel.data.degree=4"]
+    experts = "{num_experts: 4, top_k: 1, ffn_hidden_size: 64, dispatch: exact, routing: {skew: {}}"
+    moving = f"model.experts={experts}, placement: {{policy: flexmoe, steps: 1}}}}"
+    scenario = load_scenario(FOLDER / "tiny-gpt-2x2.yaml", [*changes, "parallel.expert.degree=4", moving])
+    found = scenario.workload.simulate(scenario).as_json()["placement"]
+    assert {*found} - {"steps"} == {"policy", "slots", "threshold", "mean_time_s", "layer"}
+    assert found["steps"][0].keys() == {
+        "duration_s", "num_copies", "num_arriving", "num_changes", "search_s", "fixed_max_over_mean",
+        "rank_max_over_mean", "expert_shares",
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
+from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy
 from sim.moe.dense_to_sparse import Decay
 from sim.training.spec.models.experts import CapacityRule, Dispatch, Permutation, RoutingWord
 from sim.training.spec.models.gates import ExpertGate
@@ -93,6 +94,19 @@ class DenseToSparseSection(Section):
     """Standard deviation of a token's scores, from which the number of active experts follows."""
 
 
+class PlacementSection(Section):
+    """Experts that move: copies of them come and go from step to step."""
+
+    policy: PlacementPolicy = "flexmoe"
+    """`flexmoe`: more copies of busy experts, by an estimate of a layer's time."""
+    steps: Annotated[int, Field(ge=1, le=1_000)] = DEFAULT_STEPS
+    """Steps from the first, without copies, to the one that is reported."""
+    slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """vExperts that a rank has room for; default twice its even part of the experts."""
+    threshold: Annotated[float, Field(ge=1, le=1_000, allow_inf_nan=False)] = 1.2
+    """Largest over mean load of the ranks, from which experts move."""
+
+
 class RoutingSection(Section):
     """A routing that is forced on every micro-batch of the step: one of `skew`, `shares` and `trace`."""
 
@@ -158,6 +172,8 @@ class ExpertsSection(Section):
     """How slots are counted: `even_share`, or as DeepSpeed, Tutel or HetuMoE do."""
     dispatch: Dispatch = "slots"
     """`slots`: every expert has a fixed number of slots; `exact`: a row per choice, and none is dropped."""
+    placement: PlacementSection | None = None
+    """A policy that moves experts from step to step; left out: they stay."""
     permutation: Permutation = "indexed"
     """How tokens come into slots and back: rows are looked up, or `einsum`: products with one-hot masks."""
     balance_loss: BalanceLoss = 0.0
@@ -260,6 +276,7 @@ class ExpertsOverrides(Section):
     shared_gate: bool | None = None
     routing: RoutingChoice | None = None
     dispatch: Dispatch | None = None
+    placement: PlacementSection | None = None
     permutation: Permutation | None = None
     gate: ExpertGate | None = None
     dense_to_sparse: DenseToSparseSection | None = None

@@ -12,6 +12,7 @@ from scenarios.report.pages.advice_section import advice_lines, advice_sections
 from scenarios.report.pages.experts_section import experts_section
 from scenarios.report.pages.links_section import links_section
 from scenarios.report.pages.long_run_section import long_run_section
+from scenarios.report.pages.placement_section import placement_section
 from scenarios.report.pages.role_charts import MAX_ROLES, breakdown_bars, memory_bars, memory_lines
 from scenarios.report.pages.role_table import role_table
 from scenarios.report.pages.step_answer import answer_cards, answer_facts, spending_section
@@ -60,9 +61,10 @@ def long_run_blocks(found: FoundStep) -> tuple[Block, ...]:
 
 
 def _experts(found: FoundStep) -> tuple[Block, ...]:
-    """Return the loads of experts, where a routing is forced."""
-    routing = found.summary.routing
-    return () if routing is None else (Only("page", (experts_section(routing),)),)
+    """Return the loads of experts, where a routing is forced, and the steps in which experts move."""
+    routing, placement = found.summary.routing, found.summary.placement
+    loads = () if routing is None else (Only("page", (experts_section(routing),)),)
+    return loads if placement is None else (*loads, placement_section(placement))
 
 
 def _opening(found: FoundStep) -> tuple[Block, ...]:

@@ -7,6 +7,7 @@ from typing import Final
 from scenarios.summaries.as_json import ABSENT
 from scenarios.summaries.steps.advice import AdviceSummary
 from scenarios.summaries.steps.goal import Goal
+from scenarios.summaries.steps.placement import PlacementSummary
 from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.routing import RoutingSummary
 from scenarios.summaries.steps.study import StudySummary
@@ -163,6 +164,7 @@ class StepSummary:
     fold: Folded
     engine: EngineWork
     routing: RoutingSummary | None = field(default=None, metadata=ABSENT)
+    placement: PlacementSummary | None = field(default=None, metadata=ABSENT)
     osdp: OperatorSharding | None = field(default=None, metadata=ABSENT)
     reliability: StudySummary | None = field(default=None, metadata=ABSENT)
     goal: Goal | None = field(default=None, metadata=ABSENT)

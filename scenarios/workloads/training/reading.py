@@ -24,6 +24,7 @@ from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.workload import Workload
 from sim.memory.spec import ChunkSpec, MemorySpec
+from sim.moe.balancing.placement_policy import MovingExperts
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
@@ -38,11 +39,12 @@ from sim.training.tensor.registry import tensor_method
 def read_training(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> TrainingScenario:
     """Return the scenario of a document. Raises ScenarioError for whatever is wrong with it."""
     checked = check_document(document, DenseScenario)
-    document, model = _model(document, checked)
     if checked.moe is not None:
+        if isinstance(checked.model, PresetModel | HuggingFaceModel):
+            document = written_out(document, checked.model)
         document = with_moe_system(document, checked.moe.system)
         checked = check_document(document, DenseScenario)
-        document, model = _model(document, checked)
+    document, model = _model(document, checked)
     cluster = _with_storage(cluster_spec(document, checked.cluster), checked)
     algorithms = forced_algorithms(document, checked.network, cluster)
     parallel = _parallel(document, checked, cluster, model.sequence_length)
@@ -140,8 +142,10 @@ def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) 
         if section.experts is not None:
             routing = routing_of(document, section.experts.routing, seed)
             cooling = dense_to_sparse_of(document, section.experts.dense_to_sparse)
-            stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse"})
-            keys["experts"] = ExpertsSpec(**stated, routing=routing, dense_to_sparse=cooling)
+            stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse", "placement"})
+            placement = section.experts.placement
+            moving = None if placement is None else MovingExperts(**placement.model_dump())
+            keys["experts"] = ExpertsSpec(**stated, routing=routing, dense_to_sparse=cooling, moving=moving)
         return TransformerSpec(**keys)
 
 

@@ -6,9 +6,8 @@ from scenarios.summaries.steps.mean_rank import mean_exposed_s
 from scenarios.summaries.steps.routing import RoutingSummary
 from scenarios.summaries.steps.step import StepSummary
 from sim.engine.findings.breakdown import EXPERT_WAIT
-from sim.moe.routing import of_ranks
 from sim.moe.statistics import max_over_mean, shares
-from sim.training.layers.rank_routing import group_counts
+from sim.training.layers.rank_routing import loads_of_ranks
 from sim.training.spec.job import TrainingJob
 
 
@@ -17,8 +16,7 @@ def routing_summary(job: TrainingJob, summary: StepSummary) -> RoutingSummary | 
     routing, experts = job.routing, job.model.experts
     if routing is None or experts is None:
         return None
-    by_group = group_counts(routing, job.parallel).sum(2)  # [layer, group, expert]
-    of_rank = max_over_mean(of_ranks(by_group, job.parallel.expert_degree))
+    of_rank = max_over_mean(loads_of_ranks(job))
     layer = int(np.argmax(of_rank))
     return RoutingSummary(
         dispatch=experts.dispatch,

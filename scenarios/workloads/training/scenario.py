@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any
 
 from costmodels.hardware import DeviceSpec, load_node
@@ -27,6 +28,7 @@ from scenarios.workloads.training.resolved import resolved_step
 from scenarios.workloads.training.routing_summary import routing_summary
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
+from sim.moe.balancing.flexmoe import Placed
 from sim.plan.words.program import Plan
 from sim.reliability.spec import ReliabilitySpec
 from sim.reliability.study import study_reliability
@@ -44,6 +46,7 @@ class TrainingScenario(StepScenario):
 
     ``reliability``: the long run on hardware that fails, None where only a step is asked for.
     ``length_from``: where the sequence length was stated. ``tokens``: to train on in all; None: not stated.
+    ``placements``: of experts that move, for each step up to the one of the job, once a policy has decided them.
     """
 
     job: TrainingJob
@@ -51,6 +54,7 @@ class TrainingScenario(StepScenario):
     reliability: ReliabilitySpec | None = None
     length_from: str = "model.sequence_length"
     tokens: int | None = None
+    placements: Sequence[Placed] = ()
 
     @property
     def pipeline(self) -> PipelineSpec:
@@ -92,14 +96,32 @@ class TrainingScenario(StepScenario):
     def decided(self) -> "TrainingScenario":
         """Return the scenario with its open decision made (see ``scenarios.choices``)."""
         if not isinstance(self.job, OpenTraining):
-            return self
+            return self._with_experts_placed() if self.moves_experts and not self.placements else self
         memory_bytes = min(self.software.room_bytes(device) for device, _ in self.devices)
         with located(self.document), locating_algorithms(self.document, self.algorithms):
             return replace(self, job=decided(self.job, self.pricing(), memory_bytes))
 
+    @property
+    def moves_experts(self) -> bool:
+        """Return whether a policy moves experts from step to step."""
+        return self.job.model.experts is not None and self.job.model.experts.moving is not None
+
+    def _with_experts_placed(self) -> "TrainingScenario":
+        """Return the scenario at its last step, with the placements of all steps."""
+        deciding = import_module("scenarios.workloads.training.placing.decisions")
+        with located(self.document):
+            placements: Sequence[Placed] = deciding.placements_of(self.dense_job, self.pricing())
+        job: DenseTraining = deciding.placed_job(self.dense_job, placements[-1], len(placements) - 1)
+        return replace(self, job=job, placements=placements)
+
     def build(self) -> Plan:
         """Return the plan of a decided scenario."""
         job = self.dense_job
+        if self.placements:
+            plan: Plan = import_module("scenarios.workloads.training.placing.decisions").last_plan(
+                job, self.placements, self.name
+            )
+            return plan
         if job.training.method == "local":
             return build_local_training(job, self.name)
         build = build_delayed_training if self.pipeline.gradient_delay else build_dense_training

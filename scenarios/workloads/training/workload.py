@@ -16,6 +16,7 @@ from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
 from scenarios.workloads.steps.swept import swept_steps
+from scenarios.workloads.training.placing.registry import load_moving
 from scenarios.workloads.training.reading import read_training
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
@@ -47,7 +48,9 @@ class TrainingStep(Workload[TrainingScenario]):
         fold: bool = True,
         announce: Announce | None = None,
     ) -> SimulatedStep:
-        """Return one simulated step, and the long run if it is asked for."""
+        """Return one simulated step, and the long run if it is asked for; of steps with moving experts the last."""
+        if scenario.moves_experts:
+            return load_moving()(scenario, detail=detail, fold=fold, announce=announce)
         return simulate(scenario, detail=detail, fold=fold, announce=announce)
 
     def is_possible(self, row: object) -> bool:

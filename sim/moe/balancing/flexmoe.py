@@ -5,7 +5,7 @@
 Nie et al. 2023. The same object drives simulation and execution (``Policy`` in ``sim/plan/session/protocol.py``).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,39 +26,69 @@ class SeenCounts(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The placement of a step.
+
+    ``num_changes``: those that the policy has just made. ``search_s``: time of a host to find them.
+    """
+
+    replicas: Replicas
+    num_changes: int = 0
+    search_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlexMoE:
     """Changes the placement of a layer's experts when its ranks are out of balance.
 
     ``first``: the placement of the first step. ``groups``: the ranks of the session that exchange tokens, one tuple per
-    group, each in order. ``first_layer``: the first of the model's layers that has experts.
+    group, each in order. ``first_layer``: the first of the model's layers that has experts. ``in_background``: copies
+    travel during a step in which they get no tokens, and serve from the next one on; otherwise a step begins with the
+    moves that it needs. State: the placement that comes next, and the one of the last step.
     """
 
     maker: PolicyMaker
     first: Replicas
     groups: tuple[tuple[int, ...], ...]
     first_layer: int = 0
+    in_background: bool = False
 
     @property
     def observed(self) -> frozenset[str]:
         """Return the buffers that a plan must let this policy see."""
         return frozenset(map(self._counts_of, range(len(self.first.vexperts))))
 
-    def start(self) -> Replicas:
+    def start(self) -> tuple[Replicas, Replicas]:
         """Return the placement of the first step."""
-        return self.first
+        return self.first, self.first
 
-    def decide(self, state: Replicas, seen: SeenCounts | None) -> tuple[Replicas, Replicas]:
-        """Return the placement of the next step twice: to remember, and to build its plan."""
+    def decide(
+        self, state: tuple[Replicas, Replicas], seen: SeenCounts | None
+    ) -> tuple[tuple[Replicas, Replicas], Placed]:
+        """Return what to remember, and the placement of the next step."""
+        current, last = state
         if seen is None:
-            return state, state
-        placements = []
-        for layer in range(len(state.vexperts)):
-            placement = state.placement(layer)
-            counts = self._by_source(state, layer, seen.observed[self._counts_of(layer)])
-            placements.append(applied(placement, self.maker.changes(counts, placement)))
+            return (current, current), Placed(current)
+        layers = range(len(current.vexperts))
+        counts = [self._by_source(last, layer, seen.observed[self._counts_of(layer)]) for layer in layers]
+        following, placed = self.following(current, counts)
+        return (following, placed.replicas), placed
+
+    def following(self, current: Replicas, counts: Sequence[Counts]) -> tuple[Replicas, Placed]:
+        """Return the placement that comes next, and what the step has that follows choices [source, expert] by layer.
+
+        ``current``: the placement with which tokens are assigned in that step, if copies travel in the background.
+        """
+        placements, num_changes, num_estimates = [], 0, 0
+        for layer, of_layer in enumerate(counts):
+            placement = current.placement(layer)
+            found = self.maker.search(of_layer, placement)
+            placements.append(applied(placement, found.changes))
+            num_changes, num_estimates = num_changes + len(found.changes), num_estimates + found.num_estimates
         following = Replicas.of(placements)
-        return following, following
+        now = current.receiving(following) if self.in_background else following
+        return following, Placed(now, num_changes, self.maker.search_s(num_estimates, current.num_ranks))
 
     def _counts_of(self, layer: int) -> str:
         return f"layer{self.first_layer + layer}.route.counts"

@@ -13,11 +13,13 @@ from sim.moe.routing import Counts
 class Replicas:
     """The vExperts of every layer [layer][rank][expert]: equal shares of an expert's tokens (Nie et al. 2023, FlexMoE).
 
-    A rank with several vExperts of an expert has one copy of it. Raises RoutingError for an expert without any, and
-    for layers of unequal sizes.
+    A rank with several vExperts of an expert has one copy of it. ``arriving``: copies [layer][rank] that come to a rank
+    in this step, get no tokens yet, and take part in the sum of gradients and the update at its end; empty: none come.
+    Raises RoutingError for an expert without any vExpert, and for layers of unequal sizes.
     """
 
     vexperts: tuple[tuple[tuple[int, ...], ...], ...]
+    arriving: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     def __post_init__(self) -> None:
         sizes = {(len(layer), len(line)) for layer in self.vexperts for line in layer}
@@ -45,11 +47,25 @@ class Replicas:
 
     def held(self, layer: int, rank: int) -> tuple[int, ...]:
         """Return the experts of a layer that a rank has a copy of."""
-        return tuple(expert for expert, num in enumerate(self.vexperts[layer][rank]) if num)
+        arriving = self.arriving[layer][rank] if self.arriving else ()
+        return tuple(expert for expert, num in enumerate(self.vexperts[layer][rank]) if num or expert in arriving)
 
     def holders(self, layer: int, expert: int) -> tuple[int, ...]:
         """Return the ranks that have a copy of an expert."""
-        return tuple(rank for rank, line in enumerate(self.vexperts[layer]) if line[expert])
+        return tuple(rank for rank in range(self.num_ranks) if expert in self.held(layer, rank))
+
+    @property
+    def num_arriving(self) -> int:
+        """Return the number of copies on their way, of all layers."""
+        return sum(len(copies) for layer in self.arriving for copies in layer)
+
+    def receiving(self, following: "Replicas") -> "Replicas":
+        """Return the placement with the copies on their way that the following one has besides."""
+        layers, ranks = range(len(self.vexperts)), range(self.num_ranks)
+        arriving = tuple(
+            tuple(tuple(sorted({*following.held(n, r)} - {*self.held(n, r)})) for r in ranks) for n in layers
+        )
+        return Replicas(self.vexperts, arriving)
 
     def most_held(self, layer: int) -> int:
         """Return the largest number of a layer's experts that a rank has a copy of."""

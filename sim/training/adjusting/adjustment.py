@@ -132,9 +132,9 @@ class _Adjustment:
     def _role_that_holds(self, name: str) -> int | None:
         """Return the number of the program whose ranks hold a buffer that all ranks of this one lack.
 
-        None where none does.
+        Of several it is one that keeps the buffer, the nearest along the axis of their roles. None where none holds it.
         """
-        shift = self.plan.mesh.shift
+        shift, found = self.plan.mesh.shift, list[tuple[bool, int, int]]()
         for number, other in enumerate(self.plan.programs):
             if (
                 other is not self.program
@@ -143,8 +143,8 @@ class _Adjustment:
             ):
                 axis, offset = self.offset_of(other)
                 if all(self._holds(name, rank, shift(rank, axis, offset)) for rank in self._ranks):
-                    return number
-        return None
+                    found.append((name not in other.buffers, abs(offset), number))
+        return min(found)[2] if found else None
 
     def _replica_that_holds(self, name: str) -> tuple[str, int]:
         """Return the axis and the position along it of the replica that holds a buffer which other ranks lack."""

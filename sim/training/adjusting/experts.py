@@ -9,31 +9,54 @@ from dataclasses import replace
 
 import numpy as np
 
+from sim.moe.balancing.flexmoe import Placed
 from sim.moe.balancing.replicas import Replicas
 from sim.moe.skew import Skew
 from sim.plan.session.observations import shapes_by_name
 from sim.plan.session.protocol import Array, Seen
 from sim.plan.session.residents import Residents
 from sim.plan.words.buffer import Buffer
-from sim.plan.words.op import Compute
+from sim.plan.words.op import Collective, Compute, Send
 from sim.plan.words.program import Plan, Program
-from sim.training.adjusting.adjustment import adjusted
+from sim.training.adjusting.adjustment import ADJUSTMENT, adjusted
 from sim.training.spec.job import DenseTraining
 from sim.training.steps.builder import build_dense_training
 
 
-def with_replicas(job: DenseTraining, replicas: Replicas, step: int) -> DenseTraining:
-    """Return a job with experts placed so, and with a drawn routing at a step. Raises SpecError if they do not fit."""
+def with_replicas(job: DenseTraining, replicas: Replicas | None, step: int) -> DenseTraining:
+    """Return a job with experts placed so, and with a drawn routing at a step; None: each on one rank.
+
+    Raises SpecError if they do not fit.
+    """
     experts = job.model.experts
     assert experts is not None
     routing = replace(experts.routing, step=step) if isinstance(experts.routing, Skew) else experts.routing
     return replace(job, model=replace(job.model, experts=replace(experts, replicas=replicas, routing=routing)))
 
 
-def with_experts_moved(plan: Plan, residents: Residents) -> Plan:
-    """Return a plan that begins with the moves of state that it needs, and gives up the copies without a use in it."""
-    plan = adjusted(plan, residents)
+def with_experts_moved(plan: Plan, residents: Residents, search_s: float = 0.0) -> Plan:
+    """Return a plan that begins with the moves of state that it needs, and gives up the copies without a use in it.
+
+    ``search_s``: time of the host's search that finds the moves, which wait for it; nothing else does.
+    """
+    plan = with_copies_sent(plan, residents, search_s)
     return replace(plan, programs=tuple(_without_stale(plan, program, residents) for program in plan.programs))
+
+
+def with_copies_sent(plan: Plan, residents: Residents, search_s: float = 0.0) -> Plan:
+    """Return a plan that begins with the moves of state that it needs, as ``with_experts_moved``; none is given up."""
+    plan = adjusted(plan, residents)
+    return replace(plan, programs=tuple(_after_search(program, search_s) for program in plan.programs))
+
+
+def _after_search(program: Program, search_s: float) -> Program:
+    """Return a program whose moves wait for a search."""
+    task = program.tasks.get(ADJUSTMENT)
+    if task is None or not search_s:
+        return program
+    streams = dict.fromkeys(op.stream for op in task.ops if isinstance(op, Collective | Send))
+    waits = [Compute(f"search.{name}", "delay", (), (), {"duration_s": search_s}, name) for name in streams]
+    return replace(program, tasks={**program.tasks, ADJUSTMENT: replace(task, ops=(*waits, *task.ops))})
 
 
 def _without_stale(plan: Plan, program: Program, residents: Residents) -> Program:
@@ -47,13 +70,18 @@ def _without_stale(plan: Plan, program: Program, residents: Residents) -> Progra
     return replace(program, buffers={**stale, **program.buffers}, released=program.released | stale.keys())
 
 
-def replica_steps(job: DenseTraining, observed: frozenset[str]) -> Callable[[Replicas, Residents], Plan]:
-    """Return the builder of a session's plans from placements; ``observed``: buffers to see in every step."""
+def replica_steps(
+    job: DenseTraining, observed: frozenset[str], first_step: int = 0
+) -> Callable[[Placed, Residents], Plan]:
+    """Return the builder of a session's plans from placements.
 
-    def build(replicas: Replicas, residents: Residents) -> Plan:
+    ``observed``: buffers to see in every step. ``first_step``: the step of a drawn routing that comes first.
+    """
+
+    def build(placed: Placed, residents: Residents) -> Plan:
         step = residents.num_plans
-        plan = build_dense_training(with_replicas(job, replicas, step), f"step {step}")
-        return with_experts_moved(replace(plan, observed=observed), residents)
+        plan = build_dense_training(with_replicas(job, placed.replicas, first_step + step), f"step {step}")
+        return with_experts_moved(replace(plan, observed=observed), residents, placed.search_s)
 
     return build
 

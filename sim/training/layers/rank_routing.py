@@ -124,6 +124,20 @@ def group_counts(routing: Routing, parallel: ParallelSpec) -> Counts:
     return routing.counts[:, sources]
 
 
+def loads_of_ranks(job: TrainingJob) -> Counts:
+    """Return the rows [layer, group, rank] of ranks that share out experts, of a job with a forced routing."""
+    routing, experts = job.routing, job.model.experts
+    assert routing is not None
+    assert experts is not None
+    counts, replicas = group_counts(routing, job.parallel), experts.replicas
+    if replicas is None:
+        return of_ranks(counts.sum(2), job.parallel.expert_degree)
+    found: Counts = np.array(
+        [[replicas.assigned(n, group).sum((0, 1)) for group in of_layer] for n, of_layer in enumerate(counts)]
+    )
+    return found
+
+
 def forced_of_replicas(job: TrainingJob, layer: int) -> list[tuple[int, ...]]:
     """Return how often each data-parallel rank chooses each expert of a layer, in the order in which samples are dealt.
 

@@ -1,5 +1,6 @@
 """FlexMoE as a policy: one object in simulation and execution, and training that replicas do not change."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 from backends.simulated import SimulatedBackend
 from backends.torch.backend import TorchBackend
 from sim.moe.balancing.estimate import Rates
-from sim.moe.balancing.flexmoe import FlexMoE
+from sim.moe.balancing.flexmoe import FlexMoE, Placed
 from sim.moe.balancing.policy_maker import PolicyMaker
-from sim.moe.balancing.replicas import Replicas, shared_out
+from sim.moe.balancing.replicas import shared_out
 from sim.moe.skew import Skew
 from sim.plan.session.driver import Turn, run_policy
 from sim.plan.session.protocol import Session
+from sim.plan.words.op import Compute, Send
 from sim.training.adjusting.adjustment import ADJUSTMENT
 from sim.training.adjusting.experts import ForcedCounts, replica_steps
 from tests.backends.expert_runs import exact
@@ -27,7 +29,8 @@ JOB = training(
 )  # fmt: skip
 RATES = Rates(tokens_per_s=4e3, token_bytes=64, link_bytes_per_s=1e9, reduce_bytes_per_s=1e9, gradient_bytes=1e3)
 FIXED = shared_out(2, RANKS, 4)
-POLICY = FlexMoE(maker=PolicyMaker(rates=RATES, num_slots=4, threshold=1.1), first=FIXED, groups=((0, 1),))
+AT_ONCE = FlexMoE(maker=PolicyMaker(rates=RATES, num_slots=4, threshold=1.1), first=FIXED, groups=((0, 1),))
+POLICY = replace(AT_ONCE, in_background=True)
 WEIGHTS = frozenset({"layer0.router.weight", "layer1.router.weight", "loss"})
 
 
@@ -36,22 +39,21 @@ class Fixed:
 
     observed = frozenset[str]()
 
-    def start(self) -> Replicas:
+    def start(self) -> None:
+        """Remember nothing."""
+
+    def decide(self, state: None, _: object) -> tuple[None, Placed]:
         """Return the placement without replicas."""
-        return FIXED
-
-    def decide(self, state: Replicas, _: object) -> tuple[Replicas, Replicas]:
-        """Return the same placement again."""
-        return state, state
+        return state, Placed(FIXED)
 
 
-def steps(session: Session, policy: FlexMoE | Fixed, seen: frozenset[str] = WEIGHTS) -> tuple[Turn[Replicas], ...]:
+def steps(session: Session, policy: FlexMoE | Fixed, seen: frozenset[str] = WEIGHTS) -> tuple[Turn[Placed], ...]:
     """Return the turns of a policy in a session."""
     return run_policy(session, policy, replica_steps(JOB, policy.observed | seen), STEPS)
 
 
 @pytest.fixture(scope="module")
-def executed() -> tuple[tuple[Turn[Replicas], ...], tuple[Turn[Replicas], ...]]:
+def executed() -> tuple[tuple[Turn[Placed], ...], tuple[Turn[Placed], ...]]:
     """Return what two started processes did with the policy, and without."""
     with TorchBackend().session(RANKS) as session:
         moving = steps(session, POLICY)
@@ -60,9 +62,13 @@ def executed() -> tuple[tuple[Turn[Replicas], ...], tuple[Turn[Replicas], ...]]:
 
 
 def test_training_with_moving_replicas_is_that_without(executed) -> None:
-    """Losses of 20 steps and the routers' weights after each are equal to 1e-9, while replicas come, move and go."""
+    """Losses of 20 steps and the routers' weights after each are equal to 1e-9, while replicas come, move and go.
+
+    Copies travel in the background: in that step they get no tokens, and take part in its update.
+    """
     moving, fixed = executed
-    placements = [turn.decision for turn in moving]
+    assert any(turn.decision.replicas.num_arriving for turn in moving)
+    placements = [turn.decision.replicas for turn in moving]
     assert len(set(placements)) > 5
     held = [{(n, rank, e) for n in (0, 1) for rank in (0, 1) for e in p.held(n, rank)} for p in placements]
     pairs = list(pairwise(held))
@@ -86,3 +92,18 @@ def test_one_policy_decides_alike_in_simulation_and_execution(executed) -> None:
     tasks = [{name for program in turn.plan.programs for name in program.tasks} for turn in simulated]
     assert ADJUSTMENT not in tasks[0]
     assert any(ADJUSTMENT in names for names in tasks)
+
+
+def test_copies_in_the_background_delay_less_than_moves_at_the_beginning() -> None:
+    """A step that begins with its moves waits for them; with copies in the background none is slower than that."""
+    prices = simulated_backend(None).pricing
+    times = []
+    for policy in (POLICY, AT_ONCE):
+        with SimulatedBackend(prices, observations=ForcedCounts()).session(RANKS) as session:
+            turns = run_policy(session, policy, replica_steps(JOB, policy.observed), 2)
+        moves = [op for task in (p.tasks.get(ADJUSTMENT) for p in turns[1].plan.programs) if task for op in task.ops]
+        waits = [op for op in moves if isinstance(op, Compute) and op.name.startswith("search.")]
+        assert {op.attributes["duration_s"] for op in waits} == {turns[1].decision.search_s}
+        assert {op.stream for op in waits} == {op.stream for op in moves if isinstance(op, Send)}
+        times.append(turns[1].result.duration_s)
+    assert times[0] < times[1]

@@ -6,6 +6,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Final, Literal
 
+from sim.moe.balancing.placement_policy import MovingExperts
 from sim.moe.balancing.replicas import Replicas
 from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.errors import RoutingError
@@ -70,6 +71,9 @@ class ExpertsSpec:
     replicas: Replicas | None = None
     """Where experts lie, if not in equal parts on the ranks that share them out; with ``dispatch: exact``."""
 
+    moving: MovingExperts | None = None
+    """A policy that places experts anew from step to step; with ``dispatch: exact``."""
+
     permutation: Permutation = "indexed"
     """How tokens come into slots and back. ``indexed``: rows are looked up. ``einsum``: products with one-hot masks."""
 
@@ -92,6 +96,9 @@ class ExpertsSpec:
         if self.replicas is not None and self.dispatch != "exact":
             rule, remedy = "slots are shared out in equal parts", "write dispatch: exact, or leave it out"
             raise SpecError("model.experts.replicas", rule, remedy)
+        if self.moving is not None and self.dispatch != "exact":
+            rule, remedy = "slots are shared out in equal parts", "write dispatch: exact, or leave it out"
+            raise SpecError("model.experts.placement", rule, remedy)
         if self.permutation == "einsum" and self.dispatch == "exact":
             rule, remedy = "masks are of slots, and exact dispatch has none", "write permutation: indexed"
             raise SpecError("model.experts.permutation", rule, remedy)

@@ -2,11 +2,13 @@
 
 from typing import Final
 
+from sim.moe.balancing.placement_policy import MovingExperts
 from sim.training.errors import SpecError
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.parallelism.parallel import ParallelSpec
 
 DEGREE_KEY: Final = "parallel.expert.degree"
+PLACEMENT_KEY: Final = "model.experts.placement"
 _REPLICAS_KEY: Final = "model.experts.replicas"
 
 
@@ -43,17 +45,32 @@ def check_replicas(model: TransformerSpec, parallel: ParallelSpec, *, keeps_grad
 
     ``keeps_gradients``: gradients are cleared before a step, and not set to none.
     """
-    replicas = None if model.experts is None else model.experts.replicas
-    if replicas is None or model.experts is None:
+    experts = model.experts
+    if experts is None or (experts.replicas is None and experts.moving is None):
         return
-    found = (len(replicas.vexperts), replicas.num_ranks, len(replicas.vexperts[0][0]))
-    wanted = (model.num_expert_layers, parallel.expert_degree, model.experts.num_experts)
-    if found != wanted:
-        rule = f"it places {found[2]} experts of {found[0]} layers on {found[1]} ranks"
-        raise SpecError(_REPLICAS_KEY, rule, f"place {wanted[2]} experts of {wanted[0]} layers on {wanted[1]} ranks")
+    key = _REPLICAS_KEY if experts.moving is None else PLACEMENT_KEY
+    if experts.replicas is not None:
+        found = (len(experts.replicas.vexperts), experts.replicas.num_ranks, len(experts.replicas.vexperts[0][0]))
+        wanted = (model.num_expert_layers, parallel.expert_degree, experts.num_experts)
+        if found != wanted:
+            rule = f"it places {found[2]} experts of {found[0]} layers on {found[1]} ranks"
+            raise SpecError(key, rule, f"place {wanted[2]} experts of {wanted[0]} layers on {wanted[1]} ranks")
     if parallel.expert_degree == 1:
-        raise SpecError(_REPLICAS_KEY, "one rank has all experts", "leave it out, or write parallel.expert.degree")
+        raise SpecError(key, "one rank has all experts", "leave it out, or write parallel.expert.degree")
     sharded = parallel.zero_stage or parallel.osdp is not None or parallel.memory is not None
     if sharded or parallel.sharding.offload is not None or not keeps_gradients:
         rule = "replicas of experts are not built with sharded or offloaded state, or gradients set to none"
-        raise SpecError(_REPLICAS_KEY, rule, "leave zero_stage, osdp, memory, offload and set_gradients_to_none out")
+        raise SpecError(key, rule, "leave zero_stage, osdp, memory, offload and set_gradients_to_none out")
+    if experts.moving is not None:
+        _check_moving(experts.moving, experts.num_experts, parallel)
+
+
+def _check_moving(moving: MovingExperts, num_experts: int, parallel: ParallelSpec) -> None:
+    """Raise SpecError where a policy has too few slots, or does not see the counts of all layers on every rank."""
+    if parallel.pipeline.degree > 1:
+        rule = f"experts that move are not built with pipelines, and there are {parallel.pipeline.degree} stages"
+        raise SpecError(PLACEMENT_KEY, rule, "write parallel.pipeline.degree: 1, or leave it out")
+    own = num_experts // parallel.expert_degree
+    if moving.slots is not None and moving.slots < own:
+        rule = f"each of {parallel.expert_degree} ranks has {own} of {num_experts} experts, and {moving.slots} slots"
+        raise SpecError(f"{PLACEMENT_KEY}.slots", rule, f"write {own + 1} or more, or leave it out")

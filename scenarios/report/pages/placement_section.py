@@ -1,0 +1,49 @@
+"""Steps in which experts move: what each took, and how the loads of experts change."""
+
+from costmodels.units import format_time
+from scenarios.report.blocks import Chart, Only, Section, Table
+from scenarios.summaries.steps.placement import PlacementSummary
+
+MAX_EXPERTS = 64
+_COLUMNS = ("step", "time", "changes", "search", "copies", "arriving", "ratio", "if experts stayed")
+
+
+def placement_section(placement: PlacementSummary) -> Section:
+    """Return a row per step, and each expert's part of the choices over the steps, the busiest experts first."""
+    steps = placement.steps
+    rows = [
+        (
+            str(number), format_time(step.duration_s), str(step.num_changes), format_time(step.search_s),
+            str(step.num_copies), str(step.num_arriving), f"{step.rank_max_over_mean:.2f}",
+            f"{step.fixed_max_over_mean:.2f}",
+        )
+        for number, step in enumerate(steps)
+    ]  # fmt: skip
+    first, last = steps[0], steps[-1]
+    lead = (
+        f"{placement.policy} with {placement.slots} slots per rank. Copies travel during a step and serve from the "
+        f"next one on. The busiest rank had {first.rank_max_over_mean:.2f} times the mean load in the first step, and "
+        f"{last.rank_max_over_mean:.2f} times in the last one; had experts stayed, {last.fixed_max_over_mean:.2f}. "
+        f"Below, the part of the choices that fall on each expert of layer {placement.layer}."
+    )
+    note = "Changes are those that the policy decided before the step, arriving the copies that travel in it."
+    return Section("Experts over the steps", (Table(_COLUMNS, rows), Only("page", (_loads(placement),))), lead, note)
+
+
+def _loads(placement: PlacementSummary) -> Chart:
+    """Return each expert's part of the choices in every step, in per cent, a line of colours per expert."""
+    steps = placement.steps
+    totals = [sum(shares) for shares in zip(*(step.expert_shares for step in steps), strict=True)]
+    order = sorted(range(len(totals)), key=lambda expert: (-totals[expert], expert))[:MAX_EXPERTS]
+    trace = {
+        "type": "heatmap", "z": [[round(100.0 * step.expert_shares[e], 3) for step in steps] for e in order],
+        "y": [f"expert {e}" for e in order], "colorscale": "Blues", "ygap": 2, "zmin": 0,
+        "colorbar": {"thickness": 10, "ticksuffix": " %", "outlinewidth": 0},
+        "hovertemplate": "%{y}: %{z:.3g} % of the choices of step %{x}<extra></extra>",
+    }  # fmt: skip
+    layout = {
+        "margin": {"l": 8, "r": 8, "t": 6, "b": 44},
+        "xaxis": {"title": {"text": "step"}, "dtick": max(1, len(steps) // 10)},
+        "yaxis": {"autorange": "reversed", "dtick": 1, "automargin": True},
+    }  # fmt: skip
+    return Chart("experts-over-steps", {"data": [trace], "layout": layout}, 90 + 16 * len(order))

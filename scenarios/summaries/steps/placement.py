@@ -1,0 +1,39 @@
+"""Steps with experts that move, for the summary of a step."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedStep:
+    """One of the steps.
+
+    ``num_copies``: experts that ranks hold, of all layers; ``num_arriving``: of these on their way. ``num_changes``: of
+    vExperts, which the policy decided before the step; ``search_s``: time of a host to find them.
+    ``fixed_max_over_mean``, ``rank_max_over_mean``: largest load of a rank over the mean one, on the mean of layers, if
+    experts stayed and as they lie. ``expert_shares``: of the choices, in the layer ``PlacementSummary.layer``.
+    """
+
+    duration_s: float
+    num_copies: int
+    num_arriving: int
+    num_changes: int
+    search_s: float
+    fixed_max_over_mean: float
+    rank_max_over_mean: float
+    expert_shares: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSummary:
+    """Steps in which a policy moves experts; the last one is the step of the summary.
+
+    ``mean_time_s``: of all steps, which begin together on all ranks. ``layer``: of the model, the least even one in the
+    last step.
+    """
+
+    policy: str
+    slots: int
+    threshold: float
+    mean_time_s: float
+    layer: int
+    steps: tuple[PlacedStep, ...]

@@ -1,0 +1,1 @@
+"""Experts that a policy places anew from step to step: its rates, its decisions, and the simulation of the steps."""
