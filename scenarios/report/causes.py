@@ -31,6 +31,7 @@ _CAUSES: Final = {
     Purpose.FROM_HOST: ("copies from the host", "#a3b05c"),
     Purpose.HOST: ("optimizer on the host", "#5f8f8b"),
     Purpose.NVME: ("copies from and to drives", "#8a7a5c"),
+    Purpose.BACKGROUND: ("moves in the background", "#6b7f99"),
     Purpose.TIED_EMBEDDING: ("tied embedding's gradient sync", "#9c3d2e"),
 }
 _MESH_COLOURS: Final = {

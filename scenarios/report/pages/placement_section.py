@@ -2,6 +2,7 @@
 
 from costmodels.units import format_time
 from scenarios.report.blocks import Chart, Only, Section, Table
+from scenarios.report.charts.hover_text import hover_template
 from scenarios.summaries.steps.placement import PlacementSummary
 
 MAX_EXPERTS = 64
@@ -39,7 +40,7 @@ def _loads(placement: PlacementSummary) -> Chart:
         "type": "heatmap", "z": [[round(100.0 * step.expert_shares[e], 3) for step in steps] for e in order],
         "y": [f"expert {e}" for e in order], "colorscale": "Blues", "ygap": 2, "zmin": 0,
         "colorbar": {"thickness": 10, "ticksuffix": " %", "outlinewidth": 0},
-        "hovertemplate": "%{y}: %{z:.3g} % of the choices of step %{x}<extra></extra>",
+        "hovertemplate": hover_template("%{z:.3g} % of the choices of step %{x}", strong="%{y}"),
     }  # fmt: skip
     layout = {
         "margin": {"l": 8, "r": 8, "t": 6, "b": 44},

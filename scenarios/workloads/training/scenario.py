@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from typing import Any
 
 from costmodels.hardware import DeviceSpec, load_node
@@ -24,6 +23,7 @@ from scenarios.workloads.training.changes.against_time import changes_of
 from scenarios.workloads.training.changes.causes import counterfactuals_of
 from scenarios.workloads.training.goal import goal_of
 from scenarios.workloads.training.long_run.summarise import summarise_study
+from scenarios.workloads.training.placing.registry import load_deciding
 from scenarios.workloads.training.resolved import resolved_step
 from scenarios.workloads.training.routing_summary import routing_summary
 from sim.engine.prices.pricing import ClusterPricing
@@ -108,20 +108,17 @@ class TrainingScenario(StepScenario):
 
     def _with_experts_placed(self) -> "TrainingScenario":
         """Return the scenario at its last step, with the placements of all steps."""
-        deciding = import_module("scenarios.workloads.training.placing.decisions")
+        deciding, job = load_deciding(), self.dense_job
         with located(self.document):
-            placements: Sequence[Placed] = deciding.placements_of(self.dense_job, self.pricing())
-        job: DenseTraining = deciding.placed_job(self.dense_job, placements[-1], len(placements) - 1)
+            placements = deciding.placements_of(job, self.pricing())
+        job = deciding.placed_job(job, placements[-1], len(placements) - 1)
         return replace(self, job=job, placements=placements)
 
     def build(self) -> Plan:
         """Return the plan of a decided scenario."""
         job = self.dense_job
         if self.placements:
-            plan: Plan = import_module("scenarios.workloads.training.placing.decisions").last_plan(
-                job, self.placements, self.name
-            )
-            return plan
+            return load_deciding().last_plan(job, self.placements, self.name)
         if job.training.method == "local":
             return build_local_training(job, self.name)
         build = build_delayed_training if self.pipeline.gradient_delay else build_dense_training

@@ -100,7 +100,7 @@ class Folding:
             elif (name := self._class_of_link[resource[1]]) != NEVER_BINDS:
                 shares[name] = shares.get(name, 0.0) + seconds * alike / self._links_of_class[name]
         demands = ((("link", name), share) for name, share in sorted(shares.items()))
-        return Activity(activity.latency_s, (*own.items(), *demands), activity.occupancy_s)
+        return Activity(activity.latency_s, (*own.items(), *demands), activity.occupancy_s, activity.yields)
 
     @cached_property
     def _class_of_link(self) -> Sequence[int]:

@@ -26,12 +26,14 @@ class Activity:
 
     Alone it lasts ``latency_s`` + the largest demand. That is the roofline for a kernel and the alpha-beta model for a
     message. An activity may stand for several equal ones. Then its demands are their sums, ``single_s`` is the time of
-    one of them without the others (0: the largest demand), and it lasts the longer of the two.
+    one of them without the others (0: the largest demand), and it lasts the longer of the two. ``yields``: it uses only
+    what other activities leave of its resources.
     """
 
     latency_s: float = 0.0
     demands: tuple[tuple[Resource, float], ...] = ()
     single_s: float = 0.0
+    yields: bool = False
 
     @property
     def occupancy_s(self) -> float:

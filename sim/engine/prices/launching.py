@@ -1,6 +1,7 @@
 """Devices that wait for the host: a thread launches the ops of a task in order, and none begins before its launch."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sim.engine.prices.activity import Activity
 
@@ -29,4 +30,4 @@ def launched(
 
 
 def _later(activity: Activity, late_s: float) -> Activity:
-    return Activity(activity.latency_s + late_s, activity.demands, activity.single_s)
+    return replace(activity, latency_s=activity.latency_s + late_s)

@@ -26,6 +26,7 @@ from sim.plan.facts.description import collective_bytes, kernel_signature, kerne
 from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.op import Collective, Compute, Copy, Op, Send
 from sim.plan.words.program import Plan, Program, Task
+from sim.plan.words.stream import Purpose, stream_of
 
 
 @dataclass(frozen=True)
@@ -75,9 +76,9 @@ class ClusterPricing:
         if isinstance(op, Copy):
             return self.hosts.copy(program, op, rank)
         if isinstance(op, Collective):
-            return self._collective(plan, program, op, rank)
+            return _yielding(op, self._collective(plan, program, op, rank))
         if isinstance(op, Send):
-            return self._message(plan, program, op, rank)
+            return _yielding(op, self._message(plan, program, op, rank))
         return Activity()
 
     def launches_s(self, task: Task) -> tuple[float, ...]:
@@ -291,6 +292,11 @@ def _proportions(groups: NDArray[np.int64], use: LinkUse) -> bytes:
     for array in (groups, use.rows, use.links):
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.digest()
+
+
+def _yielding(op: Collective | Send, activity: Activity) -> Activity:
+    """Return the activity of communication, which yields to all other if it is on a stream of the background."""
+    return replace(activity, yields=True) if stream_of(op.stream).purpose is Purpose.BACKGROUND else activity
 
 
 def _activity(cost: LinkCost) -> Activity:

@@ -195,14 +195,16 @@ class EventLoop:
             self._at(self.environment._now + latency_s, node, self._on_demand)
         else:
             activity = self.graph.shared[node]
-            self._resources.start(node, activity.demands, self.environment._now, activity.single_s)
+            self._resources.start(
+                node, activity.demands, self.environment._now, activity.single_s, yields=activity.yields
+            )
 
     def _demand(self, event: Event) -> None:
         """Begin the demand that follows a latency (negative: a joint activity's)."""
         self._processed.append(event)
         key = event._value
         activity = self.graph.joints[-key - 1].activity if key < 0 else self.graph.shared[key]
-        self._resources.start(key, activity.demands, self.environment._now, activity.single_s)
+        self._resources.start(key, activity.demands, self.environment._now, activity.single_s, yields=activity.yields)
 
     def _schedule_shared(self, delay_s: float, key: int, version: int) -> None:
         self._at(self.environment._now + delay_s, (key, version), self._on_shared)

@@ -2,7 +2,8 @@
 
 An activity alone spends ``max`` of its demands; at fraction f it takes f·demand/max of each resource. All fractions
 rise together; when a resource is full, the activities that use it stay where they are and the others rise on, up to 1
-(progressive filling, Bertsekas and Gallager, section 6.5.2).
+(progressive filling, Bertsekas and Gallager, section 6.5.2). Activities that yield fill afterwards, in the same way,
+what the others leave; they may stand still meanwhile.
 """
 
 import math
@@ -39,11 +40,9 @@ class _Supply:
         Adds everything up anew where half of the load has been taken away, lest rounding errors outweigh what is left.
         """
         if self.load < 0.5 * self.summed:
-            parts = [
-                (flow.target, d / flow.single_s) for flow in self.users.values() for s, d in flow.parts if s is self
-            ]
-            self.free = 1.0 - math.fsum(target * part for target, part in parts)
-            self.load = self.summed = math.fsum(part for target, part in parts if not target)
+            parts = [(flow, d / flow.single_s) for flow in self.users.values() for s, d in flow.parts if s is self]
+            self.free = 1.0 - math.fsum(flow.target * part for flow, part in parts)
+            self.load = self.summed = math.fsum(part for flow, part in parts if flow.rises)
         return self.free / self.load if self.load > 0 else math.inf
 
 
@@ -51,7 +50,8 @@ class _Supply:
 class _Flow:
     """An activity: its demands in seconds, how long it (or one that it stands for) lasts alone, what part is left.
 
-    ``target`` is the fraction that a filling has found for it, 0 while it rises.
+    ``target`` is the fraction that a filling has found for it, 0 before; ``rises``: while it is looked for. ``yields``:
+    see Activity.
     """
 
     key: int
@@ -61,7 +61,9 @@ class _Flow:
     remaining: float = 1.0
     fraction: float = 0.0
     target: float = 0.0
+    rises: bool = False
     version: int = 0
+    yields: bool = False
 
 
 def _enter(
@@ -95,22 +97,37 @@ def _enter(
 
 
 def _fill(flows: Sequence[_Flow], supplies: Sequence[_Supply]) -> None:
-    """Set the target of each flow to its max-min fair fraction. The flows are all users of the supplies.
+    """Set the target of each flow to its max-min fair fraction. The flows are all users of the supplies."""
+    for supply in supplies:
+        supply.free = 1.0
+    for flow in flows:
+        flow.target = 0.0
+    yielding = [flow for flow in flows if flow.yields]
+    _raise([flow for flow in flows if not flow.yields] if yielding else flows, supplies)
+    if yielding:
+        for supply in supplies:
+            taken = (f.target * d / f.single_s for f in supply.users.values() for s, d in f.parts if s is supply)
+            supply.free = max(0.0, 1.0 - math.fsum(taken))
+        _raise(yielding, supplies)
+
+
+def _raise(flows: Sequence[_Flow], supplies: Sequence[_Supply]) -> None:
+    """Set the target of flows to their max-min fair fractions of what is free.
 
     The resources fill up in the order of their levels. A level only rises as users stop rising elsewhere; so one
     that has not been renewed in the heap is too low, and goes back when it comes up.
     """
     for supply in supplies:
-        supply.free, supply.load = 1.0, 0.0
+        supply.load = 0.0
     for flow in flows:
-        flow.target = 0.0
+        flow.rises = True
         for supply, d in flow.parts:
             supply.load += d / flow.single_s
     heap = []
     for at, supply in enumerate(supplies):
         supply.summed = supply.load
-        if supply.load > 1.0:
-            heap.append((1.0 / supply.load, at, supply))
+        if supply.load > supply.free:
+            heap.append((supply.free / supply.load, at, supply))
     heapify(heap)
     level = 0.0
     while heap:
@@ -120,10 +137,11 @@ def _fill(flows: Sequence[_Flow], supplies: Sequence[_Supply]) -> None:
             break
         for supply in full:
             for flow in supply.users.values():
-                if not flow.target:
-                    _stop(flow, level)
+                if flow.rises:
+                    _stop(flow, level if level > TIE else 0.0)
     for flow in flows:
-        flow.target = flow.target or 1.0
+        if flow.rises:
+            flow.target, flow.rises = 1.0, False
 
 
 def _pop_full(heap: list[tuple[float, int, _Supply]]) -> tuple[list[_Supply], float]:
@@ -142,7 +160,7 @@ def _pop_full(heap: list[tuple[float, int, _Supply]]) -> tuple[list[_Supply], fl
 
 
 def _stop(flow: _Flow, level: float) -> None:
-    flow.target = level
+    flow.target, flow.rises = level, False
     for supply, d in flow.parts:
         part = d / flow.single_s
         supply.free -= level * part
@@ -170,15 +188,17 @@ class SharedResources:
     unsettled: list[_Supply] = field(default_factory=list)
     spans: list[tuple[int, float, float, float]] = field(default_factory=list)
 
-    def start(self, key: int, demands: Demands, now_s: float, single_s: float = 0.0) -> None:
+    def start(self, key: int, demands: Demands, now_s: float, single_s: float = 0.0, *, yields: bool = False) -> None:
         """Begin an activity's use of its resources, each named once.
 
-        ``single_s``: where it stands for several that are alike, how long one of them would last alone (see Activity).
+        ``single_s``: where it stands for several that are alike, how long one of them would last alone; ``yields``: it
+        uses what the others leave (see Activity).
 
         Raises ValueError where there is no demand, one is not more than 0 or not finite, or a resource is named twice.
         """
         flow, occupancy_s, shared = _enter(key, demands, self.supplies, now_s, single_s)
         self.flows[key] = flow
+        flow.yields = yields
         if shared:
             self._unsettle([supply for supply, _ in flow.parts])
             return
@@ -228,7 +248,8 @@ class SharedResources:
             flow.remaining -= (now_s - flow.since_s) * flow.fraction / flow.single_s
             flow.since_s, flow.fraction = now_s, flow.target
             flow.version += 1
-            self.schedule(max(flow.remaining, 0.0) * flow.single_s / flow.fraction, flow.key, flow.version)
+            if flow.fraction:
+                self.schedule(max(flow.remaining, 0.0) * flow.single_s / flow.fraction, flow.key, flow.version)
 
     def _component(self) -> tuple[list[_Flow], list[_Supply]]:
         """Return the users of the unsettled resources and all who share with them, by key; and their resources."""

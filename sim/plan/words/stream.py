@@ -7,7 +7,10 @@ from typing import Literal
 
 
 class Purpose(StrEnum):
-    """The purpose of a stream: computing, the communication of one mesh axis, or copies."""
+    """The purpose of a stream: computing, the communication of one mesh axis, or copies.
+
+    ``BACKGROUND``: communication that uses only what all other leaves of the links.
+    """
 
     COMPUTE = "compute"
     TENSOR = "tp"
@@ -20,6 +23,7 @@ class Purpose(StrEnum):
     HOST = "host"
     NVME = "nvme"
     TIED_EMBEDDING = "embedding"
+    BACKGROUND = "background"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from sim.plan.session.observations import shapes_by_name
 from sim.plan.session.protocol import Array, Seen
 from sim.plan.session.residents import Residents
 from sim.plan.words.buffer import Buffer
-from sim.plan.words.op import Collective, Compute, Send
+from sim.plan.words.op import Collective, Compute, Recv, Send
 from sim.plan.words.program import Plan, Program
+from sim.plan.words.stream import Purpose
 from sim.training.adjusting.adjustment import ADJUSTMENT, adjusted
 from sim.training.spec.job import DenseTraining
 from sim.training.steps.builder import build_dense_training
@@ -34,29 +35,36 @@ def with_replicas(job: DenseTraining, replicas: Replicas | None, step: int) -> D
     return replace(job, model=replace(job.model, experts=replace(experts, replicas=replicas, routing=routing)))
 
 
-def with_experts_moved(plan: Plan, residents: Residents, search_s: float = 0.0) -> Plan:
+def with_experts_moved(plan: Plan, residents: Residents, search_s: float = 0.0, *, in_background: bool = False) -> Plan:
     """Return a plan that begins with the moves of state that it needs, and gives up the copies without a use in it.
 
     ``search_s``: time of the host's search that finds the moves, which wait for it; nothing else does.
+    ``in_background``: moves use only what other communication leaves of the links.
     """
-    plan = with_copies_sent(plan, residents, search_s)
+    plan = with_copies_sent(plan, residents, search_s, in_background=in_background)
     return replace(plan, programs=tuple(_without_stale(plan, program, residents) for program in plan.programs))
 
 
-def with_copies_sent(plan: Plan, residents: Residents, search_s: float = 0.0) -> Plan:
+def with_copies_sent(plan: Plan, residents: Residents, search_s: float = 0.0, *, in_background: bool = False) -> Plan:
     """Return a plan that begins with the moves of state that it needs, as ``with_experts_moved``; none is given up."""
     plan = adjusted(plan, residents)
-    return replace(plan, programs=tuple(_after_search(program, search_s) for program in plan.programs))
+    return replace(plan, programs=tuple(_after_search(program, search_s, in_background) for program in plan.programs))
 
 
-def _after_search(program: Program, search_s: float) -> Program:
-    """Return a program whose moves wait for a search."""
+def _after_search(program: Program, search_s: float, in_background: bool) -> Program:
+    """Return a program whose moves wait for a search, on streams of the background if they yield."""
     task = program.tasks.get(ADJUSTMENT)
-    if task is None or not search_s:
+    if task is None:
         return program
-    streams = dict.fromkeys(op.stream for op in task.ops if isinstance(op, Collective | Send))
+    ops = task.ops
+    if in_background:
+        moves = Collective | Send | Recv
+        ops = tuple(
+            replace(op, stream=f"{Purpose.BACKGROUND}_{op.stream}") if isinstance(op, moves) else op for op in ops
+        )
+    streams = dict.fromkeys(op.stream for op in ops if isinstance(op, Collective | Send)) if search_s else {}
     waits = [Compute(f"search.{name}", "delay", (), (), {"duration_s": search_s}, name) for name in streams]
-    return replace(program, tasks={**program.tasks, ADJUSTMENT: replace(task, ops=(*waits, *task.ops))})
+    return replace(program, tasks={**program.tasks, ADJUSTMENT: replace(task, ops=(*waits, *ops))})
 
 
 def _without_stale(plan: Plan, program: Program, residents: Residents) -> Program:
@@ -81,7 +89,8 @@ def replica_steps(
     def build(placed: Placed, residents: Residents) -> Plan:
         step = residents.num_plans
         plan = build_dense_training(with_replicas(job, placed.replicas, first_step + step), f"step {step}")
-        return with_experts_moved(replace(plan, observed=observed), residents, placed.search_s)
+        plan = replace(plan, observed=observed)
+        return with_experts_moved(plan, residents, placed.search_s, in_background=bool(placed.replicas.arriving))
 
     return build
 

@@ -74,7 +74,7 @@ def last_plan(job: DenseTraining, placements: Sequence[Placed], name: str) -> Pl
     if len(placements) > 1:
         before = with_replicas(job, replace(placements[-1].replicas, arriving=()), step_of_routing(job) - 1)
         residents = residents.after(build_dense_training(before, name))
-    plan = with_copies_sent(build_dense_training(job, name), residents, placements[-1].search_s)
+    plan = with_copies_sent(build_dense_training(job, name), residents, placements[-1].search_s, in_background=True)
     return replace(plan, barrier=True)
 
 

@@ -1,25 +1,48 @@
 """Lazy import of moving experts: a scenario whose experts stay does without them."""
 
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Protocol
 
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.steps.running import SimulatedStep
-from scenarios.workloads.training.scenario import TrainingScenario
+from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import Detail
+from sim.engine.prices.pricing import ClusterPricing
+from sim.moe.balancing.flexmoe import Placed
+from sim.plan.words.program import Plan
+from sim.training.spec.job import DenseTraining
 
 
 class SimulateMoving(Protocol):
-    """A function from a scenario to its last step."""
+    """A function from a scenario to its last step; see ``placing.steps``."""
 
     def __call__(
-        self, scenario: TrainingScenario, *, detail: Detail | None = None, fold: bool = True,
-        announce: Announce | None = None,
-    ) -> SimulatedStep:  # fmt: skip
+        self, scenario: StepScenario, *, detail: Detail | None, fold: bool, announce: Announce | None
+    ) -> SimulatedStep:
         """Return the simulated step."""
+
+
+class Deciding(Protocol):
+    """Functions of ``placing.decisions``."""
+
+    def placements_of(self, job: DenseTraining, pricing: ClusterPricing) -> tuple[Placed, ...]:
+        """Return the placement of every step."""
+
+    def placed_job(self, job: DenseTraining, placed: Placed, step: int) -> DenseTraining:
+        """Return the job of a step."""
+
+    def last_plan(self, job: DenseTraining, placements: Sequence[Placed], name: str) -> Plan:
+        """Return the plan of the last step."""
 
 
 def load_moving() -> SimulateMoving:
     """Return ``scenarios.workloads.training.placing.steps.simulate_moving``, imported."""
     simulate: SimulateMoving = import_module("scenarios.workloads.training.placing.steps").simulate_moving
     return simulate
+
+
+def load_deciding() -> Deciding:
+    """Return ``scenarios.workloads.training.placing.decisions``, imported."""
+    deciding: Deciding = import_module("scenarios.workloads.training.placing.decisions")
+    return deciding

@@ -368,3 +368,46 @@ def test_an_activity_lasts_as_long_as_one_that_it_stands_for() -> None:
     assert Activity(1.0, (("a", 2.0),), single_s=5.0).duration_s == 6.0
     assert Activity(1.0, (), single_s=5.0).occupancy_s == 5.0
     assert Activity(1.0, (("a", 8.0),), single_s=5.0).occupancy_s == 8.0
+
+
+@settings(max_examples=60)
+@given(
+    demands=st.lists(
+        st.lists(st.floats(0.1, 3.0), min_size=3, max_size=3).map(lambda d: tuple(zip("abc", d, strict=True))),
+        min_size=2, max_size=6,
+    ),
+    kept=st.lists(st.integers(1, 7), min_size=6, max_size=6), num_first=st.integers(1, 5),
+)  # fmt: skip
+def test_activities_that_yield_take_what_the_others_leave(
+    demands: list[Demands], kept: list[int], num_first: int
+) -> None:
+    """The others are as fast as without them; no resource is overused, and what holds them up is used whole."""
+    demands = [tuple(d for bit, d in enumerate(own) if kept[i] >> bit & 1) for i, own in enumerate(demands)]
+    num_first = min(num_first, len(demands) - 1)
+    resources = SharedResources(lambda *_: None)
+    for key, demand in enumerate(demands):
+        resources.start(key, demand, 0.0, yields=key >= num_first)
+    resources.finish(SETTLE, 0, 0.0)
+    found = [resources.flows[key].fraction for key in range(len(demands))]
+    assert found[:num_first] == pytest.approx(fair_fractions(demands[:num_first]))
+    used = dict.fromkeys("abc", 0.0)
+    for demand, fraction in zip(demands, found, strict=True):
+        for resource, d in demand:
+            used[str(resource)] += fraction * d / max(x for _, x in demand)
+    assert all(part <= 1.0 + 1e-9 for part in used.values())
+    for demand, fraction in zip(demands[num_first:], found[num_first:], strict=True):
+        assert fraction == pytest.approx(1.0) or any(used[str(r)] == pytest.approx(1.0) for r, _ in demand)
+
+
+def test_an_activity_that_yields_stands_still_and_goes_on() -> None:
+    """Beside one that needs the whole resource for 1 s, from 0.5 s on, one of 1 s ends after 2 s."""
+    ends, clock = dict[int, float](), [(0.0, 0, -1, 0), (0.5, 1, -2, 0)]
+    numbers = iter(range(2, 100))
+    resources = SharedResources(lambda delay_s, *event: heappush(clock, (now_s + delay_s, next(numbers), *event)))
+    while clock:
+        now_s, _, key, version = heappop(clock)
+        if key in {-1, -2}:
+            resources.start(-key, (("link", 1.0),), now_s, yields=key == -1)
+        elif resources.finish(key, version, now_s):
+            ends[key] = now_s
+    assert ends == pytest.approx({1: 2.0, 2: 1.5})
