@@ -23,7 +23,7 @@ from scenarios.workloads.training.changes.against_time import changes_of
 from scenarios.workloads.training.changes.causes import counterfactuals_of
 from scenarios.workloads.training.goal import goal_of
 from scenarios.workloads.training.long_run.summarise import summarise_study
-from scenarios.workloads.training.placing.registry import load_deciding
+from scenarios.workloads.training.placing_registry import load_deciding
 from scenarios.workloads.training.resolved import resolved_step
 from scenarios.workloads.training.routing_summary import routing_summary
 from sim.engine.prices.pricing import ClusterPricing

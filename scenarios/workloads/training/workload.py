@@ -16,7 +16,7 @@ from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
 from scenarios.workloads.steps.swept import swept_steps
-from scenarios.workloads.training.placing.registry import load_moving
+from scenarios.workloads.training.placing_registry import load_moving
 from scenarios.workloads.training.reading import read_training
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
