@@ -157,7 +157,7 @@ class ClusterPricing:
     # --- collectives and messages --------------------------------------------------------------------------
 
     def _collective(self, plan: Plan, program: Program, op: Collective, rank: int) -> Activity:
-        mine = (rank, self._number(program, op))
+        mine = (rank, self._number(program, op), plan.mesh.axes)
         if mine not in self._collectives:
             group = op.group(plan.mesh, rank)
             self._collectives[mine] = self._of_group(program, op, group, collective_bytes(program, op))
