@@ -4,9 +4,10 @@ Models and clusters are drawn at random, by number. ``python -m benchmarks.plann
 prints the table, in some 30 minutes on one core. ``--first`` is the first number: other numbers are other cases.
 """
 
+import math
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -20,8 +21,9 @@ from scenarios.errors import ScenarioError
 from scenarios.planning.openings import KEYS, openings_of
 from scenarios.planning.pricing import priced
 from scenarios.planning.proof import Proof, prove
-from scenarios.planning.search import Request, search
-from scenarios.planning.studied import rows_with_prices
+from scenarios.planning.proving import prove_all, prove_best, prover
+from scenarios.planning.search import Request
+from scenarios.planning.studied import rows_with_prices, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
@@ -70,7 +72,7 @@ def disagreements(number: int, folder: Path) -> Iterator[tuple[float, float]]:
     every = grid(openings.choices(), openings.sizes)
     chosen = np.zeros(len(every), dtype=np.bool_)
     chosen[np.random.default_rng(number).permutation(len(every))[:PER_CASE]] = True
-    found = priced(openings, every.rows(chosen))
+    found = priced(openings, every.rows(chosen), ThisProcess())
     valued = rows_with_prices(every.rows(chosen), found)
     if not len(valued):
         return
@@ -85,18 +87,26 @@ def disagreements(number: int, folder: Path) -> Iterator[tuple[float, float]]:
 def loss(number: int, folder: Path, most: int = MOST_SIMULATED) -> float | None:
     """Return by how much the search's pick is slower than the fastest of all strategies; None where none fits.
 
-    Some keys of the case are fixed at random, until at most ``most`` strategies are left.
+    Some keys of the case are fixed at random, until at most ``most`` strategies are left. All of them are simulated,
+    and the search reads what came of those that it asks for.
     """
     path = _written(number, folder)
-    fixed = fixed_keys(number, path, most)
     try:
-        pick, best = (
-            search(path, fixed, Request(planner=planner), ThisProcess()).summary.plans[0].iteration_time_s
-            for planner in ("auto", "exhaustive")
-        )
+        document = apply_overrides(read_document(path), fixed_keys(number, path, most))
+        studied = studied_of(openings_of(document), ThisProcess())
     except ScenarioError:
         return None
-    return pick / best - 1.0
+    known = dict(prove_all(studied, "time", prover(studied, ThisProcess())))
+    tried = prove_best(studied, "time", Request().num_proofs, lambda rows, _: [(r, known[r]) for r in rows.tolist()])
+    best, pick = (_fastest_s(outcomes) for outcomes in (known.values(), dict(tried).values()))
+    if best is None:
+        return None
+    return math.inf if pick is None else pick / best - 1.0
+
+
+def _fastest_s(outcomes: Iterable[Proof | str]) -> float | None:
+    times_s = [outcome.time_s for outcome in outcomes if isinstance(outcome, Proof)]
+    return min((time_s for time_s in times_s if time_s is not None), default=None)
 
 
 def fixed_keys(number: int, path: Path, most: int) -> list[str]:

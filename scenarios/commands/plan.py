@@ -12,9 +12,9 @@ from scenarios.console.terminal import open_console
 from scenarios.planning.files import write_plan
 from scenarios.planning.page import plan_blocks
 from scenarios.planning.search import Planner, Request, search
-from scenarios.planning.studied import Objective
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.workers import available_cores, local_workers
+from sim.planner.trust import Objective
 
 
 @click.command("plan")
@@ -32,7 +32,7 @@ from scenarios.sweep.workers import available_cores, local_workers
     type=click.IntRange(1, 1_000),
     default=4,
     metavar="N",
-    help="Strategies to simulate, and half as many of the front; default 4.",
+    help="Strategies to simulate at least, and half as many of the front; default 4.",
 )
 @jobs_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, plan.json and best.yaml.")

@@ -1,6 +1,9 @@
 """The refusal of a search in which nothing fits: what the leanest strategy needs, and a change that would fit."""
 
+from concurrent.futures import Executor
 from typing import Final, NoReturn
+
+import numpy as np
 
 from costmodels.units import format_bytes
 from scenarios.errors import ScenarioError
@@ -8,24 +11,25 @@ from scenarios.planning.openings import KEYS, openings_of
 from scenarios.planning.proof import Proof, prove
 from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
+from sim.planner.trust import ordered
 
 _MOST_LEAN: Final = 6
 """Strategies that are laid out at most, the leanest by estimate."""
 
 
-def refuse_misfit(studied: Studied) -> NoReturn:
+def refuse_misfit(studied: Studied, workers: Executor) -> NoReturn:
     """Raise ScenarioError with the memory of the leanest strategy, and the first change under which one fits."""
     needed = leanest_bytes(studied)
     rule = f"no strategy fits: the leanest of {len(studied.grid):,} needs {format_bytes(needed)} per rank, "
     rule += f"and there is room for {format_bytes(studied.room_bytes)}"
     origin = studied.openings.document.origin(("parallel",))
-    raise ScenarioError(origin, "parallel", rule, _remedy(studied))
+    raise ScenarioError(origin, "parallel", rule, _remedy(studied, workers))
 
 
 def leanest_bytes(studied: Studied) -> int:
     """Return the memory of the leanest strategy: the least of the few that are leanest by estimate, laid out."""
     sizes: list[int] = []
-    for row in studied.order("memory").tolist():
+    for row in ordered(studied.estimates, np.arange(len(studied.grid)), "memory").tolist():
         try:
             proof = prove(studied.openings.scenario(studied.grid.strategy(row)), 0)
         except ScenarioError:
@@ -37,18 +41,18 @@ def leanest_bytes(studied: Studied) -> int:
     return min(sizes, default=int(studied.estimates.memory_bytes.min()))
 
 
-def _remedy(studied: Studied) -> str:
+def _remedy(studied: Studied, workers: Executor) -> str:
     """Return a change under which a strategy fits: written keys left out, or else more nodes."""
     document, fixed = studied.openings.document, studied.openings.fixed
     free = openings_of(document, released=True) if fixed else None
-    if free is not None and leanest_bytes(studied_of(free)) <= studied.room_bytes:
+    if free is not None and leanest_bytes(studied_of(free, workers)) <= studied.room_bytes:
         keys = ", ".join(KEYS[name] for name in fixed)
         return f"leave out {keys}: then a strategy fits"
     nodes = studied.openings.cluster.num_nodes
     for factor in (2, 4, 8, 16):
         try:
             more = openings_of(apply_overrides(document, [f"cluster.num_nodes={factor * nodes}"]), released=True)
-            larger = studied_of(more)
+            larger = studied_of(more, workers)
         except ScenarioError:
             continue
         if leanest_bytes(larger) <= larger.room_bytes:

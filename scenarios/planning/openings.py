@@ -9,6 +9,8 @@ from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document
+from scenarios.reading.models.written_out import written_out
+from scenarios.reading.schema.model import HuggingFaceModel, PresetModel
 from scenarios.workloads.loading import point_of
 from scenarios.workloads.registry import workload_of
 from scenarios.workloads.steps.scenario import StepScenario, step_of
@@ -45,7 +47,10 @@ _MOST_ZERO: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Openings:
-    """A scenario with open keys: what is fixed, and sizes. ``anchor``: all degrees 1; ``job``: its training."""
+    """A scenario with open keys: what is fixed, and sizes. ``anchor``: all degrees 1; ``job``: its training.
+
+    ``document``: with the keys of a named model written out, so that no strategy reads the files of models again.
+    """
 
     document: Document
     anchor: StepScenario
@@ -125,6 +130,8 @@ def openings_of(document: Document, *, released: bool = False) -> Openings:
     job = anchor.dense_job
     assert job is not None  # it is a scenario of training
     found = Sizes(cluster.world_size, checked.training.global_batch_size, job.model.num_layers)
+    if isinstance(checked.model, PresetModel | HuggingFaceModel):
+        document = written_out(document, checked.model)
     return Openings(document, anchor, job, cluster, found, fixed, frozenset(open_keys))
 
 

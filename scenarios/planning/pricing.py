@@ -1,6 +1,7 @@
 """Prices for the closed forms: probes of small plans, and lines through two sizes of each collective."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ from sim.planner.prices import Floats, Line, LinkKey, Prices, ProbeKey, ReplicaL
 from sim.planner.probing import Probe, probe
 from sim.planner.space import RECOMPUTE, Grid, Ints, Strategy
 
+_PROBES_AT_ONCE = 4
 _SMALL_BYTES, _LARGE_BYTES = 64 * 2**20, 2**30
 _SMALL_MESSAGE_BYTES, _LARGE_MESSAGE_BYTES = 2**20, 2**26
 
@@ -27,23 +29,42 @@ class Priced:
     refused: dict[ProbeKey, str]
 
 
-def priced(openings: Openings, grid: Grid) -> Priced:
-    """Return the prices of all strategies of a grid, each distinct probe and group priced once."""
-    pricing = openings.anchor.pricing()
-    assert isinstance(pricing, ClusterPricing)  # there is a cluster
-    probes: dict[ProbeKey, Probe] = {}
-    refused: dict[ProbeKey, str] = {}
-    for key in probe_keys(grid)[0]:
-        try:
-            probes[key] = _probe(openings, key, pricing)
-        except REFUSALS as error:
-            refused[key] = one_line(error)
+def priced(openings: Openings, grid: Grid, workers: Executor) -> Priced:
+    """Return the prices of all strategies of a grid, each distinct probe and group priced once.
+
+    Probes are priced by ``workers``, some at a time.
+    """
+    keys = probe_keys(grid)[0]
+    parts = [keys[begin : begin + _PROBES_AT_ONCE] for begin in range(0, len(keys), _PROBES_AT_ONCE)]
+    asked = [workers.submit(_probes, openings, part) for part in parts]
+    pricing = _pricing(openings)
     links = {key: _links(key, pricing) for key in link_keys(grid)[0]}
     stages = np.unique(grid.pipeline).tolist()
     hops = {num_stages: _hops(num_stages, openings.sizes.world_size, pricing) for num_stages in stages}
     ties = {num_stages: _ties(num_stages, openings.sizes.world_size, pricing) for num_stages in stages}
     element_bytes = 2 if openings.job.training.low_precision_gradients else 4
+    found = list(zip(keys, (outcome for part in asked for outcome in part.result()), strict=True))
+    probes = {key: outcome for key, outcome in found if isinstance(outcome, Probe)}
+    refused = {key: outcome for key, outcome in found if isinstance(outcome, str)}
     return Priced(Prices(probes, links, hops, ties, openings.sizes.num_layers, element_bytes), refused)
+
+
+def _pricing(openings: Openings) -> ClusterPricing:
+    pricing = openings.anchor.pricing()
+    assert isinstance(pricing, ClusterPricing)  # there is a cluster
+    return pricing
+
+
+def _probes(openings: Openings, keys: Sequence[ProbeKey]) -> list[Probe | str]:
+    """Return the probe of every key, or the rule that refuses it. Runs in whatever process it is sent to."""
+    pricing = _pricing(openings)
+    found: list[Probe | str] = []
+    for key in keys:
+        try:
+            found.append(_probe(openings, key, pricing))
+        except REFUSALS as error:
+            found.append(one_line(error))
+    return found
 
 
 def _probe(openings: Openings, key: ProbeKey, pricing: ClusterPricing) -> Probe:

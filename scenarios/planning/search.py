@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -13,27 +13,23 @@ import numpy as np
 from scenarios.errors import ScenarioError
 from scenarios.planning.misfit import refuse_misfit
 from scenarios.planning.openings import KEYS, openings_of
-from scenarios.planning.proof import Proof, prove
-from scenarios.planning.studied import Objective, Studied, studied_of
+from scenarios.planning.proof import Proof
+from scenarios.planning.proving import Tried, fits, hopeful, prove_all, prove_best, prover, seen
+from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document, read_document, read_value
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.planning import LostStrategies, PlanSummary, ProvedPlan
-from scenarios.sweep.refusal import one_line
-from sim.planner.space import Ints
+from sim.planner.trust import Objective, at_least
 
 Planner = Literal["auto", "exhaustive"]
 MOST_EXHAUSTIVE: Final = 2_000
 """Strategies that are all simulated at most."""
-_DOUBT: Final = 1.05
-"""Strategies are proved whose estimated memory is up to so much more than there is."""
-_MOST_TRIED: Final = 8
-"""Strategies are laid out at most, for each that is to be simulated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to search for: ``num_proofs`` strategies that fit are simulated, and half as many of the front."""
+    """What to search for. At least ``num_proofs`` strategies that fit are simulated, and half as many of the front."""
 
     objective: Objective = "time"
     planner: Planner = "auto"
@@ -59,46 +55,22 @@ def search(path: Path, overrides: Sequence[str], request: Request, workers: Exec
     Raises ScenarioError where nothing fits, with what the leanest strategy needs and a change that would fit.
     """
     document = apply_overrides(read_document(path), overrides)
-    studied = studied_of(openings_of(document))
+    studied = studied_of(openings_of(document), workers)
     tried = _tried(studied, request, workers)
-    if not any(_fits(outcome) for _, outcome in tried):
-        refuse_misfit(studied)
+    if not any(fits(outcome) for _, outcome in tried):
+        refuse_misfit(studied, workers)
     summary = _summary(studied, request, tried)
     best = summary.plans[0]
     return Found(summary, apply_overrides(document, [f"{key}={value}" for key, value in best.set.items()]))
 
 
-Tried = tuple[int, Proof | str]
-"""A row of the grid, and its proof, or the rule that refuses it."""
-
-
-def _fits(outcome: Proof | str) -> bool:
-    return isinstance(outcome, Proof) and outcome.time_s is not None
-
-
 def _tried(studied: Studied, request: Request, workers: Executor) -> list[Tried]:
-    """Return what came of the best strategies by estimate, and of the front."""
-    order = studied.order(request.objective)
-    likely = order[studied.estimates.memory_bytes[order] <= _DOUBT * studied.room_bytes]
+    """Return what came of the strategies that the engine tried."""
+    ask = prover(studied, workers)
     if request.planner == "exhaustive":
         _refuse_many(studied)
-        return _prove_rows(studied, order, workers)
-    tried: list[Tried] = []
-    for begin in range(0, min(len(likely), _MOST_TRIED * request.num_proofs), request.num_proofs):
-        tried += _prove_rows(studied, likely[begin : begin + request.num_proofs], workers)
-        if sum(_fits(outcome) for _, outcome in tried) >= request.num_proofs:
-            break
-    front = np.setdiff1d(front_rows(studied, likely), [row for row, _ in tried])
-    places = np.linspace(0, len(front) - 1, min(len(front), -(-request.num_proofs // 2))).round().astype(int)
-    return tried + _prove_rows(studied, front[places], workers)
-
-
-def front_rows(studied: Studied, rows: Ints) -> Ints:
-    """Return the rows that take less memory than every faster one, by estimate and among ``rows``."""
-    by_time = rows[np.lexsort((studied.estimates.memory_bytes[rows], studied.estimates.time_s[rows]))]
-    memory = studied.estimates.memory_bytes[by_time]
-    least = np.minimum.accumulate(np.concatenate([[np.inf], memory[:-1]])) if len(memory) else memory
-    return by_time[memory < least]
+        return prove_all(studied, request.objective, ask)
+    return prove_best(studied, request.objective, request.num_proofs, ask)
 
 
 def _refuse_many(studied: Studied) -> None:
@@ -106,19 +78,6 @@ def _refuse_many(studied: Studied) -> None:
         origin = studied.openings.document.origin(("parallel",))
         rule = f"{len(studied.grid):,} strategies are more than the {MOST_EXHAUSTIVE:,} that are all simulated"
         raise ScenarioError(origin, "parallel", rule, "fix some keys, or --planner auto")
-
-
-def _prove_rows(studied: Studied, rows: Sequence[int] | Ints, workers: Executor) -> list[Tried]:
-    """Return what came of some strategies, in their order."""
-    outcomes: list[tuple[int, Future[Proof | str] | str]] = []
-    for row in map(int, rows):
-        try:
-            scenario = studied.openings.scenario(studied.grid.strategy(row))
-        except ScenarioError as error:
-            outcomes.append((row, one_line(error)))
-        else:
-            outcomes.append((row, workers.submit(prove, scenario, studied.room_bytes)))
-    return [(row, found if isinstance(found, str) else found.result()) for row, found in outcomes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,21 +115,23 @@ def _summary(studied: Studied, request: Request, tried: Sequence[Tried]) -> Plan
         memory_room_bytes=studied.room_bytes,
         num_strategies=len(studied.grid),
         plans=tuple(_plan(studied, plan, fitting) for plan in fitting),
-        lost=_lost(studied, tried),
+        lost=_lost(studied, request.objective, tried),
         time_disagreement=median(abs(time_s[plan.row] / plan.time_s - 1.0) for plan in fitting),
         memory_disagreement=median(abs(memory[row] / proof.memory_bytes - 1.0) for row, proof in proofs),
     )
 
 
-def _lost(studied: Studied, tried: Sequence[Tried]) -> tuple[LostStrategies, ...]:
+def _lost(studied: Studied, objective: Objective, tried: Sequence[Tried]) -> tuple[LostStrategies, ...]:
     """Return why strategies lost, the most frequent reason first."""
-    rest = np.setdiff1d(np.arange(len(studied.grid)), [row for row, _ in tried])
-    too_large = int((studied.estimates.memory_bytes[rest] > _DOUBT * studied.room_bytes).sum())
     lost = studied.refused + Counter(f"refused: {outcome}" for _, outcome in tried if isinstance(outcome, str))
-    misfits = sum(isinstance(outcome, Proof) and not _fits(outcome) for _, outcome in tried)
-    lost["do not fit in memory, by their plans"] = misfits
-    lost["do not fit in memory, by estimate"] = too_large
-    lost["fit by estimate, but others were estimated as better"] = len(rest) - too_large
+    lost["do not fit in memory, by their plans"] = sum(found.time_s is None for found in seen(tried))
+    rest = np.setdiff1d(np.arange(len(studied.grid)), [row for row, _ in tried])
+    least = at_least(studied.grid, studied.estimates, seen(tried))
+    hopeless = least.memory_bytes[rest] > studied.room_bytes
+    left = len(hopeful(studied, objective, tried))
+    lost["do not fit in memory, by estimate"] = int(hopeless.sum())
+    lost["may fit and be better, but the search had tried enough"] = left
+    lost["are not better than the best, by estimate"] = len(rest) - int(hopeless.sum()) - left
     return tuple(LostStrategies(reason=words, number=number) for words, number in lost.most_common() if number)
 
 

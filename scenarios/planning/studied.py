@@ -1,8 +1,8 @@
 """All strategies that a scenario leaves open, with the estimate of each."""
 
 from collections import Counter
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -11,9 +11,7 @@ from scenarios.planning.openings import Openings
 from scenarios.planning.pricing import Priced, priced
 from sim.planner.estimating import Estimates, estimate
 from sim.planner.prices import probe_keys
-from sim.planner.space import Grid, Ints, grid
-
-Objective = Literal["time", "memory"]
+from sim.planner.space import Grid, grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +27,14 @@ class Studied:
     room_bytes: int
     refused: Counter[str]
 
-    def order(self, objective: Objective) -> Ints:
-        """Return the rows by objective, the best first; the other value decides between equals."""
-        time_s, memory = self.estimates.time_s, self.estimates.memory_bytes
-        return np.lexsort((memory, time_s) if objective == "time" else (time_s, memory))
 
+def studied_of(openings: Openings, workers: Executor) -> Studied:
+    """Return the estimates of all strategies, priced by ``workers``.
 
-def studied_of(openings: Openings) -> Studied:
-    """Return the estimates of all strategies. Raises ScenarioError where the scenario's rules leave none."""
+    Raises ScenarioError where the scenario's rules leave none.
+    """
     every = grid(openings.choices(), openings.sizes)
-    found = priced(openings, every) if len(every) else None
+    found = priced(openings, every, workers) if len(every) else None
     valued = rows_with_prices(every, found) if found is not None else every
     if found is None or not len(valued):
         remedy = "write fewer keys of the strategy, so that a search can choose them, or change batch or cluster"

@@ -12,7 +12,8 @@ class ProvedPlan:
     """A strategy that the engine simulated: the keys that it sets, and what came out beside what was estimated.
 
     ``indistinguishable``: its time lies in the interval of the best plan's. ``on_front``: no other proved plan
-    beats it in time and memory. ``cost_usd``: of a step, None where the price of a device is not known.
+    beats it in time and memory. ``iteration_time_interval_s``: None where it never was the best. ``cost_usd``: of a
+    step, None where the price of a device is not known.
     """
 
     set: Mapping[str, Any]

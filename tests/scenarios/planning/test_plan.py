@@ -41,7 +41,7 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def studied(scenario: Path) -> Studied:
     """The estimates of all its strategies."""
-    return studied_of(openings_of(read_document(scenario)))
+    return studied_of(openings_of(read_document(scenario)), ThisProcess())
 
 
 def test_estimates_are_near_the_engine(tmp_path: Path) -> None:

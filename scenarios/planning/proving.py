@@ -1,0 +1,112 @@
+"""Which strategies the engine simulates: the best by estimate, then all that may be better, and some of the front."""
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from scenarios.errors import ScenarioError
+from scenarios.planning.proof import Proof, prove
+from scenarios.planning.studied import Studied
+from scenarios.sweep.refusal import one_line
+from sim.planner.space import Ints
+from sim.planner.trust import Objective, Seen, hopeful_rows, ordered
+
+_MOST_TRIED: Final = 4
+"""Strategies are laid out at most, for each that is to be simulated."""
+_ALL_AT_ONCE: Final = 32
+
+Tried = tuple[int, Proof | str]
+"""A row of the grid, and its proof, or the rule that refuses it."""
+
+
+def fits(outcome: Proof | str) -> bool:
+    """Return whether a strategy was simulated."""
+    return isinstance(outcome, Proof) and outcome.time_s is not None
+
+
+Prover = Callable[[Ints, float], list[Tried]]
+"""What comes of rows of the grid, in their order. Its second argument: what takes longer needs no interval, seconds."""
+
+
+def prover(studied: Studied, workers: Executor) -> Prover:
+    """Return what asks the engine, in worker processes."""
+    return partial(_proved, studied, workers)
+
+
+def prove_all(studied: Studied, objective: Objective, ask: Prover) -> list[Tried]:
+    """Return what came of every strategy."""
+    rows, tried = ordered(studied.estimates, np.arange(len(studied.grid)), objective), list[Tried]()
+    for begin in range(0, len(rows), _ALL_AT_ONCE):
+        tried += ask(rows[begin : begin + _ALL_AT_ONCE], _bar_s(objective, tried))
+    return tried
+
+
+def prove_best(studied: Studied, objective: Objective, num_proofs: int, ask: Prover) -> list[Tried]:
+    """Return what came of the best strategies by estimate, of those that may be better, and of the front.
+
+    ``num_proofs``: that fit are simulated, or all; and as many at a time. Strategies that may be better are tried
+    until none is left, or 4 times as many are laid out.
+    """
+    tried: list[Tried] = []
+    while len(tried) < _MOST_TRIED * num_proofs:
+        rows = _next_rows(studied, objective, num_proofs, tried)
+        if not len(rows):
+            break
+        tried += ask(rows, _bar_s(objective, tried))
+    likely = np.flatnonzero(studied.estimates.memory_bytes <= studied.room_bytes)
+    front = np.setdiff1d(front_rows(studied, likely), [row for row, _ in tried])
+    places = np.linspace(0, len(front) - 1, min(len(front), -(-num_proofs // 2))).round().astype(int)
+    return tried + ask(front[places], _bar_s(objective, tried))
+
+
+def _bar_s(objective: Objective, tried: Sequence[Tried]) -> float:
+    """Return the seconds beyond which a strategy is not the best, as far as is known."""
+    times_s = [found.time_s for found in seen(tried) if found.time_s is not None]
+    return min(times_s) if times_s and objective == "time" else math.inf
+
+
+def hopeful(studied: Studied, objective: Objective, tried: Sequence[Tried]) -> Ints:
+    """Return the rows that may fit and be better than all that were tried, the most hopeful first."""
+    rows = hopeful_rows(studied.grid, studied.estimates, studied.room_bytes, seen(tried), objective)
+    refused = [row for row, outcome in tried if isinstance(outcome, str)]
+    return rows[~np.isin(rows, refused)]
+
+
+def seen(tried: Sequence[Tried]) -> list[Seen]:
+    """Return what the engine found."""
+    return [Seen(row, o.memory_bytes, o.time_s) for row, o in tried if isinstance(o, Proof)]
+
+
+def _next_rows(studied: Studied, objective: Objective, number: int, tried: Sequence[Tried]) -> Ints:
+    """Return the rows to try next: the best by estimate until so many fit, then those that may be better."""
+    if sum(fits(outcome) for _, outcome in tried) < number:
+        likely = np.flatnonzero(studied.estimates.memory_bytes <= studied.room_bytes)
+        likely = ordered(studied.estimates, np.setdiff1d(likely, [row for row, _ in tried]), objective)
+        if len(likely):
+            return likely[:number]
+    return hopeful(studied, objective, tried)[:number]
+
+
+def front_rows(studied: Studied, rows: Ints) -> Ints:
+    """Return the rows that take less memory than every faster one, by estimate and among ``rows``."""
+    by_time = ordered(studied.estimates, rows, "time")
+    memory = studied.estimates.memory_bytes[by_time]
+    least = np.minimum.accumulate(np.concatenate([[np.inf], memory[:-1]])) if len(memory) else memory
+    return by_time[memory < least]
+
+
+def _proved(studied: Studied, workers: Executor, rows: Ints, bar_s: float) -> list[Tried]:
+    """Return what came of some strategies, in their order."""
+    outcomes: list[tuple[int, Future[Proof | str] | str]] = []
+    for row in rows.tolist():
+        try:
+            scenario = studied.openings.scenario(studied.grid.strategy(row))
+        except ScenarioError as error:
+            outcomes.append((row, one_line(error)))
+        else:
+            outcomes.append((row, workers.submit(prove, scenario, studied.room_bytes, bar_s)))
+    return [(row, found if isinstance(found, str) else found.result()) for row, found in outcomes]
