@@ -38,7 +38,9 @@ def with_order(job: OpenTraining, pricing: Pricing) -> DenseTraining:
 
 def _with_actions(job: OpenTraining, actions: Iterable[Iterable[Action]]) -> DenseTraining:
     rows = tuple(tuple(row) for row in actions)
-    pipeline = replace(job.parallel.pipeline, schedule="custom", actions=rows, max_live_microbatches=0)
+    pipeline = replace(
+        job.parallel.pipeline, schedule="custom", actions=rows, max_live_microbatches=0, kept_for_weights=1.0
+    )
     return job.decided(replace(job.parallel, pipeline=pipeline))
 
 

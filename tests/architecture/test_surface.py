@@ -164,6 +164,7 @@ KEYS = {
     *("parallel.pipeline.layers_per_stage", "parallel.pipeline.scatter_gather", "parallel.pipeline.actions"),
     "parallel.pipeline.recompute_per_stage",
     *("parallel.pipeline.microbatch_group_size", "parallel.pipeline.max_live_microbatches"),
+    "parallel.pipeline.kept_for_weights",
     *("training.method", "training.local_update", "model.auxiliary"),
     *("parallel.pipeline.token_slices", "parallel.pipeline.slice_granularity"),
     "parallel.pipeline.optimizer_barrier",

@@ -117,6 +117,8 @@ class PipelineSection(Section):
     """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
     max_live_microbatches: MicrobatchCount | None = None
     """zb_auto: micro-batches that a rank may keep; default the degree."""
+    kept_for_weights: float = Field(default=1.0, gt=0, le=1)
+    """zb_auto: the part of a micro-batch's memory that stays until its weight part has run; default 1, all."""
     actions: str | None = Field(default=None, min_length=1, max_length=4000)
     """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
     optimizer_barrier: bool | None = None
@@ -148,6 +150,8 @@ class DelayPipelineSection(Section):
     """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
     max_live_microbatches: MicrobatchCount | None = None
     """zb_auto: micro-batches that a rank may keep; default the degree."""
+    kept_for_weights: float = Field(default=1.0, gt=0, le=1)
+    """zb_auto: the part of a micro-batch's memory that stays until its weight part has run; default 1, all."""
     actions: str | None = Field(default=None, min_length=1, max_length=4000)
     """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
     token_slices: StatedSlices = None

@@ -1,7 +1,9 @@
 """The automatic zero-bubble schedule: a greedy order within a memory limit, for given durations."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import product
 from typing import NamedTuple
@@ -12,43 +14,70 @@ from sim.training.pipeline.placement import loop
 from sim.training.pipeline.zero_bubble import zb_h1, zb_h2
 
 
+class WarmUp(StrEnum):
+    """How many forwards a rank runs before its first backward: as 1F1B, or as many as fit in until that can start."""
+
+    AS_1F1B = "as 1f1b"
+    NO_LATER = "no later"
+    NO_GAP = "no gap"
+
+
 class Preferences(NamedTuple):
     """Preferences of a rank that may choose between ready actions.
 
     ``backward_first``: if a forward and a backward are both ready, run the backward; else alternate the two kinds.
     ``fill_any_gap``: start a weight part even if a message is known to arrive before the weight part would end.
-    ``rush``: run forwards up to the memory limit before the first backward; else P-r of them, as 1F1B.
+    ``warm_up``: ``NO_GAP``: the last of the forwards before the first backward may delay it.
     """
 
     backward_first: bool
     fill_any_gap: bool
-    rush: bool
+    warm_up: WarmUp
 
 
-def zb_auto(num_ranks: int, num_microbatches: int, times: Times, max_live: int, *, barrier: bool = True) -> list[Order]:
+class Limit(NamedTuple):
+    """What a rank may keep: so many micro-batches; of each, ``kept_for_weights`` stays until its weight part ends.
+
+    The rest is free when the backward for inputs has ended.
+    """
+
+    max_live: int
+    kept_for_weights: float = 1.0
+
+    def leaves_room(self, done: Mapping[str, int]) -> bool:
+        """Return whether another forward may begin, after so many actions of each kind."""
+        kept = done["F"] - done["I"] + self.kept_for_weights * (done["I"] - done["W"])
+        return kept + 1.0 <= self.max_live + 1e-9
+
+
+def zb_auto(num_ranks: int, num_microbatches: int, times: Times, limit: Limit, *, barrier: bool = True) -> list[Order]:
     """Return the shortest order that greedy ranks find under any preferences, with one stage per rank.
 
     The shortest order has the earliest end of all ranks. Without a ``barrier`` between steps, ranks start the next step
     on their own, and the shortest order has the smallest time from any rank's first start to its last end. A rank
-    starts the action that is ready. It runs a weight part where it would otherwise wait, or where ``max_live``
-    micro-batches are in memory (forward begun, weight part not ended) and a forward could run. The design follows the
-    automatic schedule of Qi et al. 2023, section 3, whose eight greedy variants these resemble. ZB-H1 and ZB-H2 are
+    starts the action that is ready. It runs a weight part where it would otherwise wait, or where no other forward
+    fits the limit. The design follows the search of Qi et al. 2023, section 3.1, whose choices of a warm-up and of what
+    fills gaps these are; with its times and its memory the bubbles are those of its table. ZB-H1 and ZB-H2 are
     candidates too, where they fit the limit.
+
+    With all of a micro-batch kept until its weight part (1.0) no order without a barrier has a bubble below
+    (P-1)(F + I + 2 hop) - (L-1) W for L micro-batches: the last rank runs its last backward after at least m - L weight
+    parts, and the first rank's last backward comes P-1 hops later.
     """
 
     def length_s(orders: list[Order]) -> float:
         ends_s = end_times(orders, loop(num_ranks), times)
         return max(ends_s.values()) if barrier else max_span_s(orders, ends_s, times)
 
-    return min(_candidates(num_ranks, num_microbatches, times, max_live), key=length_s)
+    return min(_candidates(num_ranks, num_microbatches, times, limit), key=length_s)
 
 
-def _candidates(p: int, m: int, times: Times, max_live: int) -> Iterator[list[Order]]:
-    for flags in product((False, True), repeat=3):
-        yield _Greedy(p, m, times, max_live, Preferences(*flags)).run()
-    if max_live >= p:
+def _candidates(p: int, m: int, times: Times, limit: Limit) -> Iterator[list[Order]]:
+    for backward_first, fill_any_gap, warm_up in product((False, True), (False, True), WarmUp):
+        yield _Greedy(p, m, times, limit, Preferences(backward_first, fill_any_gap, warm_up)).run()
+    if limit.max_live >= p:
         yield zb_h1(p, m)
-    if max_live >= 2 * p - 1:
+    if limit.max_live >= 2 * p - 1:
         yield zb_h2(p, m)
 
 
@@ -69,16 +98,18 @@ class _Greedy:
     num_ranks: int
     num_microbatches: int
     times: Times
-    max_live: int
+    limit: Limit
     preferences: Preferences
     ranks: list[_Rank] = field(init=False)
     wakes: list[tuple[float, int]] = field(init=False)
+    warm_ups: list[int] = field(init=False)
 
     def run(self) -> list[Order]:
         """Return every rank's order."""
         self.ranks = [_Rank() for _ in range(self.num_ranks)]
         self.ranks[0].arrivals_s["F"] = [0.0] * self.num_microbatches
         self.wakes = [(0.0, 0)]
+        self.warm_ups = [self._warm_up(index) for index in range(self.num_ranks)]
         while self.wakes:
             now_s, index = heappop(self.wakes)
             rank = self.ranks[index]
@@ -88,20 +119,32 @@ class _Greedy:
                     self._start(index, rank, kind, now_s)
         return [rank.order for rank in self.ranks]
 
+    def _warm_up(self, index: int) -> int:
+        """Return how many forwards a rank runs before its first backward, where the limit lets it."""
+        fewest = self.num_ranks - index
+        if self.preferences.warm_up is WarmUp.AS_1F1B:
+            return fewest
+        later = range(index + 1, self.num_ranks)
+        there_and_back_s = sum(self.times.duration_s(Action(kind, stage, 0)) for stage in later for kind in "FI")
+        there_and_back_s += 2 * len(later) * self.times.hop_s
+        more = there_and_back_s / max(self.times.duration_s(Action("F", index, 0)), 1e-12)
+        whole = math.ceil(more - 1e-9) if self.preferences.warm_up is WarmUp.NO_GAP else math.floor(more + 1e-9)
+        return max(fewest, 1 + min(whole, self.num_microbatches))
+
     def _choice(self, index: int, rank: _Rank, now_s: float) -> str:
         """Return the kind of action that a free rank starts now; "" means that it waits."""
-        done, live = rank.done, rank.done["F"] - rank.done["W"]
-        warmup = self.max_live if self.preferences.rush else min(self.max_live, self.num_ranks - index)
-        may_forward = live < self.max_live and (done["I"] > 0 or done["F"] < warmup)
+        done, has_room = rank.done, self.limit.leaves_room(rank.done)
+        may_forward = has_room and (done["I"] > 0 or done["F"] < self.warm_ups[index])
         next_s = {kind: self._arrival_s(rank, kind) for kind in "FI"}
         ready = [kind for kind in "FI" if next_s[kind] <= now_s and (kind == "I" or may_forward)]
         if ready == ["F", "I"]:
             last = next((a.kind for a in reversed(rank.order) if a.kind != "W"), "I")
             return "I" if self.preferences.backward_first or last == "F" else "F"
-        full = live >= self.max_live and next_s["F"] <= now_s
-        if done["W"] < done["I"] and (full or not ready) and (full or self._fits(index, now_s, next_s, may_forward)):
-            return "W"
-        return ready[0] if ready else ""
+        if ready:
+            return ready[0]
+        full = not has_room and next_s["F"] <= now_s
+        waits_for_weights = done["W"] < done["I"] and (full or self._fits(index, now_s, next_s, may_forward))
+        return "W" if waits_for_weights else ""
 
     def _fits(self, index: int, now_s: float, next_s: dict[str, float], may_forward: bool) -> bool:
         """Return whether a weight part ends before anything known to arrive could start."""

@@ -79,14 +79,15 @@ def check_stages(schedule: Schedule, virtual_stages: int) -> None:
     raise SpecError(STAGES_KEY, rule, f"write virtual_stages: {most}")
 
 
-def check_options(schedule: Schedule, group_size: int, max_live: int, actions: Actions) -> None:
+def check_options(schedule: Schedule, group_size: int, max_live: int, kept: float, actions: Actions) -> None:
     """Refuse options of one schedule under another, and ``custom`` without its file."""
-    given = {
-        "interleaved_1f1b": (GROUP_KEY, bool(group_size)),
-        "zb_auto": ("parallel.pipeline.max_live_microbatches", bool(max_live)),
-        "custom": (ACTIONS_KEY, bool(actions)),
-    }
-    for owner, (key, is_given) in given.items():
+    given = (
+        ("interleaved_1f1b", GROUP_KEY, bool(group_size)),
+        ("zb_auto", "parallel.pipeline.max_live_microbatches", bool(max_live)),
+        ("zb_auto", "parallel.pipeline.kept_for_weights", kept != 1.0),
+        ("custom", ACTIONS_KEY, bool(actions)),
+    )
+    for owner, key, is_given in given:
         if is_given and schedule != owner:
             name = key.rpartition(".")[2]
             raise SpecError(key, f"{schedule} has no {name}", f"leave it out, or write schedule: {owner}")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from sim.training.pipeline.actions import Action, Order
 from sim.training.pipeline.bidirectional import chimera, dualpipe, dualpipe_v
 from sim.training.pipeline.evaluate import Times
-from sim.training.pipeline.greedy import zb_auto
+from sim.training.pipeline.greedy import Limit, zb_auto
 from sim.training.pipeline.placement import Placement, bidirectional, blocks, loop, v_shape
 from sim.training.pipeline.rules import TRAITS, custom_placement
 from sim.training.pipeline.spec import PipelineSpec
@@ -124,8 +124,8 @@ def orders(pipeline: PipelineSpec, num_microbatches: int, times: Times | None = 
         case "zb_auto":
             if times is None:
                 raise ValueError("zb_auto is made for stated times, and there are none")
-            most = pipeline.max_live_microbatches or p
-            return zb_auto(p, num_microbatches, times, most, barrier=pipeline.has_barrier)
+            limit = Limit(pipeline.max_live_microbatches or p, pipeline.kept_for_weights)
+            return zb_auto(p, num_microbatches, times, limit, barrier=pipeline.has_barrier)
         case "interleaved_1f1b":
             return interleaved(p, num_microbatches, v, pipeline.microbatch_group_size)
         case "terapipe":

@@ -38,6 +38,8 @@ class PipelineSpec:
     """interleaved_1f1b: micro-batches that run through a chunk before the next chunk's turn; 0: Megatron-LM's order."""
     max_live_microbatches: int = 0
     """zb_auto: micro-batches that a rank may keep; 0: the pipeline degree."""
+    kept_for_weights: float = 1.0
+    """zb_auto: the part of a micro-batch's memory that counts until its weight part has run."""
     actions: Actions = ()
     """custom: the actions of every rank."""
     optimizer_barrier: bool | None = None
@@ -57,7 +59,9 @@ class PipelineSpec:
 
     def __post_init__(self) -> None:
         check_stages(self.schedule, self.virtual_stages)
-        check_options(self.schedule, self.microbatch_group_size, self.max_live_microbatches, self.actions)
+        check_options(
+            self.schedule, self.microbatch_group_size, self.max_live_microbatches, self.kept_for_weights, self.actions
+        )
         check_slices(self.schedule, self.token_slices, self.slice_granularity)
         check_barrier(self.schedule, self.optimizer_barrier)
         check_blocking(self.schedule, blocking_messages=self.blocking_messages)
