@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.embedding.errors import CacheTooSmallError
-from sim.embedding.policies import POLICIES, Candidates, Ints, PolicyName
+from sim.embedding.policies import QUEUED, RANKED, Candidates, Ints, PolicyName
+from sim.embedding.queue import SlotQueue
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,63 +45,71 @@ class BatchCache:
     """Slots for rows, and what the policy asks of each row that lies in one."""
 
     def __init__(self, num_slots: int, policy: PolicyName, frequency: NDArray[np.float64], seed: int) -> None:
-        self._policy = POLICIES[policy]
+        self._policy = policy
         self._frequency = frequency
         self._seed = seed
         self._batch = 0
-        self._slot_of_row = np.full(len(frequency), -1, dtype=np.int64)
+        self._num_filled = 0
+        self._slot_of_row = np.full(len(frequency), -1, dtype=np.int32)
         self.row_of_slot = np.full(num_slots, -1, dtype=np.int64)
         """The row in each slot, -1 in a free one."""
         self._uses = np.zeros(num_slots, dtype=np.int64)
         self._last_used = np.zeros(num_slots, dtype=np.int64)
-        self._admitted = np.zeros(num_slots, dtype=np.int64)
+        self._queue = SlotQueue(num_slots)
 
     def warm_up(self, fraction: float) -> None:
         """Fill a fraction of the slots, rounded up, with the rows that the data set reads most."""
         num_rows = min(int(np.ceil(fraction * len(self.row_of_slot))), len(self._frequency))
         rows = np.argsort(-self._frequency, kind="stable")[:num_rows]
-        self._admit(rows, np.arange(num_rows))
+        slots = np.arange(num_rows)
+        self._admit(np.sort(rows), slots)
+        if self._policy in QUEUED:
+            self._queue.put(slots, self._batch)
 
     def prepare(self, ids: Ints) -> Prepared:
         """Return what a batch finds and moves, with all its rows in the cache. Raises CacheTooSmallError."""
         rows, lookups = np.unique(ids, return_counts=True)
         if len(rows) > len(self.row_of_slot):
             raise CacheTooSmallError(len(rows), len(self.row_of_slot), self._batch)
-        is_hit = self._slot_of_row[rows] >= 0
+        slots = self._slot_of_row[rows].astype(np.int64)
+        is_hit = slots >= 0
         rows_in = rows[~is_hit]
-        rows_out, slots_out = self._make_room(len(rows_in), rows[is_hit])
-        self._admit(rows_in, np.flatnonzero(self.row_of_slot < 0)[: len(rows_in)])
-        slots = self._slot_of_row[rows]
+        num_fresh = min(len(rows_in), len(self.row_of_slot) - self._num_filled)
+        slots_out = self._leaving(len(rows_in) - num_fresh, slots[is_hit])
+        rows_out = self.row_of_slot[slots_out]
+        self._slot_of_row[rows_out] = -1
+        slots[~is_hit] = np.concatenate((np.arange(self._num_filled, self._num_filled + num_fresh), slots_out))
+        self._admit(rows_in, slots[~is_hit])
         self._uses[slots] += lookups
         self._last_used[slots] = self._batch
+        if self._policy in QUEUED:
+            self._queue.put(slots if QUEUED[self._policy] == "last_used" else slots[~is_hit], self._batch)
         self._batch += 1
         return Prepared(rows=rows, lookups=lookups, slots=slots, is_hit=is_hit, rows_out=rows_out, slots_out=slots_out)
 
-    def _make_room(self, num_rows: int, needed: Ints) -> tuple[Ints, Ints]:
-        """Return the rows that gave way so that this many fit, and their slots; ``needed`` rows of the batch stay."""
-        may_go = self.row_of_slot >= 0
-        num_out = num_rows - int(np.count_nonzero(~may_go))
-        if num_out <= 0:
-            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        may_go[self._slot_of_row[needed]] = False
+    def _leaving(self, num_rows: int, needed: Ints) -> Ints:
+        """Return the slots of so many rows that give way, the least worth first; ``needed`` slots stay."""
+        if num_rows == 0:
+            return np.empty(0, dtype=np.int64)
+        if self._policy in QUEUED:
+            return self._queue.take(num_rows, needed)
+        may_go = np.ones(self._num_filled, dtype=np.bool_)
+        may_go[needed] = False
         slots = np.flatnonzero(may_go)
         rows = self.row_of_slot[slots]
         candidates = Candidates(
             frequency=self._frequency[rows],
             uses=self._uses[slots],
             last_used=self._last_used[slots],
-            admitted=self._admitted[slots],
             draw=np.random.default_rng([self._seed, self._batch]).random(len(slots)),
         )
-        chosen = np.lexsort((rows, *reversed(self._policy(candidates))))[:num_out]
-        self._slot_of_row[rows[chosen]] = -1
-        self.row_of_slot[slots[chosen]] = -1
-        return rows[chosen], slots[chosen]
+        chosen = np.lexsort((rows, *reversed(RANKED[self._policy](candidates))))[:num_rows]
+        return slots[chosen]
 
     def _admit(self, rows: Ints, slots: Ints) -> None:
-        """Put rows into free slots."""
+        """Put rows, ascending, into slots that are free or that a row has left."""
         self._slot_of_row[rows] = slots
         self.row_of_slot[slots] = rows
+        self._num_filled += len(slots[slots >= self._num_filled])
         self._uses[slots] = 0
         self._last_used[slots] = self._batch
-        self._admitted[slots] = self._batch

@@ -30,6 +30,7 @@ class IdSource:
     """Draws batches of ids. Which row of a table is popular is drawn too: its number says nothing of its rank."""
 
     def __init__(self, tables: Sequence[Table], seed: int) -> None:
+        self._seed = seed
         self.first_rows = np.cumsum([0, *(table.num_rows for table in tables)])
         self._tables = tuple(tables)
         self._generators = [np.random.default_rng([seed, place]) for place in range(len(tables))]
@@ -49,12 +50,18 @@ class IdSource:
             expected[rows] = table.num_lookups * table.popularity()
         return expected
 
-    def batches(self, num_batches: int, batch_size: int) -> Iterator[NDArray[np.int64]]:
-        """Return batches of ids, table after table; drawn by inversion of the cumulative popularity."""
-        parts = list(zip(self._tables, self._row_of_rank, self._cumulative, self._generators, strict=True))
+    def batches(self, num_batches: int, batch_size: int, worker: int = 0) -> Iterator[NDArray[np.int64]]:
+        """Return a worker's batches of ids, table after table; drawn by inversion of the cumulative popularity."""
+        parts = list(zip(self._tables, self._row_of_rank, self._cumulative, self._generators_of(worker), strict=True))
         for _ in range(num_batches):
             drawn = []
             for table, rows, cumulative, rng in parts:
                 ranks = np.searchsorted(cumulative, rng.random(batch_size * table.num_lookups), side="right")
                 drawn.append(rows[np.minimum(ranks, table.num_rows - 1)])
             yield np.concatenate(drawn)
+
+    def _generators_of(self, worker: int) -> list[np.random.Generator]:
+        """Return a generator per table; the first worker has those that have drawn which rows are popular."""
+        if worker == 0:
+            return self._generators
+        return [np.random.default_rng([self._seed, place, worker]) for place in range(len(self._tables))]

@@ -17,27 +17,28 @@ class Candidates:
     """Rows that may give way, and what is known of each; arrays of one length.
 
     ``frequency``: how often the data set reads the row; ``uses``: lookups since the row came into the cache;
-    ``last_used``, ``admitted``: numbers of batches; ``draw``: a random number of 0 to 1, new for every batch.
+    ``last_used``: number of a batch; ``draw``: a random number of 0 to 1, new for every batch.
     """
 
     frequency: NDArray[np.float64]
     uses: Ints
     last_used: Ints
-    admitted: Ints
     draw: NDArray[np.float64]
 
 
 Policy = Callable[[Candidates], tuple[NDArray[np.float64] | Ints, ...]]
 """Returns how much each candidate is worth; those of least worth give way. Later arrays decide between equals."""
 
-POLICIES: Final[Mapping[PolicyName, Policy]] = {
+RANKED: Final[Mapping[PolicyName, Policy]] = {
     "dataset_frequency": lambda rows: (rows.frequency,),
-    "lru": lambda rows: (rows.last_used,),
     "lfu": lambda rows: (rows.uses, rows.last_used),
-    "fifo": lambda rows: (rows.admitted,),
     "random": lambda rows: (rows.draw,),
 }
 """``dataset_frequency``: the rows that the data set reads least (Colossal-AI's cached embedding, arXiv:2208.05321).
 ``lfu`` counts while a row is in the cache, and forgets the count with the row, as the same code does. Which of equal
 counts goes is left open there; here it is the one that was last read by the earliest batch, as in HET's LFU (Hetu,
 src/hetu_cache)."""
+
+QUEUED: Final[Mapping[PolicyName, Literal["last_used", "admitted"]]] = {"lru": "last_used", "fifo": "admitted"}
+"""Policies by which the row of the earliest batch goes first: by its last use, or by its coming. A queue finds that
+row without a look at the others."""

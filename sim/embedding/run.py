@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.embedding.cache import BatchCache
+from sim.embedding.cache import BatchCache, Prepared
 from sim.embedding.ids import IdSource, Table
 from sim.embedding.policies import PolicyName
 
@@ -34,29 +34,56 @@ class CacheRun:
     """Hit rate of a cache that always holds the most popular rows, by their popularity alone: the sum of it."""
 
 
+class Counter:
+    """Counts what batches find, per batch and per table."""
+
+    def __init__(self, source: IdSource, num_batches: int) -> None:
+        self._first_rows = source.first_rows
+        self._num_tables = len(source.first_rows) - 1
+        self._by_table = np.zeros((2, num_batches, self._num_tables), dtype=np.int64)
+        self._totals = np.zeros((4, num_batches), dtype=np.int64)
+
+    def add(self, batch: int, found: Prepared, rows_in: int, rows_out: int) -> None:
+        """Add what a batch, or one worker's part of it, has found and moved."""
+        table = np.searchsorted(self._first_rows, found.rows, side="right") - 1
+        self._by_table[0, batch] += np.bincount(table, found.lookups, self._num_tables).astype(np.int64)
+        hits = np.bincount(table[found.is_hit], found.lookups[found.is_hit], self._num_tables)
+        self._by_table[1, batch] += hits.astype(np.int64)
+        self._totals[:, batch] += len(found.rows), int(np.count_nonzero(found.is_hit)), rows_in, rows_out
+
+    def counted(self, static_hit_rate: float) -> CacheRun:
+        """Return all counts."""
+        return CacheRun(
+            lookups=self._by_table[0],
+            hits=self._by_table[1],
+            unique_rows=self._totals[0],
+            unique_hits=self._totals[1],
+            rows_in=self._totals[2],
+            rows_out=self._totals[3],
+            static_hit_rate=static_hit_rate,
+        )
+
+
 def run_cache(tables: Sequence[Table], cache: CacheSpec, num_batches: int, batch_size: int, seed: int) -> CacheRun:
     """Return what each batch found in the cache and moved. Raises CacheTooSmallError."""
     source = IdSource(tables, seed)
     expected = source.lookups_per_sample()
-    slots = BatchCache(cache.num_slots, cache.policy, expected, seed)
-    slots.warm_up(cache.warm_up)
-    by_table = np.zeros((2, num_batches, len(tables)), dtype=np.int64)
-    totals = np.zeros((4, num_batches), dtype=np.int64)
+    slots, counter = filled_cache(cache, expected, seed), Counter(source, num_batches)
     for batch, ids in enumerate(source.batches(num_batches, batch_size)):
         found = slots.prepare(ids)
-        table = np.searchsorted(source.first_rows, found.rows, side="right") - 1
-        by_table[0, batch] = np.bincount(table, found.lookups, len(tables))
-        by_table[1, batch] = np.bincount(table[found.is_hit], found.lookups[found.is_hit], len(tables))
-        moved = len(found.rows_in), len(found.rows_out)
-        totals[:, batch] = len(found.rows), np.count_nonzero(found.is_hit), *moved
-    num_popular = min(cache.num_slots, len(expected))
+        counter.add(batch, found, len(found.rows_in), len(found.rows_out))
+    return counter.counted(static_hit_rate(cache.num_slots, expected))
+
+
+def filled_cache(cache: CacheSpec, expected: NDArray[np.float64], seed: int) -> BatchCache:
+    """Return a cache before its first batch; ``expected``: how often each row is read."""
+    slots = BatchCache(cache.num_slots, cache.policy, expected, seed)
+    slots.warm_up(cache.warm_up)
+    return slots
+
+
+def static_hit_rate(num_slots: int, expected: NDArray[np.float64]) -> float:
+    """Return the hit rate of the rows that are read most, always in the cache."""
+    num_popular = min(num_slots, len(expected))
     most_popular = np.partition(-expected, num_popular - 1)[:num_popular]
-    return CacheRun(
-        lookups=by_table[0],
-        hits=by_table[1],
-        unique_rows=totals[0],
-        unique_hits=totals[1],
-        rows_in=totals[2],
-        rows_out=totals[3],
-        static_hit_rate=float(-most_popular.sum() / expected.sum()),
-    )
+    return float(-most_popular.sum() / expected.sum())

@@ -226,6 +226,8 @@ RECOMMENDATION_KEYS = {
     *("name", "seed", "workload", "tables", "embedding_dim"),
     *(f"trace.{key}" for key in ("batch_size", "num_batches", "num_unmeasured")),
     *(f"cache.{key}" for key in ("fraction", "policy", "warm_up")),
+    *(f"parameter_server.{key}" for key in ("workers", "consistency", "slack", "read_bound", "write_bound", "counted")),
+    "parameter_server.step_durations",
 }
 
 RECOMMENDATION_TABLE = {"name", "num_rows", "num_lookups", "zipf"}
@@ -236,6 +238,11 @@ RECOMMENDATION_SUMMARY = {
     *("rows_out_per_batch", "in_bytes_per_batch", "out_bytes_per_batch"),
     *(f"tables.{key}" for key in ("table", "num_rows", "num_lookups", "hit_rate")),
     *(f"over_time.{key}" for key in ("first_batch", "hit_rate")),
+    *("parameter_server", "parameter_server.num_workers", "parameter_server.consistency"),
+    *(f"parameter_server.{key}" for key in ("read_bound", "write_bound", "pulled_fraction", "stale_fraction")),
+    *(f"parameter_server.{key}" for key in ("pushed_fraction", "evicted_fraction", "rows_of_uncached")),
+    *(f"parameter_server.{key}" for key in ("bytes_of_uncached", "sent_bytes_per_step", "received_bytes_per_step")),
+    "parameter_server.flushed_rows",
 }
 
 RECOMMENDATION_ROW = {"cache_rows", "hit_rate", "unique_hit_rate", "moved_bytes_per_batch"}
@@ -421,10 +428,11 @@ def test_results_of_embedding_tables_are_the_stated_ones(tmp_path: Path) -> None
     """``summary.json`` of a cache of embedding rows, and a point of a sweep, have these keys."""
     path = tmp_path / "tables.yaml"
     path.write_text(workload_named("recommendation").starter, encoding="utf-8")
-    scenario = load_scenario(path, ["trace.num_batches=2"])
+    scenario = load_scenario(path, ["trace.num_batches=2", "trace.num_unmeasured=0", "parameter_server={workers: 2}"])
     outcome = scenario.workload.simulate(scenario)
     found = outcome.as_json()
     nested = {f"{outer}.{key}" for outer in ("tables", "over_time") for key in found.pop(outer)[0]}
+    nested |= {f"parameter_server.{key}" for key in found["parameter_server"]}
     assert set(found) | nested == RECOMMENDATION_SUMMARY
     assert set(as_json(outcome.row())) == RECOMMENDATION_ROW
 

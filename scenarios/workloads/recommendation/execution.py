@@ -85,6 +85,10 @@ class ExecutedCache(Executed):
 def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedCache:
     """Return what a training with a cache counted. Raises ScenarioError if the scenario cannot be run here."""
     refuse_options(options, "recommendation", but=("device", "check"))
+    if scenario.het is not None:
+        origin = scenario.document.origin(("parameter_server",))
+        rule = "workers and parameter servers cannot be executed"
+        raise ScenarioError(origin, "parameter_server", rule, "leave it out, or simulate")
     if options.check and options.device == "cuda":
         rule = "the bits cannot be compared: a GPU adds gradients up in no fixed order"
         raise ScenarioError(Origin(option="--check"), "", rule, "leave out --device cuda")

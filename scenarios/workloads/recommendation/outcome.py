@@ -45,7 +45,7 @@ class RecommendationOutcome(Outcome):
     def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the report: hit rates, moved rows, tables, and the hit rate over time."""
         del drawn
-        return (self._headline(), self._moved(), self._tables(), self._over_time())
+        return (self._headline(), self._moved(), *self._servers(), self._tables(), self._over_time())
 
     def _headline(self) -> Headline:
         found = self.summary
@@ -67,6 +67,24 @@ class RecommendationOutcome(Outcome):
             ("written back", f"{found.rows_out_per_batch:,.1f}", format_bytes(found.out_bytes_per_batch)),
         ]
         return Section("Rows of a batch", (Table(("what", "rows", "bytes"), rows),))
+
+    def _servers(self) -> Sequence[Section]:
+        found = self.summary.parameter_server
+        if found is None:
+            return ()
+        rows = [
+            ("pulled", format_percent(found.pulled_fraction)),
+            ("of them stale", format_percent(found.stale_fraction)),
+            ("pushed", format_percent(found.pushed_fraction)),
+            ("of them gave way", format_percent(found.evicted_fraction)),
+            ("pulled and pushed, of a worker without a cache", format_percent(found.rows_of_uncached)),
+            ("bytes, of a worker without a cache", format_percent(found.bytes_of_uncached)),
+        ]
+        lead = (
+            f"{found.num_workers:,} workers under {found.consistency.upper()}; "
+            f"a copy may lack {found.read_bound:,} updates, and a worker keeps {found.write_bound:,} to itself."
+        )
+        return (Section("Parameter servers", (Table(("what", "of different rows"), rows),), lead),)
 
     def _tables(self) -> Section:
         rows = [

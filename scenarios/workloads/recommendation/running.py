@@ -9,6 +9,7 @@ from scenarios.workloads.recommendation.outcome import RecommendationOutcome
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
 from scenarios.workloads.recommendation.summary import summarise
 from sim.embedding.errors import CacheTooSmallError
+from sim.embedding.het_run import run_het
 from sim.embedding.run import run_cache
 
 
@@ -16,8 +17,12 @@ def simulate(scenario: RecommendationScenario) -> RecommendationOutcome:
     """Return what the batches found. Raises ScenarioError where a batch needs more rows than the cache holds."""
     num_batches = scenario.num_unmeasured + scenario.num_batches
     with refusing_small_cache(scenario):
-        run = run_cache(scenario.tables, scenario.cache, num_batches, scenario.batch_size, scenario.seed)
-    return RecommendationOutcome(scenario, run, summarise(scenario, run))
+        if scenario.het is None:
+            run, het = run_cache(scenario.tables, scenario.cache, num_batches, scenario.batch_size, scenario.seed), None
+        else:
+            het = run_het(scenario.tables, scenario.het, num_batches, scenario.batch_size, scenario.seed)
+            run = het.cache
+    return RecommendationOutcome(scenario, run, summarise(scenario, run, het))
 
 
 @contextmanager

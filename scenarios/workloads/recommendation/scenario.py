@@ -6,13 +6,19 @@ from dataclasses import dataclass
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.workloads.recommendation.schema import MAX_ROWS, RecommendationScenarioFile
+from scenarios.workloads.recommendation.schema import MAX_ROWS, ParameterServerSection, RecommendationScenarioFile
 from scenarios.workloads.workload import Scenario, Workload
+from sim.embedding.het import Clocking
+from sim.embedding.het_run import HetSpec
 from sim.embedding.ids import Table
 from sim.embedding.run import CacheSpec
+from sim.embedding.turns import Workers
 
 MAX_LOOKUPS = 2_000_000_000
 """Lookups of a whole run; it bounds the time of a simulation."""
+
+MAX_WORKER_ROWS = 1_000_000_000
+"""Rows of the tables times workers; it bounds the memory of a simulation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +31,8 @@ class RecommendationScenario(Scenario):
     batch_size: int
     num_batches: int
     num_unmeasured: int
+    het: HetSpec | None = None
+    """Workers and parameter servers; None: one device with the tables in its host's memory."""
 
     @property
     def num_rows(self) -> int:
@@ -39,6 +47,9 @@ def read(
     file = check_document(document, RecommendationScenarioFile)
     _check(document, file)
     num_rows = sum(table.num_rows for table in file.tables)
+    cache = CacheSpec(
+        num_slots=max(int(num_rows * file.cache.fraction), 1), policy=file.cache.policy, warm_up=file.cache.warm_up
+    )
     return RecommendationScenario(
         name=file.name, seed=file.seed, source=document.source, overrides=overrides, workload=workload,
         document=document, as_read=document,
@@ -47,15 +58,32 @@ def read(
             for table in file.tables
         ],
         embedding_dim=file.embedding_dim,
-        cache=CacheSpec(
-            num_slots=max(int(num_rows * file.cache.fraction), 1),
-            policy=file.cache.policy,
-            warm_up=file.cache.warm_up,
-        ),
+        cache=cache,
         batch_size=file.trace.batch_size,
         num_batches=file.trace.num_batches,
         num_unmeasured=file.trace.num_unmeasured,
+        het=None if file.parameter_server is None else _het(document, file.parameter_server, cache),
     )  # fmt: skip
+
+
+def _het(document: Document, section: ParameterServerSection, cache: CacheSpec) -> HetSpec:
+    """Return workers and their clocks. Raises ScenarioError for keys that do not go together."""
+    durations = tuple(section.step_durations or (1.0,) * section.workers)
+    if len(durations) != section.workers:
+        rule = f"{len(durations)} durations for {section.workers} workers"
+        origin = document.origin(("parameter_server", "step_durations"))
+        raise ScenarioError(
+            origin, "parameter_server.step_durations", rule, "write one for each worker, or leave them out"
+        )
+    if section.slack and section.consistency != "ssp":
+        rule = f"under {section.consistency} no worker counts the steps that it is ahead"
+        origin = document.origin(("parameter_server", "slack"))
+        raise ScenarioError(origin, "parameter_server.slack", rule, "write consistency: ssp, or leave slack out")
+    return HetSpec(
+        workers=Workers(consistency=section.consistency, step_durations=durations, slack=section.slack),
+        clocking=Clocking(read_bound=section.read_bound, write_bound=section.write_bound, counted=section.counted),
+        cache=cache,
+    )
 
 
 def _check(document: Document, file: RecommendationScenarioFile) -> None:
@@ -69,7 +97,12 @@ def _check(document: Document, file: RecommendationScenarioFile) -> None:
     if num_rows > MAX_ROWS:
         rule = f"the tables have {num_rows:,} rows together, more than the limit of {MAX_ROWS:,}"
         raise ScenarioError(document.origin(("tables",)), "tables", rule, "write fewer or smaller tables")
-    per_sample = sum(table.num_lookups for table in file.tables)
+    num_workers = 1 if file.parameter_server is None else file.parameter_server.workers
+    if num_rows * num_workers > MAX_WORKER_ROWS:
+        rule = f"{num_workers:,} workers on {num_rows:,} rows are more than the limit of {MAX_WORKER_ROWS:,} together"
+        origin = document.origin(("parameter_server", "workers"))
+        raise ScenarioError(origin, "parameter_server.workers", rule, "write fewer workers or smaller tables")
+    per_sample = sum(table.num_lookups for table in file.tables) * num_workers
     num_lookups = per_sample * file.trace.batch_size * (file.trace.num_batches + file.trace.num_unmeasured)
     if num_lookups > MAX_LOOKUPS:
         rule = f"the batches read {num_lookups:,} rows together, more than the limit of {MAX_LOOKUPS:,}"

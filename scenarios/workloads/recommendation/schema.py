@@ -6,6 +6,7 @@ from pydantic import Field
 
 from scenarios.reading.schema.values import ScenarioSection, Section, Spread
 from sim.embedding.policies import PolicyName
+from sim.embedding.turns import Consistency
 
 MAX_ROWS = 50_000_000
 """Rows of all tables together; it bounds the memory of a simulation."""
@@ -46,6 +47,29 @@ class CacheSection(Section):
     """Part of it that is filled with the most popular rows before the first batch."""
 
 
+Bound = Annotated[int, Field(ge=0, le=1_000_000)]
+Duration = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+
+
+class ParameterServerSection(Section):
+    """Workers that each cache rows in their own memory, and servers that hold the tables."""
+
+    workers: Annotated[int, Field(ge=1, le=1_024)] = 8
+    """Workers; each draws batches of its own."""
+    consistency: Consistency = "asp"
+    """bsp: all write a step before any reads the next; asp: nobody waits; ssp: within ``slack`` steps."""
+    slack: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """ssp alone: steps that a worker may be ahead of the slowest."""
+    read_bound: Bound = 100
+    """Updates of a row that a worker's copy may lack; beyond them it is fetched again."""
+    write_bound: Bound = 100
+    """Own updates of a row that a worker may keep to itself; beyond them they are pushed."""
+    counted: Literal["step", "lookup"] = "step"
+    """An update is a step that changes a row, or each lookup of it in that step."""
+    step_durations: Annotated[list[Duration], Field(min_length=1)] | None = None
+    """How long a step of each worker takes, in any unit; left out: all take as long."""
+
+
 class RecommendationScenarioFile(ScenarioSection):
     """Embedding tables in host memory, and a cache of their rows on the device."""
 
@@ -57,3 +81,5 @@ class RecommendationScenarioFile(ScenarioSection):
     """Elements of a row, of 4 bytes each."""
     trace: TraceSection = TraceSection()
     cache: CacheSection = CacheSection()
+    parameter_server: ParameterServerSection | None = None
+    """Left out: one device, and the tables in its host's memory."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from sim.embedding.het_run import HEADER_BYTES, HetRun, HetSpec
 from sim.embedding.run import CacheRun
 
 ELEMENT_BYTES = 4
@@ -34,8 +35,34 @@ class PartHits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterServerSummary:
+    """Workers with caches and servers with the tables: parts of the different rows of a worker's batch, and bytes.
+
+    ``pulled_fraction``: sent by servers, ``stale_fraction`` of it because the copy lacked too many updates;
+    ``pushed_fraction``: whose changes were pushed, ``evicted_fraction`` of it because the row gave way.
+    ``rows_of_uncached``, ``bytes_of_uncached``: pulled and pushed rows, and all bytes, as a part of those of workers
+    without a cache, which pull and push every different row. ``sent_bytes_per_step``, ``received_bytes_per_step``: of a
+    worker. ``flushed_rows``: pushed by all workers after their last step.
+    """
+
+    num_workers: int
+    consistency: str
+    read_bound: int
+    write_bound: int
+    pulled_fraction: float
+    stale_fraction: float
+    pushed_fraction: float
+    evicted_fraction: float
+    rows_of_uncached: float
+    bytes_of_uncached: float
+    sent_bytes_per_step: float
+    received_bytes_per_step: float
+    flushed_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendationSummary:
-    """Means over the measured batches.
+    """Means over the measured batches; with parameter servers a batch is that of one worker.
 
     ``hit_rate``: of lookups; a lookup of a missing row is a miss however often the batch repeats it.
     ``unique_hit_rate``: of different rows, which decide the bytes.
@@ -59,16 +86,19 @@ class RecommendationSummary:
     rows_out_per_batch: float
     in_bytes_per_batch: float
     out_bytes_per_batch: float
+    parameter_server: ParameterServerSummary | None
     tables: Sequence[TableHits]
     over_time: Sequence[PartHits]
 
 
-def summarise(scenario: RecommendationScenario, run: CacheRun) -> RecommendationSummary:
-    """Return the answers of a run."""
+def summarise(scenario: RecommendationScenario, run: CacheRun, het: HetRun | None = None) -> RecommendationSummary:
+    """Return the answers of a run; ``het``: counts of workers and servers, if there were any."""
     measured = slice(scenario.num_unmeasured, None)
     lookups, hits = run.lookups[measured].sum(axis=0), run.hits[measured].sum(axis=0)
     row_bytes = scenario.embedding_dim * ELEMENT_BYTES
-    rows_in, rows_out = float(np.mean(run.rows_in[measured])), float(np.mean(run.rows_out[measured]))
+    per_step = 1 if scenario.het is None else scenario.het.workers.num_workers
+    rows_in, rows_out = (float(np.mean(rows[measured])) / per_step for rows in (run.rows_in, run.rows_out))
+    server = None if scenario.het is None or het is None else _servers(scenario.het, het, measured, row_bytes)
     counted = zip(scenario.tables, lookups.tolist(), hits.tolist(), strict=True)
     return RecommendationSummary(
         scenario=scenario.name,
@@ -81,16 +111,40 @@ def summarise(scenario: RecommendationScenario, run: CacheRun) -> Recommendation
         hit_rate=float(hits.sum() / lookups.sum()),
         unique_hit_rate=float(run.unique_hits[measured].sum() / run.unique_rows[measured].sum()),
         static_hit_rate=run.static_hit_rate,
-        unique_rows_per_batch=float(np.mean(run.unique_rows[measured])),
+        unique_rows_per_batch=float(np.mean(run.unique_rows[measured])) / per_step,
         rows_in_per_batch=rows_in,
         rows_out_per_batch=rows_out,
-        in_bytes_per_batch=rows_in * row_bytes,
-        out_bytes_per_batch=rows_out * row_bytes,
+        in_bytes_per_batch=rows_in * row_bytes if server is None else server.received_bytes_per_step,
+        out_bytes_per_batch=rows_out * row_bytes if server is None else server.sent_bytes_per_step,
+        parameter_server=server,
         tables=[
             TableHits(table=table.name, num_rows=table.num_rows, num_lookups=looked, hit_rate=hit / looked)
             for table, looked, hit in counted
         ],
         over_time=_over_time(run),
+    )
+
+
+def _servers(spec: HetSpec, run: HetRun, measured: slice, row_bytes: int) -> ParameterServerSummary:
+    unique, pulled, stale, pushed, evicted = (
+        int(counts[measured].sum()) for counts in (run.unique, run.pulled, run.stale, run.pushed, run.evicted)
+    )
+    sent_bytes, received_bytes = run.sent_bytes(row_bytes)[measured], run.received_bytes(row_bytes)[measured]
+    uncached_bytes = 2 * (HEADER_BYTES + row_bytes) * unique
+    return ParameterServerSummary(
+        num_workers=spec.workers.num_workers,
+        consistency=spec.workers.consistency,
+        read_bound=spec.clocking.read_bound,
+        write_bound=spec.clocking.write_bound,
+        pulled_fraction=pulled / unique,
+        stale_fraction=stale / unique,
+        pushed_fraction=pushed / unique,
+        evicted_fraction=evicted / unique,
+        rows_of_uncached=(pulled + pushed) / (2 * unique),
+        bytes_of_uncached=int(sent_bytes.sum() + received_bytes.sum()) / uncached_bytes,
+        sent_bytes_per_step=float(sent_bytes.mean()),
+        received_bytes_per_step=float(received_bytes.mean()),
+        flushed_rows=int(run.flushed.sum()),
     )
 
 

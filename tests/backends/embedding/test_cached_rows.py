@@ -1,6 +1,7 @@
 """Trainings of cached embedding tables: the simulated counts, and the bits of tables without a cache."""
 
 from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from backends.registry import load_torch_backend
 from backends.torch.embedding.cached_rows import CachedRows
 from sim.embedding.errors import CacheTooSmallError
 from sim.embedding.ids import Table
-from sim.embedding.policies import POLICIES
+from sim.embedding.policies import PolicyName
 from sim.embedding.run import CacheSpec, run_cache
 
 tables = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 3), st.floats(0.0, 2.0)), min_size=1, max_size=3).map(
@@ -24,7 +25,7 @@ tables = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 3), st.floats(0.0
 @settings(max_examples=12)
 @given(
     tables=tables,
-    policy=st.sampled_from(sorted(POLICIES)),
+    policy=st.sampled_from(get_args(PolicyName)),
     num_slots=st.integers(1, 60),
     warm_up=st.floats(0.0, 1.0),
     batch_size=st.integers(1, 6),

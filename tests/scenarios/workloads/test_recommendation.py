@@ -46,6 +46,8 @@ def test_hit_rates_are_printed_and_written(tables: Path, tmp_path: Path, capsys)
         ("tables=[{name: a, num_rows: 50000000}, {name: b, num_rows: 5}]", "more than the limit of 50,000,000"),
         ("trace={num_batches: 100000, batch_size: 1000000}", "more than the limit of 2,000,000,000"),
         ("cache.policy=mru", "policy"),
+        ("parameter_server={workers: 2, step_durations: [1, 2, 3]}", "3 durations for 2 workers"),
+        ("parameter_server={slack: 3}", "under asp no worker counts the steps"),
         ("tables=users", "a list belongs here, not 'users' (text)"),
     ],
 )
@@ -60,6 +62,27 @@ def test_the_proposed_fraction_has_as_many_rows_as_the_batch() -> None:
         for needed in range(1, num_rows + 1, num_rows // 2_000 + 1):
             printed = float(f"{fraction_for(needed, num_rows):g}")
             assert needed <= int(num_rows * printed) <= num_rows
+
+
+def test_parameter_servers_are_reported(tables: Path, tmp_path: Path, capsys) -> None:
+    """Fractions of rows and bytes per step of a worker: a header of 16 bytes per row, and 512 bytes of elements."""
+    out = tmp_path / "out"
+    overrides = [
+        "parameter_server={workers: 2, read_bound: 3, write_bound: 0}",
+        "trace={num_batches: 8, num_unmeasured: 2}",
+    ]
+    with pytest.raises(SystemExit) as caught:
+        main([str(tables), "--out", str(out), *(word for one in overrides for word in ("--set", one))])
+    assert caught.value.code == 0
+    assert "of them stale" in capsys.readouterr().out
+    assert "2 workers under ASP" in (out / "report.html").read_text(encoding="utf-8")
+    found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    servers, unique = found["parameter_server"], found["unique_rows_per_batch"]
+    assert servers["pushed_fraction"] == 1
+    assert servers["sent_bytes_per_step"] == pytest.approx((16 + 16 + 512) * unique)
+    assert servers["received_bytes_per_step"] == pytest.approx((16 + 512) * servers["pulled_fraction"] * unique)
+    assert found["in_bytes_per_batch"] == servers["received_bytes_per_step"]
+    assert servers["flushed_rows"] == 0
 
 
 def test_execution_counts_as_simulated_with_equal_weights(tables: Path, tmp_path: Path, capsys) -> None:

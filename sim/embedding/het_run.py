@@ -1,0 +1,123 @@
+"""Workers that share embedding tables on parameter servers under HET's protocol: what they find, fetch and push."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.embedding.het import Clocking, Push, Read, ServerClocks, WorkerClocks
+from sim.embedding.ids import IdSource, Table
+from sim.embedding.policies import Ints
+from sim.embedding.run import CacheRun, CacheSpec, Counter, filled_cache, static_hit_rate
+from sim.embedding.turns import Turn, Workers
+
+HEADER_BYTES: Final = 16
+"""Number and clock of a row, before its elements in a message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HetSpec:
+    """Workers with a cache each, and how far their copies of rows may differ."""
+
+    workers: Workers
+    clocking: Clocking
+    cache: CacheSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HetRun:
+    """Counts per step and worker, arrays [steps, workers]; ``cache``: sums over workers, per step.
+
+    ``unique``: different rows of the batch; ``pulled``: rows that servers sent, ``stale`` those of them that lay in the
+    cache with too old a clock; ``pushed``: rows whose changes were pushed, ``evicted`` those of them that gave way.
+    ``flushed``: rows that each worker pushed after its last step.
+    """
+
+    cache: CacheRun
+    unique: Ints
+    pulled: Ints
+    stale: Ints
+    pushed: Ints
+    evicted: Ints
+    flushed: Ints
+
+    def received_bytes(self, row_bytes: int) -> Ints:
+        """Return bytes that servers sent: number, clock and elements of each pulled row."""
+        return (HEADER_BYTES + row_bytes) * self.pulled
+
+    def sent_bytes(self, row_bytes: int) -> Ints:
+        """Return bytes that workers sent: number and clock of each row of the batch, and pushed rows with them."""
+        return HEADER_BYTES * self.unique + (HEADER_BYTES + row_bytes) * self.pushed
+
+
+class HetCounter:
+    """Counts the requests of all workers."""
+
+    def __init__(self, source: IdSource, num_steps: int, num_workers: int) -> None:
+        self._counter = Counter(source, num_steps)
+        self._counts = np.zeros((5, num_steps, num_workers), dtype=np.int64)
+        self._flushed = np.zeros(num_workers, dtype=np.int64)
+
+    def add(self, turn: Turn, read: Read, is_sent: NDArray[np.bool_], push: Push) -> None:
+        """Add a step of a worker."""
+        pulled, stale = int(np.count_nonzero(is_sent)), int(np.count_nonzero(is_sent & read.found.is_hit))
+        self._counter.add(turn.step, read.found, pulled, len(push.rows))
+        counts = len(read.found.rows), pulled, stale, len(push.rows), push.num_evicted
+        self._counts[:, turn.step, turn.worker] = counts
+
+    def flush(self, worker: int, push: Push) -> None:
+        """Add what a worker pushes after its last step."""
+        self._flushed[worker] = len(push.rows)
+
+    def counted(self, static: float) -> HetRun:
+        """Return all counts."""
+        unique, pulled, stale, pushed, evicted = self._counts
+        return HetRun(
+            cache=self._counter.counted(static),
+            unique=unique,
+            pulled=pulled,
+            stale=stale,
+            pushed=pushed,
+            evicted=evicted,
+            flushed=self._flushed,
+        )
+
+
+def run_het(
+    tables: Sequence[Table],
+    spec: HetSpec,
+    num_steps: int,
+    batch_size: int,
+    seed: int,
+    turns: Iterable[Turn] | None = None,
+) -> HetRun:
+    """Return what each step of each worker found, fetched and pushed. Raises CacheTooSmallError.
+
+    ``turns``: the order of the requests, such as a recorded one; None: that of ``spec.workers``.
+    """
+    source, clocking, num_workers = IdSource(tables, seed), spec.clocking, spec.workers.num_workers
+    expected = source.lookups_per_sample()
+    server = ServerClocks(source.num_rows)
+    workers = [WorkerClocks(filled_cache(spec.cache, expected, seed), clocking) for _ in range(num_workers)]
+    batches = [source.batches(num_steps, batch_size, worker) for worker in range(num_workers)]
+    counter = HetCounter(source, num_steps, num_workers)
+    reads = dict[int, tuple[Read, NDArray[np.bool_]]]()
+    for turn in spec.workers.turns(num_steps) if turns is None else turns:
+        worker = workers[turn.worker]
+        if turn.kind == "read":
+            read = worker.look_up(next(batches[turn.worker]))
+            answer = server.answer(read.found.rows, read.clocks, clocking.read_bound)
+            worker.receive(read, answer)
+            reads[turn.worker] = read, answer.is_sent
+        else:
+            read, is_sent = reads.pop(turn.worker)
+            push = worker.write(read)
+            server.apply(push)
+            counter.add(turn, read, is_sent, push)
+    for place, worker in enumerate(workers):
+        push = worker.flush()
+        server.apply(push)
+        counter.flush(place, push)
+    return counter.counted(static_hit_rate(spec.cache.num_slots, expected))
