@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
+from backends.execution.het import HetExecution, HetRequest
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Measured
 from backends.execution.request import DeviceKind, ExecutionRequest
@@ -52,6 +53,13 @@ class TorchLibrary(Protocol):
         """Return what a training of cached embedding tables counted, on one device.
 
         Raises CacheTooSmallError for a batch that the cache cannot hold, ExecutionError without the device.
+        """
+        ...
+
+    def train_with_servers(self, request: HetRequest) -> HetExecution:
+        """Return what workers and a parameter server counted, processes of this machine, on CPUs.
+
+        Raises RankError if one of them fails or is killed.
         """
         ...
 

@@ -5,12 +5,14 @@ from dataclasses import dataclass
 
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
+from backends.execution.het import HetExecution, HetRequest
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Measured
 from backends.execution.protocol import ExecutingBackend, TorchLibrary
 from backends.execution.request import DeviceKind, ExecutionRequest
 from backends.execution.result import Execution
 from backends.execution.silence import SILENCE_S
+from backends.torch.embedding.het import train_with_servers
 from backends.torch.embedding.training import train
 from backends.torch.launching.timeline import timeline
 from backends.torch.measuring.session import copy_bandwidths, measure
@@ -73,6 +75,10 @@ class Library(TorchLibrary):
     ) -> Measured:  # fmt: skip
         """Return every run of every benchmark; see ``backends.torch.measuring.session``."""
         return measure(benchmarks, processes=processes, budget_s=budget_s, seed=seed, device=device, beside=beside)
+
+    def train_with_servers(self, request: HetRequest) -> HetExecution:
+        """Return what workers and a parameter server counted; see ``backends.torch.embedding.het``."""
+        return train_with_servers(request)
 
     def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:
         """Return what a training of cached embedding tables counted; see ``backends.torch.embedding.training``."""

@@ -42,6 +42,8 @@ class HetRun:
     pushed: Ints
     evicted: Ints
     flushed: Ints
+    clocks: Ints
+    """Updates of each row that servers have applied at the end."""
 
     def received_bytes(self, row_bytes: int) -> Ints:
         """Return bytes that servers sent: number, clock and elements of each pulled row."""
@@ -71,7 +73,7 @@ class HetCounter:
         """Add what a worker pushes after its last step."""
         self._flushed[worker] = len(push.rows)
 
-    def counted(self, static: float) -> HetRun:
+    def counted(self, static: float, clocks: Ints) -> HetRun:
         """Return all counts."""
         unique, pulled, stale, pushed, evicted = self._counts
         return HetRun(
@@ -82,6 +84,7 @@ class HetCounter:
             pushed=pushed,
             evicted=evicted,
             flushed=self._flushed,
+            clocks=clocks,
         )
 
 
@@ -120,4 +123,4 @@ def run_het(
         push = worker.flush()
         server.apply(push)
         counter.flush(place, push)
-    return counter.counted(static_hit_rate(spec.cache.num_slots, expected))
+    return counter.counted(static_hit_rate(spec.cache.num_slots, expected), server.clocks)

@@ -11,12 +11,11 @@ from time import perf_counter
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
 from backends.torch.embedding.cached_rows import CachedRows, Moved
-from backends.torch.values.hashing import key_of
+from backends.torch.embedding.model import RowModel, differing_bits
 from sim.embedding.cache import BatchCache
 from sim.embedding.ids import IdSource
 
@@ -40,9 +39,9 @@ def train(request: EmbeddingRequest) -> EmbeddingExecution:
     source = IdSource(request.tables, request.seed)
     cache = BatchCache(request.cache.num_slots, request.cache.policy, source.lookups_per_sample(), request.seed)
     cache.warm_up(request.cache.warm_up)
-    weight = _initial(request, "rows", (source.num_rows, request.embedding_dim), host)
+    weight = _model(request).initial_rows(host)
     rows = CachedRows(weight.pin_memory() if request.device == "cuda" else weight, cache, device)
-    dense, moved, timed = _dense(request, device), list[Moved](), list[_Timed]()
+    dense, moved, timed = _model(request).initial_dense(device), list[Moved](), list[_Timed]()
     for batch, ids in enumerate(source.batches(request.num_batches, request.batch_size)):
         began_s = perf_counter()
         places, found = rows.prepare(ids)
@@ -60,8 +59,8 @@ def train(request: EmbeddingRequest) -> EmbeddingExecution:
 def train_uncached(request: EmbeddingRequest, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the rows of all tables and the dense weights, trained with every row on the device."""
     source = IdSource(request.tables, request.seed)
-    weight = _initial(request, "rows", (source.num_rows, request.embedding_dim), device)
-    dense = _dense(request, device)
+    weight = _model(request).initial_rows(device)
+    dense = _model(request).initial_dense(device)
     for batch, ids in enumerate(source.batches(request.num_batches, request.batch_size)):
         _sgd(weight, dense, torch.from_numpy(ids).to(device), request, batch)
     return weight, dense
@@ -69,40 +68,23 @@ def train_uncached(request: EmbeddingRequest, device: torch.device) -> tuple[Ten
 
 def _sgd(weight: Tensor, dense: Tensor, places: Tensor, request: EmbeddingRequest, batch: int) -> None:
     """Update rows and dense weights in place by one batch; ``places``: the row of ``weight`` for each id."""
-    looked_up, dense_leaf = weight[places].requires_grad_(), dense.detach().requires_grad_()
-    labels = np.random.default_rng([request.seed, batch]).integers(0, 2, request.batch_size)
-    logits = torch.cat(_sums_by_table(looked_up, request), dim=1) @ dense_leaf
-    target = torch.from_numpy(labels).to(logits.device, logits.dtype)
-    torch.autograd.backward(binary_cross_entropy_with_logits(logits, target))
-    assert looked_up.grad is not None
-    assert dense_leaf.grad is not None
-    rows, inverse = torch.unique(places, return_inverse=True)
-    summed = weight.new_zeros(len(rows), weight.shape[1]).index_add_(0, inverse, looked_up.grad)
-    weight.index_add_(0, rows, summed, alpha=-request.learning_rate)
-    dense.add_(dense_leaf.grad, alpha=-request.learning_rate)
-
-
-def _sums_by_table(looked_up: Tensor, request: EmbeddingRequest) -> list[Tensor]:
-    """Return [batch, dim] of each table: the sums of its rows of a sample."""
-    sizes = [request.batch_size * table.num_lookups for table in request.tables]
-    parts = torch.split(looked_up, sizes)
-    return [part.view(request.batch_size, -1, request.embedding_dim).sum(dim=1) for part in parts]
+    found = _model(request).gradients(weight, dense, places, [batch])
+    weight.index_add_(0, found.rows, found.of_rows, alpha=-request.learning_rate)
+    dense.add_(found.of_dense, alpha=-request.learning_rate)
 
 
 def _differing(request: EmbeddingRequest, found: tuple[Tensor, Tensor], device: torch.device) -> int:
     """Return how many elements differ in any bit from those of the training without a cache."""
-    pairs = zip(found, train_uncached(request, device), strict=True)
-    return sum(int((a.cpu().view(torch.int32) != b.cpu().view(torch.int32)).sum()) for a, b in pairs)
+    return sum(differing_bits(a, b) for a, b in zip(found, train_uncached(request, device), strict=True))
 
 
-def _dense(request: EmbeddingRequest, device: torch.device) -> Tensor:
-    return _initial(request, "dense", (len(request.tables) * request.embedding_dim,), device)
-
-
-def _initial(request: EmbeddingRequest, name: str, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Return normal numbers of deviation 0.1 in 32 bits, the same on every device."""
-    generator = torch.Generator().manual_seed(key_of("embedding", request.seed, name))
-    return torch.normal(0.0, 0.1, shape, generator=generator).to(device)
+def _model(request: EmbeddingRequest) -> RowModel:
+    return RowModel(
+        tables=request.tables,
+        embedding_dim=request.embedding_dim,
+        batch_size=request.batch_size,
+        seed=request.seed,
+    )
 
 
 def _synchronise(device: torch.device) -> None:

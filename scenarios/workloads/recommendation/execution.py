@@ -10,12 +10,12 @@ from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.registry import load_torch_backend
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.errors import Origin, ScenarioError
-from scenarios.report.blocks import Block, Fact, Facts, Headline, Only, Piece, Text
+from scenarios.report.blocks import Block, Fact, Piece
 from scenarios.results.registry import load_writer
-from scenarios.this_computer import physical_memory_bytes
 from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options
-from scenarios.workloads.recommendation.running import refusing_small_cache, simulate
+from scenarios.workloads.recommendation.running import refuse_too_large, refusing_small_cache, simulate
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.server_execution import execute_servers, shown_counts, shown_execution
 from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
 from sim.embedding.run import CacheRun
 
@@ -66,33 +66,28 @@ class ExecutedCache(Executed):
             Fact("hit rate", format_percent(found.hit_rate)),
             Fact("fetched", f"{found.rows_in:,} rows, {format_bytes(found.in_bytes)}"),
             Fact("written back", f"{found.rows_out:,} rows, {format_bytes(found.out_bytes)}"),
-            Fact("counts", _counts(found.differing)),
+            Fact("counts", shown_counts(found.differing)),
         ]
         if found.differing_weights is not None:
             facts.append(Fact("check", _weights(found.num_weights, found.differing_weights)))
-        subtitle = f"{found.num_batches:,} batches, run with torch"
-        shown, title = Facts(tuple(facts)), f"{found.scenario}, {subtitle}"
-        return (
-            Only("terminal", (Text((Piece(title, "strong"),), is_wrapped=True), shown)),
-            Only("page", (Headline(found.scenario, subtitle, terminal_title=title), shown)),
-        )
+        return shown_execution(found.scenario, f"{found.num_batches:,} batches, run with torch", facts)
 
     def write(self, out: Path) -> None:
         """Write summary.json and report.html into a folder."""
         load_writer()(self.as_json(), None, self.blocks(), out)
 
 
-def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedCache:
-    """Return what a training with a cache counted. Raises ScenarioError if the scenario cannot be run here."""
+def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> Executed:
+    """Return what a training with caches counted. Raises ScenarioError if the scenario cannot be run here."""
+    return _execute_on_device(scenario, options) if scenario.het is None else execute_servers(scenario, options)
+
+
+def _execute_on_device(scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedCache:
     refuse_options(options, "recommendation", but=("device", "check"))
-    if scenario.het is not None:
-        origin = scenario.document.origin(("parameter_server",))
-        rule = "workers and parameter servers cannot be executed"
-        raise ScenarioError(origin, "parameter_server", rule, "leave it out, or simulate")
     if options.check and options.device == "cuda":
         rule = "the bits cannot be compared: a GPU adds gradients up in no fixed order"
         raise ScenarioError(Origin(option="--check"), "", rule, "leave out --device cuda")
-    _refuse_too_large(scenario, physical_memory_bytes(), check=options.check)
+    refuse_too_large(scenario, scenario.num_rows * (2 if options.check else 1) + scenario.cache.num_slots)
     request = EmbeddingRequest(
         tables=scenario.tables,
         embedding_dim=scenario.embedding_dim,
@@ -106,15 +101,6 @@ def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> Exec
     with refusing_small_cache(scenario):
         found = load_torch_backend().train_embeddings(request)
     return ExecutedCache(_summary(scenario, options, found, simulate(scenario).run))
-
-
-def _refuse_too_large(scenario: RecommendationScenario, memory_bytes: float, *, check: bool) -> None:
-    """Raise ScenarioError for tables that the memory of this computer cannot hold, a second time for a check."""
-    rows = scenario.num_rows * (2 if check else 1) + scenario.cache.num_slots
-    needed_bytes = rows * scenario.embedding_dim * ELEMENT_BYTES
-    if needed_bytes > memory_bytes:
-        rule = f"the tables need {format_bytes(needed_bytes)}, and this computer has {format_bytes(memory_bytes)}"
-        raise ScenarioError(scenario.document.origin(("tables",)), "tables", rule, "write fewer or shorter rows")
 
 
 def _summary(
@@ -148,12 +134,6 @@ def _summary(
         differing_weights=found.differing_weights,
         passed=not differing and not found.differing_weights,
     )
-
-
-def _counts(differing: Sequence[str]) -> tuple[Piece, ...]:
-    if differing:
-        return (Piece("FAILED, other than simulated: "), Piece(", ".join(differing), "bad"))
-    return (Piece("equal to the simulated ones in every batch", "good"),)
 
 
 def _weights(num_weights: int, num_differing: int) -> tuple[Piece, ...]:

@@ -4,10 +4,12 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from costmodels.units import format_bytes
 from scenarios.errors import ScenarioError
+from scenarios.this_computer import physical_memory_bytes
 from scenarios.workloads.recommendation.outcome import RecommendationOutcome
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
-from scenarios.workloads.recommendation.summary import summarise
+from scenarios.workloads.recommendation.summary import ELEMENT_BYTES, summarise
 from sim.embedding.errors import CacheTooSmallError
 from sim.embedding.het_run import run_het
 from sim.embedding.run import run_cache
@@ -23,6 +25,14 @@ def simulate(scenario: RecommendationScenario) -> RecommendationOutcome:
             het = run_het(scenario.tables, scenario.het, num_batches, scenario.batch_size, scenario.seed)
             run = het.cache
     return RecommendationOutcome(scenario, run, summarise(scenario, run, het))
+
+
+def refuse_too_large(scenario: RecommendationScenario, num_rows: int) -> None:
+    """Raise ScenarioError if the memory of this computer cannot hold so many rows."""
+    needed_bytes, memory_bytes = num_rows * scenario.embedding_dim * ELEMENT_BYTES, physical_memory_bytes()
+    if needed_bytes > memory_bytes:
+        rule = f"the tables need {format_bytes(needed_bytes)}, and this computer has {format_bytes(memory_bytes)}"
+        raise ScenarioError(scenario.document.origin(("tables",)), "tables", rule, "write fewer or shorter rows")
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from costmodels.units import format_bytes, format_percent
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
-from scenarios.workloads.executing import ExecutionOptions
-from scenarios.workloads.recommendation.execution import ExecutedCache, execute
+from scenarios.workloads.executing import Executed, ExecutionOptions
+from scenarios.workloads.recommendation.execution import execute
 from scenarios.workloads.recommendation.outcome import RecommendationOutcome
 from scenarios.workloads.recommendation.running import simulate
 from scenarios.workloads.recommendation.scenario import RecommendationScenario, read
@@ -44,6 +44,6 @@ class Recommendation(Workload[RecommendationScenario]):
         del detail, fold, announce
         return simulate(scenario)
 
-    def execute(self, scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedCache:
+    def execute(self, scenario: RecommendationScenario, options: ExecutionOptions) -> Executed:
         """Return what a training with a cache counted, beside its simulation."""
         return execute(scenario, options)

@@ -99,6 +99,19 @@ def test_execution_counts_as_simulated_with_equal_weights(tables: Path, tmp_path
     assert (found["passed"], found["differing"], found["differing_weights"]) == (True, [], 0)
 
 
+def test_execution_of_parameter_servers_is_checked(tables: Path, tmp_path: Path, capsys) -> None:
+    """Processes count as simulated, and servers apply every update: one per different row of each batch."""
+    out, settings = tmp_path / "out", ["embedding_dim=2", "trace={batch_size: 32, num_batches: 3, num_unmeasured: 0}"]
+    settings.append("parameter_server={workers: 2, read_bound: 1, write_bound: 1}")
+    with pytest.raises(SystemExit) as caught:
+        main(["execute", str(tables), "--check", "--out", str(out), *(w for s in settings for w in ("--set", s))])
+    assert caught.value.code == 0
+    assert "weights have the bits of a training in one process" in capsys.readouterr().out
+    found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert (found["passed"], found["differing"], found["differing_weights"]) == (True, [], 0)
+    assert found["received_bytes"] == (16 + 8) * found["pulled_rows"] > 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,0 +1,51 @@
+"""A training of embedding tables by workers and a parameter server, and its counts. They need no torch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from backends.execution.silence import SILENCE_S
+from sim.embedding.het_run import HetSpec
+from sim.embedding.ids import Table
+from sim.embedding.policies import Ints
+from sim.embedding.turns import Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HetRequest:
+    """Tables on a server, workers with caches, and the steps of each worker.
+
+    ``check``: train once more in one process, and compare all rows bit by bit. ``timeout_s``: the longest silence of a
+    process.
+    """
+
+    tables: Sequence[Table]
+    embedding_dim: int
+    spec: HetSpec
+    num_steps: int
+    batch_size: int
+    seed: int
+    learning_rate: float = 0.1
+    check: bool = False
+    timeout_s: float = SILENCE_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HetExecution:
+    """What was counted by the tensors that went from process to process; arrays [steps, workers].
+
+    ``turns``: the order in which the server served requests; ``clocks``: its clocks at the end; ``flushed``: rows that
+    each worker pushed after its last step; ``step_s``: mean time of a step of a worker. ``differing_weights``: elements
+    whose bits are not those of the training in one process; None if there was none.
+    """
+
+    turns: Sequence[Turn]
+    clocks: Ints
+    unique: Ints
+    pulled: Ints
+    pushed: Ints
+    received_bytes: Ints
+    sent_bytes: Ints
+    flushed: Ints
+    step_s: float
+    num_weights: int
+    differing_weights: int | None
