@@ -5,6 +5,7 @@ there is no mark for changed rows.
 """
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 from sim.embedding.errors import CacheTooSmallError
 from sim.embedding.policies import QUEUED, RANKED, Candidates, Ints, PolicyName
 from sim.embedding.queue import SlotQueue
+
+_BEFORE_FIRST: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +60,13 @@ class BatchCache:
         self._last_used = np.zeros(num_slots, dtype=np.int64)
         self._queue = SlotQueue(num_slots)
 
-    def warm_up(self, fraction: float) -> None:
-        """Fill a fraction of the slots, rounded up, with the rows that the data set reads most."""
-        num_rows = min(int(np.ceil(fraction * len(self.row_of_slot))), len(self._frequency))
-        rows = np.argsort(-self._frequency, kind="stable")[:num_rows]
-        slots = np.arange(num_rows)
-        self._admit(np.sort(rows), slots)
+    def warm_up(self, rows: Ints) -> None:
+        """Fill slots with rows, ascending, as if by a batch before the first."""
+        slots = np.arange(len(rows))
+        self._admit(rows, slots)
+        self._last_used[slots] = _BEFORE_FIRST
         if self._policy in QUEUED:
-            self._queue.put(slots, self._batch)
+            self._queue.put(slots, _BEFORE_FIRST)
 
     def prepare(self, ids: Ints) -> Prepared:
         """Return what a batch finds and moves, with all its rows in the cache. Raises CacheTooSmallError."""

@@ -11,8 +11,8 @@ from sim.embedding.policies import Ints
 class SlotQueue:
     """Slots that batches put in line, and the batch that each counts from.
 
-    A slot that is put in line again leaves its earlier place. Each place is looked at once: the work is that of the
-    slots put in line, however many there are.
+    A slot that a later batch puts in line again leaves its earlier place. Each place is looked at once: the work is
+    that of the slots put in line, however many there are.
     """
 
     def __init__(self, num_slots: int) -> None:

@@ -1,14 +1,16 @@
 """A cache under a stream of batches: hits and moved rows, per table and over time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.embedding.cache import BatchCache, Prepared
 from sim.embedding.ids import IdSource, Table
-from sim.embedding.policies import PolicyName
+from sim.embedding.policies import Ints, PolicyName
+from sim.embedding.single_lookups import LookupLru
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +20,13 @@ class CacheSpec:
     num_slots: int
     policy: PolicyName
     warm_up: float
+    served: Literal["batch", "lookup"] = "batch"
+    """``batch``: all rows of a batch are there together; ``lookup``: one by one, under LRU alone."""
+
+    @property
+    def num_warm(self) -> int:
+        """Return the slots that are filled before the first batch, rounded up."""
+        return int(np.ceil(self.warm_up * self.num_slots))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +60,14 @@ class Counter:
         self._by_table[1, batch] += hits.astype(np.int64)
         self._totals[:, batch] += len(found.rows), int(np.count_nonzero(found.is_hit)), rows_in, rows_out
 
+    def add_lookups(self, batch: int, ids: Ints, is_hit: NDArray[np.bool_], rows_in: int, rows_out: int) -> None:
+        """Add a batch whose lookups were served one by one; a row is found if its first lookup is a hit."""
+        table = np.searchsorted(self._first_rows, ids, side="right") - 1
+        self._by_table[0, batch] = np.bincount(table, minlength=self._num_tables)
+        self._by_table[1, batch] = np.bincount(table[is_hit], minlength=self._num_tables)
+        _, firsts = np.unique(ids, return_index=True)
+        self._totals[:, batch] = len(firsts), int(np.count_nonzero(is_hit[firsts])), rows_in, rows_out
+
     def counted(self, static_hit_rate: float) -> CacheRun:
         """Return all counts."""
         return CacheRun(
@@ -68,18 +85,39 @@ def run_cache(tables: Sequence[Table], cache: CacheSpec, num_batches: int, batch
     """Return what each batch found in the cache and moved. Raises CacheTooSmallError."""
     source = IdSource(tables, seed)
     expected = source.lookups_per_sample()
+    batches = source.batches(num_batches, batch_size)
+    if cache.served == "lookup":
+        return _serve_lookups(source, cache, expected, batches, num_batches)
     slots, counter = filled_cache(cache, expected, seed), Counter(source, num_batches)
-    for batch, ids in enumerate(source.batches(num_batches, batch_size)):
+    for batch, ids in enumerate(batches):
         found = slots.prepare(ids)
         counter.add(batch, found, len(found.rows_in), len(found.rows_out))
     return counter.counted(static_hit_rate(cache.num_slots, expected))
 
 
+def _serve_lookups(
+    source: IdSource, spec: CacheSpec, expected: NDArray[np.float64], batches: Iterable[Ints], num_batches: int
+) -> CacheRun:
+    """Return what lookups find that an LRU cache serves one by one; a row that comes and goes counts each time."""
+    cache, counter = LookupLru(len(expected), spec.num_slots), Counter(source, num_batches)
+    cache.serve(most_popular(expected, spec.num_warm))
+    for batch, ids in enumerate(batches):
+        num_before, is_hit = cache.num_cached, cache.serve(ids)
+        num_in = int(np.count_nonzero(~is_hit))
+        counter.add_lookups(batch, ids, is_hit, num_in, num_in - (cache.num_cached - num_before))
+    return counter.counted(static_hit_rate(spec.num_slots, expected))
+
+
 def filled_cache(cache: CacheSpec, expected: NDArray[np.float64], seed: int) -> BatchCache:
     """Return a cache before its first batch; ``expected``: how often each row is read."""
     slots = BatchCache(cache.num_slots, cache.policy, expected, seed)
-    slots.warm_up(cache.warm_up)
+    slots.warm_up(most_popular(expected, cache.num_warm))
     return slots
+
+
+def most_popular(expected: NDArray[np.float64], num_rows: int) -> Ints:
+    """Return the rows that are read most, ascending by number."""
+    return np.sort(np.argsort(-expected, kind="stable")[:num_rows])
 
 
 def static_hit_rate(num_slots: int, expected: NDArray[np.float64]) -> float:

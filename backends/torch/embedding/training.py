@@ -16,8 +16,8 @@ from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
 from backends.torch.embedding.cached_rows import CachedRows, Moved
 from backends.torch.embedding.model import RowModel, differing_bits
-from sim.embedding.cache import BatchCache
 from sim.embedding.ids import IdSource
+from sim.embedding.run import filled_cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,7 @@ def train(request: EmbeddingRequest) -> EmbeddingExecution:
         raise ExecutionError("this machine has no CUDA device")
     device, host = torch.device(request.device), torch.device("cpu")
     source = IdSource(request.tables, request.seed)
-    cache = BatchCache(request.cache.num_slots, request.cache.policy, source.lookups_per_sample(), request.seed)
-    cache.warm_up(request.cache.warm_up)
+    cache = filled_cache(request.cache, source.lookups_per_sample(), request.seed)
     weight = _model(request).initial_rows(host)
     rows = CachedRows(weight.pin_memory() if request.device == "cuda" else weight, cache, device)
     dense, moved, timed = _model(request).initial_dense(device), list[Moved](), list[_Timed]()

@@ -84,6 +84,9 @@ def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> Exec
 
 def _execute_on_device(scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedCache:
     refuse_options(options, "recommendation", but=("device", "check"))
+    if scenario.cache.served == "lookup":
+        origin, rule = scenario.document.origin(("cache", "served")), "a device needs all rows of a batch together"
+        raise ScenarioError(origin, "cache.served", rule, "leave it out, or simulate")
     if options.check and options.device == "cuda":
         rule = "the bits cannot be compared: a GPU adds gradients up in no fixed order"
         raise ScenarioError(Origin(option="--check"), "", rule, "leave out --device cuda")

@@ -48,7 +48,10 @@ def read(
     _check(document, file)
     num_rows = sum(table.num_rows for table in file.tables)
     cache = CacheSpec(
-        num_slots=max(int(num_rows * file.cache.fraction), 1), policy=file.cache.policy, warm_up=file.cache.warm_up
+        num_slots=max(int(num_rows * file.cache.fraction), 1),
+        policy=file.cache.policy,
+        warm_up=file.cache.warm_up,
+        served=file.cache.served,
     )
     return RecommendationScenario(
         name=file.name, seed=file.seed, source=document.source, overrides=overrides, workload=workload,
@@ -64,6 +67,17 @@ def read(
         num_unmeasured=file.trace.num_unmeasured,
         het=None if file.parameter_server is None else _het(document, file.parameter_server, cache),
     )  # fmt: skip
+
+
+def _check_lookups(document: Document, file: RecommendationScenarioFile) -> None:
+    """Raise ScenarioError for a cache that cannot serve lookups one by one."""
+    rule = None
+    if file.cache.policy != "lru":
+        rule, remedy = f"lookups are served one by one under lru, not under {file.cache.policy}", "write policy: lru"
+    elif file.parameter_server is not None:
+        rule, remedy = "workers ask servers for whole batches", "leave parameter_server or cache.served out"
+    if rule is not None:
+        raise ScenarioError(document.origin(("cache", "served")), "cache.served", rule, remedy)
 
 
 def _het(document: Document, section: ParameterServerSection, cache: CacheSpec) -> HetSpec:
@@ -88,6 +102,8 @@ def _het(document: Document, section: ParameterServerSection, cache: CacheSpec) 
 
 def _check(document: Document, file: RecommendationScenarioFile) -> None:
     """Raise ScenarioError for two tables of one name, or for more rows or lookups than fit into a run."""
+    if file.cache.served == "lookup":
+        _check_lookups(document, file)
     names = [table.name for table in file.tables]
     for place, name in enumerate(names):
         if name in names[:place]:

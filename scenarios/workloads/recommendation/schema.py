@@ -43,6 +43,8 @@ class CacheSection(Section):
     """Rows that it holds, as a part of all rows."""
     policy: PolicyName = "dataset_frequency"
     """Which rows give way when it is full."""
+    served: Literal["batch", "lookup"] = "batch"
+    """batch: all rows of a batch are in it together; lookup: lookups are served one by one, under `lru` alone."""
     warm_up: Spread = 0.7
     """Part of it that is filled with the most popular rows before the first batch."""
 

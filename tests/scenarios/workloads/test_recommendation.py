@@ -47,6 +47,7 @@ def test_hit_rates_are_printed_and_written(tables: Path, tmp_path: Path, capsys)
         ("trace={num_batches: 100000, batch_size: 1000000}", "more than the limit of 2,000,000,000"),
         ("cache.policy=mru", "policy"),
         ("parameter_server={workers: 2, step_durations: [1, 2, 3]}", "3 durations for 2 workers"),
+        ("cache={served: lookup}", "under lru, not under dataset_frequency"),
         ("parameter_server={slack: 3}", "under asp no worker counts the steps"),
         ("tables=users", "a list belongs here, not 'users' (text)"),
     ],
@@ -85,6 +86,24 @@ def test_parameter_servers_are_reported(tables: Path, tmp_path: Path, capsys) ->
     assert servers["flushed_rows"] == 0
 
 
+def test_lookups_one_by_one_are_reported(tables: Path, tmp_path: Path, capsys) -> None:
+    """Every miss fetches a row, and writes one back once the cache is full; the different rows are those of batches."""
+    found = {}
+    for served in ("batch", "lookup"):
+        out = tmp_path / served
+        cache = f"cache={{policy: lru, served: {served}, fraction: 0.004}}"
+        with pytest.raises(SystemExit):
+            main([str(tables), "--out", str(out), "--set", cache, "--set", "trace.batch_size=128"])
+        found[served] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    capsys.readouterr()
+    one_by_one = found["lookup"]
+    assert one_by_one["hit_rate"] != found["batch"]["hit_rate"]
+    assert one_by_one["unique_rows_per_batch"] == found["batch"]["unique_rows_per_batch"]
+    missed = 1 - one_by_one["hit_rate"]
+    assert one_by_one["rows_in_per_batch"] == pytest.approx(missed * 128 * 6)
+    assert one_by_one["rows_out_per_batch"] == pytest.approx(one_by_one["rows_in_per_batch"])
+
+
 def test_execution_counts_as_simulated_with_equal_weights(tables: Path, tmp_path: Path, capsys) -> None:
     """``execute --check`` trains with torch: the simulated counts, and the weights of tables without a cache."""
     out, small = tmp_path / "out", ["embedding_dim=2", "trace={batch_size: 64, num_batches: 4, num_unmeasured: 2}"]
@@ -115,6 +134,7 @@ def test_execution_of_parameter_servers_is_checked(tables: Path, tmp_path: Path,
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["--set", "cache={policy: lru, served: lookup}"], "needs all rows of a batch together"),
         (["--timing", "step"], "--timing: an execution of recommendation has no such choice"),
         (["--check", "--device", "cuda"], "--check: the bits cannot be compared"),
         (["--set", "embedding_dim=100000"], "the tables need"),

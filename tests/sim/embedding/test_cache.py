@@ -15,9 +15,11 @@ from sim.embedding.run import CacheRun, CacheSpec, run_cache
 NUM_ROWS = 12
 
 
-def row_by_row(batches: list[list[int]], num_slots: int, policy: str, frequency: list[float]) -> list[tuple]:
+def row_by_row(
+    batches: list[list[int]], num_slots: int, policy: str, frequency: list[float], warm: list[int]
+) -> list[tuple]:
     """Return hits, fetched and written-back rows of each batch, from dictionaries and loops."""
-    cached = dict[int, dict[str, float]]()
+    cached: dict[int, dict[str, float]] = {row: {"uses": 0, "came": -1, "used": -1} for row in warm}
     found = []
     for now, batch in enumerate(batches):
         rows = set(batch)
@@ -50,10 +52,12 @@ def row_by_row(batches: list[list[int]], num_slots: int, policy: str, frequency:
     num_slots=st.integers(1, NUM_ROWS),
     policy=st.sampled_from(["dataset_frequency", "lru", "lfu", "fifo"]),
     frequency=st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0]), min_size=NUM_ROWS, max_size=NUM_ROWS),
+    warm=st.sets(st.integers(0, NUM_ROWS - 1)),
 )
-def test_cache_equals_one_written_row_by_row(batches, num_slots, policy, frequency) -> None:
+def test_cache_equals_one_written_row_by_row(batches, num_slots, policy, frequency, warm) -> None:
     """Hits, fetched and written-back rows are those of loops over rows; a batch that cannot fit is refused."""
-    cache = BatchCache(num_slots, policy, np.array(frequency), seed=0)
+    cache, filled = BatchCache(num_slots, policy, np.array(frequency), seed=0), sorted(warm)[:num_slots]
+    cache.warm_up(np.array(filled, dtype=np.int64))
     fitting = [batch for batch in batches if len(set(batch)) <= num_slots]
     found = []
     for batch in batches:
@@ -65,7 +69,7 @@ def test_cache_equals_one_written_row_by_row(batches, num_slots, policy, frequen
         prepared = cache.prepare(np.array(batch))
         hits = int(prepared.lookups[prepared.is_hit].sum())
         found.append((hits, prepared.rows_in.tolist(), prepared.rows_out.tolist()))
-    assert found == row_by_row(fitting, num_slots, policy, frequency)
+    assert found == row_by_row(fitting, num_slots, policy, frequency, filled)
 
 
 def che(popularity: np.ndarray, num_slots: int, policy: PolicyName) -> float:
