@@ -26,6 +26,8 @@ class EmbeddingRequest:
     num_batches: int
     batch_size: int
     seed: int
+    recorded: Ints | None = None
+    """The row of each table that each sample reads, [samples, tables]; None: ids are drawn."""
     learning_rate: float = 0.1
     device: DeviceKind = "cpu"
     check: bool = False

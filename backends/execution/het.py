@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from backends.execution.silence import SILENCE_S
 from sim.embedding.het_run import HetSpec
-from sim.embedding.ids import Table
+from sim.embedding.ids import Ids, Table, id_source
 from sim.embedding.policies import Ints
 from sim.embedding.turns import Turn
 
@@ -24,9 +24,15 @@ class HetRequest:
     num_steps: int
     batch_size: int
     seed: int
+    recorded: Ints | None = None
+    """The row of each table that each sample reads, [samples, tables]; None: ids are drawn."""
     learning_rate: float = 0.1
     check: bool = False
     timeout_s: float = SILENCE_S
+
+    def source(self) -> Ids:
+        """Return the source of all workers' batches."""
+        return id_source(self.tables, self.seed, self.recorded, self.spec.workers.num_workers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

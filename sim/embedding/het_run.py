@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.embedding.het import Clocking, Push, Read, ServerClocks, WorkerClocks
-from sim.embedding.ids import IdSource, Table
+from sim.embedding.ids import Ids, Table, id_source
 from sim.embedding.policies import Ints
 from sim.embedding.run import CacheRun, CacheSpec, Counter, filled_cache, static_hit_rate
 from sim.embedding.turns import Turn, Workers
@@ -57,7 +57,7 @@ class HetRun:
 class HetCounter:
     """Counts the requests of all workers."""
 
-    def __init__(self, source: IdSource, num_steps: int, num_workers: int) -> None:
+    def __init__(self, source: Ids, num_steps: int, num_workers: int) -> None:
         self._counter = Counter(source, num_steps)
         self._counts = np.zeros((5, num_steps, num_workers), dtype=np.int64)
         self._flushed = np.zeros(num_workers, dtype=np.int64)
@@ -95,12 +95,15 @@ def run_het(
     batch_size: int,
     seed: int,
     turns: Iterable[Turn] | None = None,
+    recorded: Ints | None = None,
 ) -> HetRun:
     """Return what each step of each worker found, fetched and pushed. Raises CacheTooSmallError.
 
-    ``turns``: the order of the requests, such as a recorded one; None: that of ``spec.workers``.
+    ``turns``: the order of the requests, such as a recorded one; None: that of ``spec.workers``. ``recorded``: the row
+    of each table that each sample reads; None: ids are drawn.
     """
-    source, clocking, num_workers = IdSource(tables, seed), spec.clocking, spec.workers.num_workers
+    clocking, num_workers = spec.clocking, spec.workers.num_workers
+    source = id_source(tables, seed, recorded, num_workers)
     expected = source.lookups_per_sample()
     server = ServerClocks(source.num_rows)
     workers = [WorkerClocks(filled_cache(spec.cache, expected, seed), clocking) for _ in range(num_workers)]

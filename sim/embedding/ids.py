@@ -5,9 +5,12 @@ Rows of all tables are numbered one after the other, so that one cache can hold 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from sim.embedding.policies import Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +27,31 @@ class Table:
         weights = np.arange(1, self.num_rows + 1, dtype=np.float64) ** -self.zipf
         popularity: NDArray[np.float64] = weights / weights.sum()
         return popularity
+
+
+class Ids(Protocol):
+    """Batches of ids, and how often each row is read."""
+
+    first_rows: Ints
+    """The number of each table's first row, and the number of all rows."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows of all tables."""
+
+    def lookups_per_sample(self) -> NDArray[np.float64]:
+        """Return the lookups of each row by one sample, in the mean."""
+
+    def batches(self, num_batches: int, batch_size: int, worker: int = 0) -> Iterator[Ints]:
+        """Return a worker's batches of ids, table after table."""
+
+
+def id_source(tables: Sequence[Table], seed: int, recorded: Ints | None = None, num_workers: int = 1) -> Ids:
+    """Return a source of ids: those of a record, if there is one, or drawn ones.
+
+    ``recorded``: the row of each table that each sample reads, [samples, tables]; ``num_workers`` share the samples.
+    """
+    return IdSource(tables, seed) if recorded is None else RecordedIds(tables, recorded, num_workers)
 
 
 class IdSource:
@@ -65,3 +93,28 @@ class IdSource:
         if worker == 0:
             return self._generators
         return [np.random.default_rng([self._seed, place, worker]) for place in range(len(self._tables))]
+
+
+class RecordedIds:
+    """Batches of recorded samples, in their order: workers take turns, a batch each."""
+
+    def __init__(self, tables: Sequence[Table], recorded: Ints, num_workers: int) -> None:
+        self.first_rows = np.cumsum([0, *(table.num_rows for table in tables)])
+        self._ids = recorded + self.first_rows[:-1]
+        self._num_workers = num_workers
+
+    @property
+    def num_rows(self) -> int:
+        """Return the rows of all tables."""
+        return int(self.first_rows[-1])
+
+    def lookups_per_sample(self) -> NDArray[np.float64]:
+        """Return the lookups of each row by one sample: a count over all samples."""
+        counted: NDArray[np.float64] = np.bincount(self._ids.ravel(), minlength=self.num_rows) / len(self._ids)
+        return counted
+
+    def batches(self, num_batches: int, batch_size: int, worker: int = 0) -> Iterator[Ints]:
+        """Return a worker's batches of ids, table after table."""
+        for batch in range(num_batches):
+            first = (batch * self._num_workers + worker) * batch_size
+            yield self._ids[first : first + batch_size].T.ravel()

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.embedding.cache import BatchCache, Prepared
-from sim.embedding.ids import IdSource, Table
+from sim.embedding.ids import Ids, Table, id_source
 from sim.embedding.policies import Ints, PolicyName
 from sim.embedding.single_lookups import LookupLru
 
@@ -46,7 +46,7 @@ class CacheRun:
 class Counter:
     """Counts what batches find, per batch and per table."""
 
-    def __init__(self, source: IdSource, num_batches: int) -> None:
+    def __init__(self, source: Ids, num_batches: int) -> None:
         self._first_rows = source.first_rows
         self._num_tables = len(source.first_rows) - 1
         self._by_table = np.zeros((2, num_batches, self._num_tables), dtype=np.int64)
@@ -81,9 +81,19 @@ class Counter:
         )
 
 
-def run_cache(tables: Sequence[Table], cache: CacheSpec, num_batches: int, batch_size: int, seed: int) -> CacheRun:
-    """Return what each batch found in the cache and moved. Raises CacheTooSmallError."""
-    source = IdSource(tables, seed)
+def run_cache(
+    tables: Sequence[Table],
+    cache: CacheSpec,
+    num_batches: int,
+    batch_size: int,
+    seed: int,
+    recorded: Ints | None = None,
+) -> CacheRun:
+    """Return what each batch found in the cache and moved. Raises CacheTooSmallError.
+
+    ``recorded``: the row of each table that each sample reads; None: ids are drawn.
+    """
+    source = id_source(tables, seed, recorded)
     expected = source.lookups_per_sample()
     batches = source.batches(num_batches, batch_size)
     if cache.served == "lookup":
@@ -96,7 +106,7 @@ def run_cache(tables: Sequence[Table], cache: CacheSpec, num_batches: int, batch
 
 
 def _serve_lookups(
-    source: IdSource, spec: CacheSpec, expected: NDArray[np.float64], batches: Iterable[Ints], num_batches: int
+    source: Ids, spec: CacheSpec, expected: NDArray[np.float64], batches: Iterable[Ints], num_batches: int
 ) -> CacheRun:
     """Return what lookups find that an LRU cache serves one by one; a row that comes and goes counts each time."""
     cache, counter = LookupLru(len(expected), spec.num_slots), Counter(source, num_batches)

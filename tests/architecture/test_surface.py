@@ -224,7 +224,7 @@ SERVICE_ROW = {
 }
 RECOMMENDATION_KEYS = {
     *("name", "seed", "workload", "tables", "embedding_dim"),
-    *(f"trace.{key}" for key in ("batch_size", "num_batches", "num_unmeasured")),
+    *(f"trace.{key}" for key in ("batch_size", "num_batches", "num_unmeasured", "file")),
     *(f"cache.{key}" for key in ("fraction", "policy", "warm_up", "served")),
     *(f"parameter_server.{key}" for key in ("workers", "consistency", "slack", "read_bound", "write_bound", "counted")),
     "parameter_server.step_durations",

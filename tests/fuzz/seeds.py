@@ -26,6 +26,7 @@ from sim.plan.session.observations import RecordedStep, Recording
 from sim.plan.session.protocol import Seen
 from tests.fuzz.mutate import Case
 from tests.traces.kineto_traces import SEND_RECV, activity, all_reduce, annotation, document, launch, memory
+from tests.traces.test_lookups import CRITEO_LINES, LOOKUPS
 from tests.traces.test_requests import AZURE, MOONCAKE
 from traces.chakra.file import write_trace
 from traces.chakra.node import ChakraTrace, Node
@@ -298,6 +299,11 @@ def routings() -> list[Case]:
 def requests() -> list[Case]:
     """Return recorded requests, once as Azure and once as Mooncake publish them."""
     return [{"requests.csv": AZURE.encode()}, {"requests.jsonl": MOONCAKE.encode()}]
+
+
+def lookups() -> list[Case]:
+    """Return recorded lookups of embedding tables, as a CSV file and as Criteo publishes them."""
+    return [{"lookups.csv": LOOKUPS.encode()}, {"lookups.tsv": CRITEO_LINES.encode()}]
 
 
 def results() -> list[Case]:

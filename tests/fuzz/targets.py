@@ -25,6 +25,7 @@ from tests.fuzz.grown import grown, leaves
 from tests.fuzz.mutate import Case
 from tests.fuzz.target import Target, run
 from traces.errors import TraceError
+from traces.lookups import read_lookups
 from traces.published import load_table
 from traces.requests import read_requests
 
@@ -201,6 +202,16 @@ def requests(folder: Path) -> int:
     return 0
 
 
+def lookups(folder: Path) -> int:
+    """Read recorded lookups of embedding tables."""
+    path = next(entry for entry in sorted(folder.iterdir()) if entry.name.startswith("lookups"))
+    try:
+        read_lookups(path, {"users": 9, "items": 5} if path.suffix == ".csv" else {"C1": 7, "C26": 3})
+    except TraceError:
+        return 2
+    return 0
+
+
 def compare(folder: Path) -> int:
     """Lay two results beside each other."""
     return run("compare", folder / "one", folder / "two", "--out", folder / "out")
@@ -238,6 +249,7 @@ TARGETS: Final = (
     Target("recording", seeds.recordings, recording),
     Target("routing", seeds.routings, routing),
     Target("requests", seeds.requests, requests),
+    Target("lookups", seeds.lookups, lookups),
     Target("compare", seeds.results, compare),
     Target("trace", seeds.traces, trace),
     Target("chakra", seeds.chakra, chakra),

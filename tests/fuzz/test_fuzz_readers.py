@@ -13,7 +13,7 @@ CORPUS = Path(__file__).parent / "corpus"
 NUM_CASES = {
     "scenario": 100, "actions": 1_200, "cluster": 400, "profile": 90, "restated": 150, "config": 150, "catalogue": 800,
     "presets": 800, "sweep": 110, "validate": 250, "fit": 400, "residuals": 350, "plans": 900, "recording": 900,
-    "routing": 400, "requests": 600, "compare": 100, "trace": 90, "chakra": 450,
+    "routing": 400, "requests": 600, "lookups": 300, "compare": 100, "trace": 90, "chakra": 450,
 }  # fmt: skip
 """Inputs of each reader: three seconds or so."""
 REPRODUCED = "python -m tests.fuzz --only {name} --start 0 finds it again"

@@ -20,7 +20,7 @@ from backends.torch.embedding.model import RowModel, differing_bits
 from backends.torch.launching.local import LocalRanks
 from backends.torch.launching.worker import Worker
 from sim.embedding.het import Answer, Push, Read, ServerClocks, WorkerClocks
-from sim.embedding.ids import IdSource
+from sim.embedding.ids import Ids
 from sim.embedding.policies import Ints
 from sim.embedding.run import filled_cache
 from sim.embedding.turns import Turn
@@ -151,7 +151,7 @@ class _Server:
 class _Copies:
     """A worker's rows in the slots of its cache, and its changes of them that the server does not have yet."""
 
-    def __init__(self, request: HetRequest, source: IdSource) -> None:
+    def __init__(self, request: HetRequest, source: Ids) -> None:
         cache = filled_cache(request.spec.cache, source.lookups_per_sample(), request.seed)
         self.clocks = WorkerClocks(cache, request.spec.clocking)
         self.rows = torch.zeros(len(cache.row_of_slot), request.embedding_dim)
@@ -186,7 +186,7 @@ class _Copies:
 
 def _train(request: HetRequest, worker: int) -> _Worked:
     """Train on a worker's batches; return its counts, a column per step."""
-    model, source = _model(request), IdSource(request.tables, request.seed)
+    model, source = _model(request), request.source()
     copies, dense = _Copies(request, source), model.initial_dense(_CPU)
     counts, began_s = list[Sequence[int]](), perf_counter()
     for step, ids in enumerate(source.batches(request.num_steps, request.batch_size, worker)):

@@ -9,7 +9,6 @@ from torch import Tensor
 from backends.execution.het import HetRequest
 from backends.torch.embedding.model import RowModel
 from sim.embedding.het import Read, ServerClocks, WorkerClocks
-from sim.embedding.ids import IdSource
 from sim.embedding.run import filled_cache
 from sim.embedding.turns import Turn
 
@@ -27,7 +26,7 @@ def trained_in_one_process(request: HetRequest, model: RowModel, turns: Iterable
 
 def _synchronous(request: HetRequest, model: RowModel) -> Tensor:
     """Return the rows after synchronous training without caches."""
-    source, workers = IdSource(request.tables, request.seed), range(request.spec.workers.num_workers)
+    source, workers = request.source(), range(request.spec.workers.num_workers)
     table, dense = model.initial_rows(torch.device("cpu")), model.initial_dense(torch.device("cpu"))
     batches = zip(*(source.batches(request.num_steps, request.batch_size, one) for one in workers), strict=True)
     for step, every in enumerate(batches):
@@ -39,7 +38,7 @@ def _synchronous(request: HetRequest, model: RowModel) -> Tensor:
 
 def _in_turns(request: HetRequest, model: RowModel, turns: Iterable[Turn]) -> Tensor:
     """Return the rows after requests in this order; every worker has a whole table, of which its clocks use a part."""
-    source, cpu = IdSource(request.tables, request.seed), torch.device("cpu")
+    source, cpu = request.source(), torch.device("cpu")
     expected, num_workers = source.lookups_per_sample(), request.spec.workers.num_workers
     table, dense, server = model.initial_rows(cpu), model.initial_dense(cpu), ServerClocks(source.num_rows)
     copies, changes = [table.clone() for _ in range(num_workers)], [torch.zeros_like(table) for _ in range(num_workers)]

@@ -16,7 +16,7 @@ from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
 from backends.torch.embedding.cached_rows import CachedRows, Moved
 from backends.torch.embedding.model import RowModel, differing_bits
-from sim.embedding.ids import IdSource
+from sim.embedding.ids import id_source
 from sim.embedding.run import filled_cache
 
 
@@ -36,7 +36,7 @@ def train(request: EmbeddingRequest) -> EmbeddingExecution:
     if request.device == "cuda" and not torch.cuda.is_available():
         raise ExecutionError("this machine has no CUDA device")
     device, host = torch.device(request.device), torch.device("cpu")
-    source = IdSource(request.tables, request.seed)
+    source = id_source(request.tables, request.seed, request.recorded)
     cache = filled_cache(request.cache, source.lookups_per_sample(), request.seed)
     weight = _model(request).initial_rows(host)
     rows = CachedRows(weight.pin_memory() if request.device == "cuda" else weight, cache, device)
@@ -57,7 +57,7 @@ def train(request: EmbeddingRequest) -> EmbeddingExecution:
 
 def train_uncached(request: EmbeddingRequest, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the rows of all tables and the dense weights, trained with every row on the device."""
-    source = IdSource(request.tables, request.seed)
+    source = id_source(request.tables, request.seed, request.recorded)
     weight = _model(request).initial_rows(device)
     dense = _model(request).initial_dense(device)
     for batch, ids in enumerate(source.batches(request.num_batches, request.batch_size)):

@@ -98,6 +98,7 @@ def _execute_on_device(scenario: RecommendationScenario, options: ExecutionOptio
         num_batches=scenario.num_unmeasured + scenario.num_batches,
         batch_size=scenario.batch_size,
         seed=scenario.seed,
+        recorded=scenario.recorded,
         device=options.device,
         check=options.check,
     )

@@ -19,10 +19,11 @@ def simulate(scenario: RecommendationScenario) -> RecommendationOutcome:
     """Return what the batches found. Raises ScenarioError where a batch needs more rows than the cache holds."""
     num_batches = scenario.num_unmeasured + scenario.num_batches
     with refusing_small_cache(scenario):
+        trace = num_batches, scenario.batch_size, scenario.seed
         if scenario.het is None:
-            run, het = run_cache(scenario.tables, scenario.cache, num_batches, scenario.batch_size, scenario.seed), None
+            run, het = run_cache(scenario.tables, scenario.cache, *trace, recorded=scenario.recorded), None
         else:
-            het = run_het(scenario.tables, scenario.het, num_batches, scenario.batch_size, scenario.seed)
+            het = run_het(scenario.tables, scenario.het, *trace, recorded=scenario.recorded)
             run = het.cache
     return RecommendationOutcome(scenario, run, summarise(scenario, run, het))
 

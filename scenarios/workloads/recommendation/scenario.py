@@ -1,18 +1,22 @@
 """A scenario of embedding tables, and the reading of its file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import check_document
+from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.recommendation.schema import MAX_ROWS, ParameterServerSection, RecommendationScenarioFile
 from scenarios.workloads.workload import Scenario, Workload
 from sim.embedding.het import Clocking
 from sim.embedding.het_run import HetSpec
 from sim.embedding.ids import Table
+from sim.embedding.policies import Ints
 from sim.embedding.run import CacheSpec
 from sim.embedding.turns import Workers
+from traces.errors import TraceError
+from traces.lookups import read_lookups
 
 MAX_LOOKUPS = 2_000_000_000
 """Lookups of a whole run; it bounds the time of a simulation."""
@@ -31,6 +35,8 @@ class RecommendationScenario(Scenario):
     batch_size: int
     num_batches: int
     num_unmeasured: int
+    recorded: Ints | None = field(default=None, compare=False, repr=False)
+    """The row of each table that each sample reads, [samples, tables]; None: ids are drawn."""
     het: HetSpec | None = None
     """Workers and parameter servers; None: one device with the tables in its host's memory."""
 
@@ -65,8 +71,30 @@ def read(
         batch_size=file.trace.batch_size,
         num_batches=file.trace.num_batches,
         num_unmeasured=file.trace.num_unmeasured,
+        recorded=None if file.trace.file is None else _recorded(document, file, file.trace.file),
         het=None if file.parameter_server is None else _het(document, file.parameter_server, cache),
     )  # fmt: skip
+
+
+def _recorded(document: Document, file: RecommendationScenarioFile, name: str) -> Ints:
+    """Return the recorded samples. Raises ScenarioError for a file that cannot be used, or has too few."""
+    for place, table in enumerate(file.tables):
+        key = next((key for key in ("zipf", "num_lookups") if key in table.model_fields_set), None)
+        if key is not None:
+            rule, origin = "the file of trace.file says what is looked up", document.origin(("tables", place, key))
+            raise ScenarioError(origin, f"tables.{place}.{key}", rule, f"leave {key} or trace.file out")
+    origin = document.origin(("trace", "file"))
+    path = named_file(document, ("trace", "file"), name, "name a CSV, Parquet or Criteo file of lookups")
+    try:
+        found = read_lookups(path, {table.name: table.num_rows for table in file.tables})
+    except TraceError as error:
+        raise ScenarioError(origin, "trace.file", error.problem, error.remedy) from error
+    num_workers = 1 if file.parameter_server is None else file.parameter_server.workers
+    num_batches = (file.trace.num_unmeasured + file.trace.num_batches) * num_workers
+    if len(found) < num_batches * file.trace.batch_size:
+        rule = f"{num_batches:,} batches of {file.trace.batch_size:,} samples are more than the file's {len(found):,}"
+        raise ScenarioError(origin, "trace.file", rule, "write fewer or smaller batches, or name a longer file")
+    return found
 
 
 def _check_lookups(document: Document, file: RecommendationScenarioFile) -> None:

@@ -30,6 +30,8 @@ class TraceSection(Section):
 
     batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 512
     """Samples of a batch."""
+    file: str | None = Field(default=None, min_length=1)
+    """A CSV, Parquet or Criteo file with a column per table and a row per sample; left out: ids are drawn."""
     num_batches: Annotated[int, Field(ge=1, le=100_000)] = 400
     """Batches that are measured."""
     num_unmeasured: Annotated[int, Field(ge=0, le=100_000)] = 200

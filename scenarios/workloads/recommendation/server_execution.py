@@ -86,6 +86,7 @@ def execute_servers(scenario: RecommendationScenario, options: ExecutionOptions)
         rule = "workers keep rows in the memory of their hosts"
         raise ScenarioError(Origin(option="--device"), "", rule, "leave out --device")
     refuse_too_large(scenario, _rows_held(scenario, spec, check=options.check))
+    trace = num_steps, scenario.batch_size, scenario.seed
     request = HetRequest(
         tables=scenario.tables,
         embedding_dim=scenario.embedding_dim,
@@ -93,13 +94,14 @@ def execute_servers(scenario: RecommendationScenario, options: ExecutionOptions)
         num_steps=num_steps,
         batch_size=scenario.batch_size,
         seed=scenario.seed,
+        recorded=scenario.recorded,
         check=options.check,
         timeout_s=silence_s(options),
     )
     with refusing_small_cache(scenario):
-        run_het(scenario.tables, spec, num_steps, scenario.batch_size, scenario.seed)
+        run_het(scenario.tables, spec, *trace, recorded=scenario.recorded)
     found = load_torch_backend().train_with_servers(request)
-    simulated = run_het(scenario.tables, spec, num_steps, scenario.batch_size, scenario.seed, found.turns)
+    simulated = run_het(scenario.tables, spec, *trace, found.turns, scenario.recorded)
     return ExecutedServers(_summary(scenario, spec, found, simulated))
 
 

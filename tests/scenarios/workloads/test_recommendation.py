@@ -104,6 +104,31 @@ def test_lookups_one_by_one_are_reported(tables: Path, tmp_path: Path, capsys) -
     assert one_by_one["rows_out_per_batch"] == pytest.approx(one_by_one["rows_in_per_batch"])
 
 
+def test_recorded_lookups_are_simulated_and_executed(tmp_path: Path, capsys) -> None:
+    """Two tables of a CSV file: hits by hand, the data set's counts as popularity, and an execution that agrees."""
+    (tmp_path / "ids.csv").write_text("a,b\n" + "0,0\n0,1\n1,0\n2,0\n" * 2, encoding="utf-8")
+    path = tmp_path / "tables.yaml"
+    path.write_text(
+        "name: recorded\nworkload: recommendation\ntables: [{name: a, num_rows: 4}, {name: b, num_rows: 2}]\n"
+        "embedding_dim: 2\ntrace: {file: ids.csv, batch_size: 2, num_batches: 4, num_unmeasured: 0}\n"
+        "cache: {fraction: 0.5, policy: lru, warm_up: 0}\n",
+        encoding="utf-8",
+    )
+    out = tmp_path / "out"
+    with pytest.raises(SystemExit):
+        main([str(path), "--out", str(out)])
+    found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
+    assert found["hit_rate"] == 5 / 16  # row 0 of b, twice in the second and fourth batch, once in the third
+    assert found["static_hit_rate"] == (6 + 4 + 2) / 16
+    with pytest.raises(SystemExit) as caught:
+        main(["execute", str(path), "--check", "--out", str(out)])
+    assert caught.value.code == 0
+    capsys.readouterr()
+    assert "are more than the file's 8" in refuse(capsys, tmp_path, str(path), "--set", "trace.num_batches=5")
+    remedy = refuse(capsys, tmp_path, str(path), "--set", "tables=[{name: a, num_rows: 4, zipf: 1}]")
+    assert "leave zipf or trace.file out" in remedy
+
+
 def test_execution_counts_as_simulated_with_equal_weights(tables: Path, tmp_path: Path, capsys) -> None:
     """``execute --check`` trains with torch: the simulated counts, and the weights of tables without a cache."""
     out, small = tmp_path / "out", ["embedding_dim=2", "trace={batch_size: 64, num_batches: 4, num_unmeasured: 2}"]
