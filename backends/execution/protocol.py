@@ -5,6 +5,7 @@ from typing import Protocol, runtime_checkable
 
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.het import HetExecution, HetRequest
+from backends.execution.jobs import JobsExecution, JobsRequest, LiveTraining, MeasuredJobs
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Measured
 from backends.execution.request import DeviceKind, ExecutionRequest
@@ -60,6 +61,22 @@ class TorchLibrary(Protocol):
         """Return what workers and a parameter server counted, processes of this machine, on CPUs.
 
         Raises RankError if one of them fails or is killed.
+        """
+        ...
+
+    def run_jobs(self, request: JobsRequest) -> JobsExecution:
+        """Return what came of a job mix on processes of this machine, one per slot.
+
+        Raises ExecutionError where a worker fails or does not answer.
+        """
+        ...
+
+    def measure_jobs(
+        self, trainings: Sequence[LiveTraining], num_slots: int, *, span_s: float, check: bool, timeout_s: float
+    ) -> MeasuredJobs:
+        """Return the speed of each training by its number of slots, and what changes of slots take.
+
+        ``span_s``: for which each speed is measured.
         """
         ...
 

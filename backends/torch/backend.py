@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
 from backends.execution.het import HetExecution, HetRequest
+from backends.execution.jobs import JobsExecution, JobsRequest, LiveTraining, MeasuredJobs
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Measured
 from backends.execution.protocol import ExecutingBackend, TorchLibrary
@@ -14,6 +15,8 @@ from backends.execution.result import Execution
 from backends.execution.silence import SILENCE_S
 from backends.torch.embedding.het import train_with_servers
 from backends.torch.embedding.training import train
+from backends.torch.jobs.controller import run_jobs
+from backends.torch.jobs.measuring import measure_jobs
 from backends.torch.launching.timeline import timeline
 from backends.torch.measuring.session import copy_bandwidths, measure
 from backends.torch.session import TorchSession, execute
@@ -83,6 +86,16 @@ class Library(TorchLibrary):
     def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:
         """Return what a training of cached embedding tables counted; see ``backends.torch.embedding.training``."""
         return train(request)
+
+    def run_jobs(self, request: JobsRequest) -> JobsExecution:
+        """Return what came of a job mix; see ``backends.torch.jobs.controller``."""
+        return run_jobs(request)
+
+    def measure_jobs(
+        self, trainings: Sequence[LiveTraining], num_slots: int, *, span_s: float, check: bool, timeout_s: float
+    ) -> MeasuredJobs:
+        """Return speeds of trainings and costs of changes; see ``backends.torch.jobs.measuring``."""
+        return measure_jobs(trainings, num_slots, span_s=span_s, check=check, timeout_s=timeout_s)
 
     def copy_bandwidths(self) -> Mapping[str, float]:
         """Return bytes per second of copies within the host, and with a GPU from pinned memory to it and back."""

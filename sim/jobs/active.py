@@ -90,6 +90,21 @@ class ActiveJob:
         self.placement, self.num_gpus = (), 0
         self.version += 1
 
+    def begin(self, now_s: float) -> None:
+        """Take note that a running job makes progress from now on: in a live run nobody knows when before."""
+        self.ready_s = now_s
+
+    def observe(self, now_s: float, done: float, work_per_s: float) -> None:
+        """Take note of the work that a running job has done, and of its speed, both measured now."""
+        self._useful_gpu_s = self.useful_gpu_s(now_s)
+        self._done, self._work_per_s, self.ready_s = done, work_per_s, now_s
+
+    def lose(self, saved: float) -> None:
+        """Fall back to saved work after a failure that has stopped it; the service of what is lost was of no use."""
+        if self._done > saved:
+            self._useful_gpu_s *= saved / self._done
+            self._done = saved
+
     def _progress_s(self, now_s: float) -> float:
         """Return the time with progress since it got its GPUs."""
         return max(0.0, now_s - self.ready_s) if self.placement else 0.0

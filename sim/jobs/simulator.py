@@ -6,7 +6,6 @@ its GPUs until the round ends.
 """
 
 import math
-from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,11 +13,11 @@ from functools import partial
 import simpy
 
 from sim.jobs.active import ActiveJob
+from sim.jobs.cluster import SharedCluster
 from sim.jobs.errors import JobsError
 from sim.jobs.job import Job
-from sim.jobs.placement import FreeGpus, consolidated
-from sim.jobs.policy import Change, Policy, View
-from sim.jobs.record import Allocation, Decided, FinishedJob, Record
+from sim.jobs.policy import Change, Policy
+from sim.jobs.record import Record
 
 ROUNDING: float = 1e-9
 """Relative error of the beginning of a round."""
@@ -55,9 +54,7 @@ def simulate_jobs(mix: Mix, policy: Policy) -> Record:
 
     Raises JobsError where a policy leaves jobs waiting for ever.
     """
-    world = _World(mix, policy)
-    world.run()
-    return world.record()
+    return _World(mix, policy).run()
 
 
 class _World:
@@ -66,34 +63,24 @@ class _World:
     def __init__(self, mix: Mix, policy: Policy) -> None:
         self._mix, self._policy, self._state = mix, policy, policy.start()
         self._environment = simpy.Environment()
-        self._free = FreeGpus(mix.gpus_per_node)
+        self._cluster = SharedCluster(mix.gpus_per_node)
         self._jobs = sorted(mix.jobs, key=lambda job: job.arrival_s)
-        self._waiting: list[ActiveJob] = []
-        self._waiting_gpus = 0
-        self._running: dict[int, ActiveJob] = {}
         self._done: list[tuple[ActiveJob, float]] = []
         """Jobs that are done, with their finish, whose GPUs the round still holds."""
-        self._finished: list[FinishedJob] = []
-        self._decisions: list[Decided] = []
-        self._allocations: list[Allocation] = []
         self._decides_at_s = math.inf
         self._wakes_at_s: float | None = None
 
-    def run(self) -> None:
-        """Let time pass until nothing happens any more."""
+    def run(self) -> Record:
+        """Let time pass until nothing happens any more, and return what happened."""
         for index, job in enumerate(self._jobs):
             self._at(job.arrival_s, partial(self._arrive, job, index))
         self._environment.run()
-        if self._waiting:
-            first = self._waiting[0].job
-            rule = f"{self._policy.name} left {len(self._waiting)} jobs waiting for ever, the first of them {first.id}"
+        if waiting := self._cluster.waiting:
+            rule = (
+                f"{self._policy.name} left {len(waiting)} jobs waiting for ever, the first of them {waiting[0].job.id}"
+            )
             raise JobsError("policy", rule, "choose another policy, or more nodes")
-
-    def record(self) -> Record:
-        """Return what happened."""
-        jobs = sorted(self._finished, key=lambda each: each.index)
-        gpus = self._mix.gpus_per_node
-        return Record(sum(gpus), tuple(gpus), jobs, self._decisions, self._allocations)
+        return self._cluster.record()
 
     def _at(self, instant_s: float, act: Callable[[], None]) -> None:
         """Call a function at an instant."""
@@ -103,13 +90,8 @@ class _World:
         timeout.callbacks.append(lambda _: act())
 
     def _arrive(self, job: Job, index: int) -> None:
-        now_s = self._environment.now
-        self._wait(ActiveJob(job, index, now_s))
+        self._cluster.submit(job, index, self._environment.now)
         self._decide_soon()
-
-    def _wait(self, each: ActiveJob) -> None:
-        insort(self._waiting, each, key=lambda other: other.index)
-        self._waiting_gpus += each.job.num_gpus
 
     def _decide_soon(self) -> None:
         """Decide after all events of this instant, or at the beginning of the next round."""
@@ -127,18 +109,19 @@ class _World:
     def _decide(self) -> None:
         now_s = self._environment.now
         for each, finish_s in self._done:
-            self._give_back(each, finish_s)
+            self._cluster.leave(each, finish_s, now_s)
         self._done.clear()
-        if not self._waiting and not self._running:
+        if not self._cluster.waiting and not self._cluster.running:
             return
-        self._state, decision = self._policy.decide(self._state, self._view(now_s))
+        self._state, decision = self._policy.decide(self._state, self._cluster.view(now_s))
         self._apply(decision.changes, now_s)
         self._wake_again(now_s, decision.wake_s)
 
     def _wake_again(self, now_s: float, wake_s: float | None) -> None:
         """Plan the next decision that no event brings; it takes the place of the one that was planned before."""
         self._wakes_at_s = now_s + self._mix.round_s if self._mix.round_s is not None else wake_s
-        if self._wakes_at_s is not None and self._wakes_at_s > now_s and (self._running or self._waiting):
+        active = self._cluster.running or self._cluster.waiting
+        if self._wakes_at_s is not None and self._wakes_at_s > now_s and active:
             self._at(self._wakes_at_s, partial(self._wake, self._wakes_at_s))
 
     def _wake(self, planned_s: float) -> None:
@@ -148,39 +131,17 @@ class _World:
     def _apply(self, changes: Sequence[Change], now_s: float) -> None:
         """Take the GPUs of all jobs that stop or go to others, then give them theirs."""
         for change in changes:
-            self._decisions.append(Decided(now_s, change.job.job.id, change.num_gpus, change.why))
+            self._cluster.note(change, now_s)
             if change.job.is_running:
-                self._release(change.job, goes_on=change.num_gpus > 0)
+                self._cluster.release(change.job, now_s, goes_on=change.num_gpus > 0)
         for change in changes:
             if change.num_gpus:
                 self._start(change, now_s)
 
-    def _release(self, each: ActiveJob, *, goes_on: bool) -> None:
-        """Take the GPUs of a running job; it waits from now on, unless it goes on elsewhere."""
-        now_s = self._environment.now
-        self._free.give_back(each.placement)
-        self._allocations.append(Allocation(each.index, each.placement, each.granted_s, now_s))
-        each.stop(now_s)
-        if goes_on:
-            each.num_rescales += 1
-        else:
-            each.num_preemptions += 1
-            del self._running[each.index]
-            self._wait(each)
-
     def _start(self, change: Change, now_s: float) -> None:
         """Give a job its GPUs, and plan its finish and the services that its policy watches."""
         each = change.job
-        placement = change.placement or consolidated(self._free.by_node, change.num_gpus)
-        if placement is None:
-            message = f"{self._policy.name} gives job {each.job.id} {change.num_gpus} GPUs of {self._free.total} free"
-            raise ValueError(message)
-        self._free.take(placement)
-        each.start(now_s, placement, self._delay_s(each))
-        if each.index not in self._running:
-            del self._waiting[bisect_left(self._waiting, each.index, key=lambda other: other.index)]
-            self._waiting_gpus -= each.job.num_gpus
-            self._running[each.index] = each
+        self._cluster.grant(each, self._cluster.placed(change, self._policy.name), now_s, self._delay_s(each))
         self._at_version(each, each.finish_s(), lambda: self._finish(each))
         attained = each.attained_gpu_s(now_s) * (1.0 + ROUNDING)
         for limit in self._policy.watched_gpu_s:
@@ -189,7 +150,7 @@ class _World:
 
     def _delay_s(self, each: ActiveJob) -> float:
         """Return the time without progress of a job that gets GPUs."""
-        if each.index in self._running:
+        if each.index in self._cluster.running:
             return self._mix.rescale_s
         return self._mix.start_s if each.first_start_s is None else self._mix.resume_s
 
@@ -205,38 +166,6 @@ class _World:
 
     def _finish(self, each: ActiveJob) -> None:
         """Note that a job is done; its GPUs are free at the decision that follows."""
-        each.version += 1
-        del self._running[each.index]
+        self._cluster.finish(each)
         self._done.append((each, self._environment.now))
         self._decide_soon()
-
-    def _give_back(self, each: ActiveJob, finish_s: float) -> None:
-        """Free the GPUs of a job that is done."""
-        now_s = self._environment.now
-        self._free.give_back(each.placement)
-        self._allocations.append(Allocation(each.index, each.placement, each.granted_s, now_s))
-        assert each.first_start_s is not None
-        self._finished.append(
-            FinishedJob(
-                job=each.job,
-                index=each.index,
-                first_start_s=each.first_start_s,
-                finish_s=finish_s,
-                held_s=each.held_s(finish_s),
-                service_gpu_s=each.attained_gpu_s(now_s),
-                useful_gpu_s=each.useful_gpu_s(finish_s),
-                idle_gpu_s=each.num_gpus * (now_s - finish_s),
-                num_preemptions=each.num_preemptions,
-                num_rescales=each.num_rescales,
-            )
-        )
-
-    def _view(self, now_s: float) -> View:
-        return View(
-            now_s=now_s,
-            waiting=self._waiting,
-            running=self._running,
-            free_gpus=self._free.total,
-            waiting_gpus=self._waiting_gpus,
-            gpus_per_node=self._mix.gpus_per_node,
-        )

@@ -2,9 +2,38 @@
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from sim.jobs.errors import JobsError
 from sim.jobs.speed.speed import Speed
+
+
+class Curve(Protocol):
+    """What validation shows after a number of epochs."""
+
+    def loss(self, epochs: float) -> float:
+        """Return the validation loss."""
+
+    def accuracy_after(self, epochs: float) -> float:
+        """Return the validation accuracy."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCurve:
+    """Validation (loss, accuracy) at the end of each epoch, from epoch 0; between them that of the last one."""
+
+    points: tuple[tuple[float, float], ...]
+
+    def loss(self, epochs: float) -> float:
+        """Return the validation loss."""
+        return self._point(epochs)[0]
+
+    def accuracy_after(self, epochs: float) -> float:
+        """Return the validation accuracy."""
+        return self._point(epochs)[1]
+
+    def _point(self, epochs: float) -> tuple[float, float]:
+        return self.points[min(int(epochs), len(self.points) - 1)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +70,7 @@ class Training:
     num_epochs: float
     speed: Speed
     most_gpus: int
-    curve: LearningCurve = LearningCurve()
+    curve: Curve = LearningCurve()
 
     def __post_init__(self) -> None:
         if not 1 <= self.most_gpus <= self.speed.most_gpus:

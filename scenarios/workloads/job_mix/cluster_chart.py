@@ -17,8 +17,8 @@ _COLOURS: Final = (
 )  # fmt: skip
 
 
-def cluster_section(record: Record) -> Section:
-    """Return the picture of the GPUs that each job held, and when."""
+def cluster_section(record: Record, title: str = "Cluster over time", name: str = "cluster") -> Section:
+    """Return the picture of the GPUs that each job held, and when. ``name``: its own on the page."""
     bars = gpu_bars(record.allocations, record.gpus_per_node)
     drawn = bars[:MOST_BARS]
     end_s = max((allocation.end_s for allocation, _, _ in drawn), default=1.0)
@@ -42,7 +42,7 @@ def cluster_section(record: Record) -> Section:
     note = f"The first {MOST_BARS:,} bars are drawn, {left_out:,} are not." if left_out else ""
     lead = "Each line is a GPU, each bar a job that holds it. White is idle."
     height = min(900, 120 + 14 * record.num_gpus)
-    return Section("Cluster over time", (Chart("cluster", {"data": [data], "layout": layout}, height),), lead, note)
+    return Section(title, (Chart(name, {"data": [data], "layout": layout}, height),), lead, note)
 
 
 def gpu_bars(allocations: Sequence[Allocation], gpus_per_node: Sequence[int]) -> list[tuple[Allocation, int, int]]:

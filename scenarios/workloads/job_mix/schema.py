@@ -86,6 +86,17 @@ class GoodputSection(Section):
     """The most samples that fit on a GPU."""
 
 
+class NetworkSection(Section):
+    """What `simulate execute` trains: a perceptron with one hidden layer on drawn samples."""
+
+    num_features: int = Field(16, ge=1, le=4_096)
+    """Numbers of a sample."""
+    hidden_size: int = Field(32, ge=1, le=65_536)
+    """Neurons of the hidden layer."""
+    num_classes: int = Field(4, ge=2, le=4_096)
+    """Classes that it learns to tell apart."""
+
+
 class ElasticSection(Section):
     """How a job trains on other numbers of GPUs: its epochs, and one of three forms of speed."""
 
@@ -101,6 +112,8 @@ class ElasticSection(Section):
     """Batch and learning rate grow with the GPUs, as in ONES."""
     goodput: GoodputSection | None = None
     """The batch with the most useful samples per second, as in Pollux."""
+    network: NetworkSection = NetworkSection()
+    """What `simulate execute` trains."""
 
 
 class JobSection(Section):

@@ -5,6 +5,9 @@ from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
+from scenarios.workloads.executing import ExecutionOptions
+from scenarios.workloads.job_mix.executed import ExecutedMix
+from scenarios.workloads.job_mix.execution import execute
 from scenarios.workloads.job_mix.outcome import JobMixSummary, SimulatedMix, result_of
 from scenarios.workloads.job_mix.reading import mix_of, policy_of
 from scenarios.workloads.job_mix.scenario import MixScenario
@@ -73,3 +76,7 @@ class JobMix(Workload[MixScenario]):
             decisions=record.decisions,
         )
         return SimulatedMix(summary, record)
+
+    def execute(self, scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
+        """Return what came of the jobs on processes of this machine, beside their simulation."""
+        return execute(scenario, options)

@@ -1,0 +1,120 @@
+"""A job mix to run for real, and what came of it. They need no torch."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from backends.execution.silence import SILENCE_S
+from sim.jobs.job import Job
+from sim.jobs.policy import Policy
+from sim.jobs.record import Record
+from sim.jobs.speed.speed import Batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perceptron:
+    """A network of two layers with a relu between them, and the classes that it learns to tell apart."""
+
+    num_features: int
+    hidden_size: int
+    num_classes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveTraining:
+    """What a job trains: a network on drawn samples. ``batch``: of a step on a number of GPUs.
+
+    Samples, initial parameters and the order of each epoch follow from ``seed``.
+    """
+
+    network: Perceptron
+    samples_per_epoch: int
+    num_epochs: int
+    batch: Callable[[int], Batch]
+    seed: int
+
+    @property
+    def samples(self) -> int:
+        """Return the samples of all epochs."""
+        return self.samples_per_epoch * self.num_epochs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsRequest:
+    """Jobs with their trainings, by place; the slots of each node; the policy.
+
+    ``check``: train in 64 bits, and train each job once more on one process with the same batches.
+    """
+
+    jobs: Sequence[Job]
+    trainings: Sequence[LiveTraining]
+    slots_per_node: Sequence[int]
+    policy: Policy
+    check: bool = False
+    timeout_s: float = SILENCE_S
+
+
+Event = Literal["start", "resume", "rescale", "stop", "finish"]
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """A change of a job's slots, or its end. ``slots``: in order of rank, none after a stop or the end.
+
+    ``took_s``: from the decision until all workers went on; ``paused_s``: of that, without progress.
+    ``identical``: whether all ranks then had the same bits of parameters and momentum.
+    """
+
+    at_s: float
+    job_id: str
+    event: Event
+    slots: tuple[int, ...]
+    took_s: float
+    paused_s: float
+    identical: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a job: its first sample, counted over all epochs, the batch, the learning rate, the mean loss."""
+
+    position: int
+    batch_size: int
+    learning_rate: float
+    loss: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A job's training beside one on a single process: the largest difference of a loss, and of a final parameter."""
+
+    loss_error: float
+    parameter_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobsExecution:
+    """A job mix that was run. ``num_ended``: processes that ended and were started again.
+
+    ``steps``, ``compared``: by job; no comparison without a check.
+    """
+
+    record: Record
+    handed_over: Sequence[HandedOver]
+    num_ended: int
+    steps: Mapping[str, Sequence[Step]]
+    compared: Mapping[str, Compared] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredJobs:
+    """What trainings take on this machine while all slots train.
+
+    ``samples_per_s``: of each training by number of slots. ``start_s``, ``resume_s``, ``rescale_s``: means, from a
+    decision until all workers of a job go on.
+    """
+
+    samples_per_s: Sequence[Mapping[int, float]]
+    start_s: float
+    resume_s: float
+    rescale_s: float

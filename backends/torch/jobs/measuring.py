@@ -1,0 +1,101 @@
+"""The speeds of trainings, and the cost to start, rescale and resume them, measured on slots that all train.
+
+Each training starts on as many teams of one slot as there are slots. Then half of the teams stop, and the others grow
+to two slots, and so on; at the end the last one is stopped and resumed.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from backends.execution.jobs import LiveTraining, MeasuredJobs
+from backends.torch.jobs.slots import Slots
+from backends.torch.jobs.teams import Crew, Teams
+
+_ENDLESS: Final = 10**9
+"""Epochs of a training that is only measured."""
+
+
+def measure_jobs(
+    trainings: Sequence[LiveTraining], num_slots: int, *, span_s: float, check: bool, timeout_s: float
+) -> MeasuredJobs:
+    """Return speeds and costs. ``span_s``: for which each speed is measured. Equal trainings are measured once."""
+    kinds = [replace(each, seed=0, num_epochs=_ENDLESS) for each in trainings]
+    costs: dict[str, list[float]] = {"start": [], "rescale": [], "resume": []}
+    found: dict[int, Mapping[int, float]] = {}
+    with Slots(num_slots, check=check, timeout_s=timeout_s) as slots, TemporaryDirectory(prefix="jobs") as folder:
+        _warm(slots, kinds[0], num_slots, Path(folder), timeout_s)
+        for place, kind in enumerate(kinds):
+            first = kinds.index(kind)
+            if first == place:
+                crews = [Crew(kind, Path(folder) / f"{place}.{each}") for each in range(num_slots)]
+                found[place] = _speeds(Teams(slots, crews, timeout_s, lambda _: None), num_slots, span_s, costs)
+    return MeasuredJobs(
+        samples_per_s=[found[kinds.index(kind)] for kind in kinds],
+        start_s=fmean(costs["start"]),
+        resume_s=fmean(costs["resume"]),
+        rescale_s=fmean(costs["rescale"]) if costs["rescale"] else 0.0,
+    )
+
+
+def _warm(slots: Slots, kind: LiveTraining, num_slots: int, folder: Path, timeout_s: float) -> None:
+    """Train for a moment on all slots: their processes load what they need, and nobody measures that."""
+    crew = Crew(kind, folder / "warm")
+    crew.folder.mkdir()
+    teams = Teams(slots, [crew], timeout_s, lambda _: None)
+    teams.prepare({0: tuple(range(num_slots))})
+    teams.hand_over({0: tuple(range(num_slots))})
+    teams.pause([0])
+    teams.hand_over({0: ()})
+
+
+def _speeds(teams: Teams, num_slots: int, span_s: float, costs: Mapping[str, list[float]]) -> Mapping[int, float]:
+    """Return samples per second by number of slots, and add what the changes took to the costs."""
+    for crew in teams.crews:
+        crew.folder.mkdir()
+    found, size, running = {}, 1, list[int]()
+    while size <= num_slots:
+        count = num_slots // size
+        wanted = {job: tuple(range(job * size, (job + 1) * size)) for job in range(count)}
+        stopped: dict[int, tuple[int, ...]] = {job: () for job in running if job >= count}
+        with _timed(costs["rescale" if running else "start"]):
+            teams.prepare(wanted)
+            teams.pause(running)
+            teams.hand_over(stopped | wanted)
+        running = list(wanted)
+        found[size] = _speed(teams, running, span_s)
+        size *= 2
+    teams.pause(running)
+    last = {job: teams.crews[job].team for job in running}
+    teams.hand_over(dict.fromkeys(running, ()))
+    with _timed(costs["resume"]):
+        teams.prepare(last)
+        teams.hand_over(last)
+    teams.pause(running)
+    teams.hand_over(dict.fromkeys(running, ()))
+    return found
+
+
+def _speed(teams: Teams, running: Sequence[int], span_s: float) -> float:
+    """Return the mean speed of the running teams over a time; they go on in the end."""
+    before, begin_s = [teams.crews[job].position for job in running], time.monotonic()
+    while (left_s := begin_s + span_s - time.monotonic()) > 0.0:
+        teams.hear(left_s)
+    teams.pause(running)
+    taken_s = time.monotonic() - begin_s
+    done = sum(teams.crews[job].position - position for job, position in zip(running, before, strict=True))
+    teams.hand_over({job: teams.crews[job].team for job in running})
+    return done / len(running) / taken_s
+
+
+@contextmanager
+def _timed(into: list[float]) -> Iterator[None]:
+    """Add the time of a block to a list."""
+    begin_s = time.monotonic()
+    yield
+    into.append(time.monotonic() - begin_s)

@@ -1,0 +1,129 @@
+"""What the controller of a job mix and the processes of its slots tell each other. Jobs are called by their place."""
+
+from dataclasses import dataclass
+
+from backends.execution.jobs import Compared, LiveTraining, Step
+
+# --- from the controller ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Get ready to train a job. ``folder``: where it is saved; what is there already is where it goes on."""
+
+    job: int
+    training: LiveTraining
+    folder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Stop after a step, all workers after the same one."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Go on on other slots. ``old``, ``new``: slots in order of rank; none before a start, none after a stop.
+
+    ``meeting``: a number of its own.
+    """
+
+    job: int
+    meeting: int
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Leave the job at once: another worker is gone, or it is done."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """Train a finished job once more, alone, with the same batches, and compare."""
+
+    job: int
+    training: LiveTraining
+    steps: tuple[Step, ...]
+    parameters: tuple[float, ...]
+
+
+Order = Prepare | Pause | HandOver | Abandon | Repeat
+
+# --- from a worker ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A new worker has its network and its samples."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A worker has stopped after the step that all have stopped after; ``position``: samples done."""
+
+    job: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A worker goes on. ``digest``: of its parameters and momentum."""
+
+    job: int
+    position: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A worker has left the job."""
+
+    job: int
+
+
+@dataclass(frozen=True, slots=True)
+class EpochDone:
+    """From rank 0, after the state was saved. ``samples_per_s``: since the last report or hand-over; 0 at the start."""
+
+    job: int
+    position: int
+    loss: float
+    accuracy: float
+    samples_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A worker has done all epochs. ``steps`` and ``parameters``: from rank 0 alone, the second flat."""
+
+    job: int
+    digest: str
+    steps: tuple[Step, ...]
+    parameters: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A worker had to leave: another one is gone, or it failed itself."""
+
+    job: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A finished job was trained once more."""
+
+    job: int
+    compared: Compared
+
+
+Report = Repeated | Ready | Paused | Running | Released | EpochDone | Finished | Broken

@@ -1,0 +1,104 @@
+"""A job mix on processes of this machine, beside the simulation of the same jobs with the speeds measured there."""
+
+from dataclasses import replace
+from typing import Final
+
+from backends.execution.jobs import JobsRequest, LiveTraining, MeasuredJobs, Perceptron
+from backends.registry import load_torch_backend
+from scenarios.errors import ScenarioError
+from scenarios.reading.documents.checking import check_document
+from scenarios.reading.documents.located import located
+from scenarios.workloads.executing import ExecutionOptions, refuse_options, silence_s
+from scenarios.workloads.job_mix.executed import ExecutedMix, summary_of
+from scenarios.workloads.job_mix.scenario import MixScenario
+from scenarios.workloads.job_mix.schema import JobMixScenario, JobSection
+from sim.jobs.job import Job, elastic_job
+from sim.jobs.placement import fewest_nodes
+from sim.jobs.simulator import Mix, simulate_jobs
+from sim.jobs.speed.speed import MeasuredSpeed, ScaledBatchSpeed
+
+MOST_SLOTS: Final = 64
+"""Processes of one machine."""
+SPAN_S: Final = 0.3
+"""For which each speed is measured before the jobs run."""
+
+
+def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
+    """Return what came of the jobs. Raises ScenarioError if they cannot be run here."""
+    refuse_options(options, "job mixes", but=("check", "timeout"))
+    file = check_document(scenario.document, JobMixScenario)
+    slots = scenario.mix.gpus_per_node
+    if sum(slots) > MOST_SLOTS:
+        rule = f"{sum(slots)} GPUs are as many processes of this machine, and at most {MOST_SLOTS} are started"
+        origin = scenario.document.origin(("cluster", "num_nodes"))
+        raise ScenarioError(origin, "cluster.num_nodes", rule, "write fewer nodes")
+    if file.round is not None:
+        rule = "an execution decides at every event"
+        raise ScenarioError(scenario.document.origin(("round",)), "round", rule, "leave it out")
+    trainings = _trainings(scenario, file)
+    torch = load_torch_backend()
+    timeout_s = silence_s(options)
+    measured = torch.measure_jobs(trainings, sum(slots), span_s=SPAN_S, check=options.check, timeout_s=timeout_s)
+    with located(scenario.document):
+        mix = measured_mix(scenario.mix, measured)
+        request = JobsRequest(
+            jobs=mix.jobs,
+            trainings=trainings,
+            slots_per_node=slots,
+            policy=scenario.policy,
+            check=options.check,
+            timeout_s=timeout_s,
+        )
+        found = torch.run_jobs(request)
+        simulated = simulate_jobs(mix, scenario.policy)
+    return ExecutedMix(summary_of(scenario, measured, found, simulated), found.record, simulated)
+
+
+def measured_mix(mix: Mix, measured: MeasuredJobs) -> Mix:
+    """Return a mix with the measured speeds and costs in place of those of its file."""
+    speeds = measured.samples_per_s
+    return replace(
+        mix,
+        jobs=[_with_speed(mix, job, MeasuredSpeed(table)) for job, table in zip(mix.jobs, speeds, strict=True)],
+        start_s=measured.start_s,
+        resume_s=measured.resume_s,
+        rescale_s=measured.rescale_s,
+    )
+
+
+def _with_speed(mix: Mix, job: Job, speed: MeasuredSpeed) -> Job:
+    assert job.training is not None
+    training = replace(job.training, speed=speed, most_gpus=min(job.training.most_gpus, speed.most_gpus))
+    return elastic_job(job.id, job.arrival_s, job.num_gpus, training, fewest_nodes(mix.gpus_per_node, job.num_gpus))
+
+
+def _trainings(scenario: MixScenario, file: JobMixScenario) -> list[LiveTraining]:
+    """Return what each job trains. Raises ScenarioError for a job without batches, or with parts of samples."""
+    rows = file.jobs.list or ()
+    if not rows:
+        rule, remedy = "an execution needs jobs that are written one by one", "write jobs.list"
+        raise ScenarioError(scenario.document.origin(("jobs",)), "jobs", rule, remedy)
+    pairs = zip(rows, scenario.mix.jobs, strict=True)
+    return [_training(scenario, place, row, job) for place, (row, job) in enumerate(pairs)]
+
+
+def _training(scenario: MixScenario, place: int, row: JobSection, job: Job) -> LiveTraining:
+    path = ("jobs", "list", place, "elastic")
+    speed = job.training.speed if job.training is not None else None
+    if row.elastic is None or not isinstance(speed, ScaledBatchSpeed):
+        rule, remedy = f"job {job.id} states no batch that could be trained", "write elastic.scaled_batch"
+        raise ScenarioError(scenario.document.origin(path[:3]), f"jobs.list[{place}]", rule, remedy)
+    if not row.elastic.samples_per_epoch.is_integer() or not row.elastic.num_epochs.is_integer():
+        rule, remedy = f"job {job.id} has parts of samples or epochs", "write whole numbers"
+        raise ScenarioError(scenario.document.origin(path), f"jobs.list[{place}].elastic", rule, remedy)
+    return LiveTraining(
+        network=Perceptron(
+            num_features=row.elastic.network.num_features,
+            hidden_size=row.elastic.network.hidden_size,
+            num_classes=row.elastic.network.num_classes,
+        ),
+        samples_per_epoch=int(row.elastic.samples_per_epoch),
+        num_epochs=int(row.elastic.num_epochs),
+        batch=speed.batch,
+        seed=scenario.seed + place,
+    )

@@ -1,0 +1,116 @@
+"""Who waits, who runs, which GPUs are free, and the record of it: of a simulation and of a live run alike.
+
+It knows no clock: every change comes with its instant.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+
+from sim.jobs.active import ActiveJob
+from sim.jobs.job import Job
+from sim.jobs.placement import FreeGpus, Placement, consolidated
+from sim.jobs.policy import Change, View
+from sim.jobs.record import Allocation, Decided, FinishedJob, Record
+
+
+class SharedCluster:
+    """The jobs of a cluster and the GPUs that they hold.
+
+    ``waiting``: in order of arrival. ``running``: by index.
+    """
+
+    def __init__(self, gpus_per_node: Sequence[int]) -> None:
+        self.waiting: list[ActiveJob] = []
+        self.running: dict[int, ActiveJob] = {}
+        self.free = FreeGpus(gpus_per_node)
+        self._gpus_per_node = tuple(gpus_per_node)
+        self._waiting_gpus = 0
+        self._finished: list[FinishedJob] = []
+        self._decisions: list[Decided] = []
+        self._allocations: list[Allocation] = []
+
+    def view(self, now_s: float) -> View:
+        """Return what a policy sees."""
+        return View(
+            now_s=now_s,
+            waiting=self.waiting,
+            running=self.running,
+            free_gpus=self.free.total,
+            waiting_gpus=self._waiting_gpus,
+            gpus_per_node=self._gpus_per_node,
+        )
+
+    def record(self) -> Record:
+        """Return what happened."""
+        jobs = sorted(self._finished, key=lambda each: each.index)
+        return Record(sum(self._gpus_per_node), self._gpus_per_node, jobs, self._decisions, self._allocations)
+
+    def submit(self, job: Job, index: int, now_s: float) -> ActiveJob:
+        """Let a job wait from now on; ``index``: its place in order of arrival."""
+        each = ActiveJob(job, index, now_s)
+        self._wait(each)
+        return each
+
+    def note(self, change: Change, now_s: float) -> None:
+        """Record a decision."""
+        self._decisions.append(Decided(now_s, change.job.job.id, change.num_gpus, change.why))
+
+    def release(self, each: ActiveJob, now_s: float, *, goes_on: bool) -> None:
+        """Take the GPUs of a running job; it waits from now on, unless it goes on elsewhere."""
+        self._give_back(each, now_s)
+        each.stop(now_s)
+        if goes_on:
+            each.num_rescales += 1
+        else:
+            each.num_preemptions += 1
+            del self.running[each.index]
+            self._wait(each)
+
+    def placed(self, change: Change, policy: str) -> Placement:
+        """Return the GPUs of a change: where the policy wants them, or on few nodes. Raises ValueError without them."""
+        placement = change.placement or consolidated(self.free.by_node, change.num_gpus)
+        if placement is None:
+            message = f"{policy} gives job {change.job.job.id} {change.num_gpus} GPUs of {self.free.total} free"
+            raise ValueError(message)
+        return placement
+
+    def grant(self, each: ActiveJob, placement: Placement, now_s: float, delay_s: float) -> None:
+        """Give a job its GPUs; progress begins ``delay_s`` later."""
+        self.free.take(placement)
+        each.start(now_s, placement, delay_s)
+        if each.index not in self.running:
+            del self.waiting[bisect_left(self.waiting, each.index, key=lambda other: other.index)]
+            self._waiting_gpus -= each.job.num_gpus
+            self.running[each.index] = each
+
+    def finish(self, each: ActiveJob) -> None:
+        """Take note that a running job is done; it holds its GPUs until ``leave``."""
+        each.version += 1
+        del self.running[each.index]
+
+    def leave(self, each: ActiveJob, finish_s: float, now_s: float) -> None:
+        """Free the GPUs of a job that was done at ``finish_s``."""
+        self._give_back(each, now_s)
+        assert each.first_start_s is not None
+        self._finished.append(
+            FinishedJob(
+                job=each.job,
+                index=each.index,
+                first_start_s=each.first_start_s,
+                finish_s=finish_s,
+                held_s=each.held_s(finish_s),
+                service_gpu_s=each.attained_gpu_s(now_s),
+                useful_gpu_s=each.useful_gpu_s(finish_s),
+                idle_gpu_s=each.num_gpus * (now_s - finish_s),
+                num_preemptions=each.num_preemptions,
+                num_rescales=each.num_rescales,
+            )
+        )
+
+    def _wait(self, each: ActiveJob) -> None:
+        insort(self.waiting, each, key=lambda other: other.index)
+        self._waiting_gpus += each.job.num_gpus
+
+    def _give_back(self, each: ActiveJob, now_s: float) -> None:
+        self.free.give_back(each.placement)
+        self._allocations.append(Allocation(each.index, each.placement, each.granted_s, now_s))

@@ -1,0 +1,82 @@
+"""Job mixes that are executed, from file to report."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from scenarios.cli import main
+from scenarios.workloads.job_mix import execution
+from tests.scenarios.refusing import refuse
+
+ELASTIC = (
+    "{samples_per_epoch: 60, num_epochs: 3, scaled_batch: {local_batch_size: 8, learning_rate: 0.02, "
+    "most_learning_rate: 0.04, step: {compute: 1 ms, compute_per_sample: 0 s}}}"
+)
+FILE = f"""\
+name: two trainings
+workload: job_mix
+cluster: {{num_nodes: 1, devices_per_node: 2}}
+jobs:
+  list:
+    - {{id: a, arrival: 0 s, num_gpus: 1, elastic: {ELASTIC}}}
+    - {{id: b, arrival: 0 s, num_gpus: 2, elastic: {ELASTIC}}}
+policy: srtf
+"""
+KEYS = {
+    *("schema", "scenario", "seed", "policy", "num_slots", "start_s", "resume_s", "rescale_s", "mean_jct_s"),
+    *("simulated_mean_jct_s", "makespan_s", "simulated_makespan_s", "num_hand_overs", "num_differing"),
+    *("num_ended_processes", "loss_error", "parameter_error", "passed", "jobs"),
+}
+
+
+@pytest.fixture
+def mix(tmp_path: Path) -> Path:
+    """Return a file with two jobs."""
+    path = tmp_path / "mix.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_jobs_are_executed_and_compared(mix: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    """The answers have both completion times of each job, and the page both pictures of the cluster."""
+    monkeypatch.setattr(execution, "SPAN_S", 0.05)
+    with pytest.raises(SystemExit) as caught:
+        main(["execute", str(mix), "--check", "--out", str(tmp_path / "out")])
+    assert caught.value.code == 0
+    assert "all ranks have the same bits" in capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert set(found) == KEYS
+    assert found["schema"] == "meshtwin.job_mix_execution/1"
+    assert found["loss_error"] < 1e-10
+    assert [job["num_steps"] for job in found["jobs"]] == [24, 12]
+    assert all(job["simulated_jct_s"] > 0.0 for job in found["jobs"])
+    assert found["num_hand_overs"] >= 4
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Executed" in page
+    assert "Simulated" in page
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["jobs={draw: {num_jobs: 2, load: 1}}"], "an execution needs jobs that are written one by one"),
+        (["round=60 s"], "an execution decides at every event"),
+        (["cluster={num_nodes: 65, devices_per_node: 1}"], "65 GPUs are as many processes of this machine"),
+        (["jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}]}"],
+         "job a states no batch that could be trained"),
+        (["jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, elastic: " + ELASTIC.replace("60", "60.5") + "}]}"],
+         "job a has parts of samples or epochs"),
+    ],
+)  # fmt: skip
+def test_mixes_that_cannot_be_executed_are_refused(mix: Path, tmp_path: Path, capsys, changes, words: str) -> None:
+    """One message, with the key and a remedy."""
+    arguments = [word for each in changes for word in ("--set", each)]
+    assert words in refuse(capsys, tmp_path, "execute", str(mix), *arguments)
+
+
+def test_options_of_other_executions_are_refused(mix: Path, tmp_path: Path, capsys) -> None:
+    """Jobs train on processors alone."""
+    assert "an execution of job mixes has no such choice" in refuse(
+        capsys, tmp_path, "execute", str(mix), "--device", "cuda"
+    )
