@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.job import Job
+from sim.jobs.order import Order, Ordered, Ranking
 from sim.jobs.placement import FreeGpus, Placement, consolidated
 from sim.jobs.policy import Change, View
 from sim.jobs.record import Allocation, Decided, FinishedJob, Record
@@ -19,13 +20,18 @@ class SharedCluster:
     ``waiting``: in order of arrival. ``running``: by index.
     """
 
-    def __init__(self, gpus_per_node: Sequence[int]) -> None:
+    def __init__(self, gpus_per_node: Sequence[int], ranking: Ranking | None = None) -> None:
         self.waiting: list[ActiveJob] = []
         self.running: dict[int, ActiveJob] = {}
         self.free = FreeGpus(gpus_per_node)
         self._gpus_per_node = tuple(gpus_per_node)
         self._waiting_gpus = 0
+        self._ranking = ranking
+        self._ranked_waiting, self._ranked_running = Order(), Order()
+        """Kept where the policy has a ranking."""
         self._finished: list[FinishedJob] = []
+        waiting, running = self._ranked_waiting.jobs, self._ranked_running.jobs
+        self._ordered = None if ranking is None else Ordered(waiting, running, ranking.most)
         self._decisions: list[Decided] = []
         self._allocations: list[Allocation] = []
 
@@ -38,6 +44,7 @@ class SharedCluster:
             free_gpus=self.free.total,
             waiting_gpus=self._waiting_gpus,
             gpus_per_node=self._gpus_per_node,
+            ordered=self._ordered,
         )
 
     def record(self) -> Record:
@@ -48,7 +55,7 @@ class SharedCluster:
     def submit(self, job: Job, index: int, now_s: float) -> ActiveJob:
         """Let a job wait from now on; ``index``: its place in order of arrival."""
         each = ActiveJob(job, index, now_s)
-        self._wait(each)
+        self._wait(each, now_s)
         return each
 
     def note(self, change: Change, now_s: float) -> None:
@@ -59,12 +66,14 @@ class SharedCluster:
         """Take the GPUs of a running job; it waits from now on, unless it goes on elsewhere."""
         self._give_back(each, now_s)
         each.stop(now_s)
+        if self._ranking is not None:
+            self._ranked_running.remove(each)
         if goes_on:
             each.num_rescales += 1
         else:
             each.num_preemptions += 1
             del self.running[each.index]
-            self._wait(each)
+            self._wait(each, now_s)
 
     def placed(self, change: Change, policy: str) -> Placement:
         """Return the GPUs of a change: where the policy wants them, or on few nodes. Raises ValueError without them."""
@@ -82,11 +91,23 @@ class SharedCluster:
             del self.waiting[bisect_left(self.waiting, each.index, key=lambda other: other.index)]
             self._waiting_gpus -= each.job.num_gpus
             self.running[each.index] = each
+            if self._ranking is not None:
+                self._ranked_waiting.remove(each)
+        if self._ranking is not None:
+            self._ranked_running.add(each, self._ranking.running(each, now_s))
+
+    def rank_again(self, each: ActiveJob, now_s: float) -> None:
+        """Take note that a running job has attained a service that the policy watches."""
+        if self._ranking is not None:
+            self._ranked_running.remove(each)
+            self._ranked_running.add(each, self._ranking.running(each, now_s))
 
     def finish(self, each: ActiveJob) -> None:
         """Take note that a running job is done; it holds its GPUs until ``leave``."""
         each.version += 1
         del self.running[each.index]
+        if self._ranking is not None:
+            self._ranked_running.remove(each)
 
     def leave(self, each: ActiveJob, finish_s: float, now_s: float) -> None:
         """Free the GPUs of a job that was done at ``finish_s``."""
@@ -107,9 +128,11 @@ class SharedCluster:
             )
         )
 
-    def _wait(self, each: ActiveJob) -> None:
+    def _wait(self, each: ActiveJob, now_s: float) -> None:
         insort(self.waiting, each, key=lambda other: other.index)
         self._waiting_gpus += each.job.num_gpus
+        if self._ranking is not None:
+            self._ranked_waiting.add(each, self._ranking.waiting(each, now_s))
 
     def _give_back(self, each: ActiveJob, now_s: float) -> None:
         self.free.give_back(each.placement)

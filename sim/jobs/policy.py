@@ -3,13 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import merge
 from typing import Any, Protocol
 
 from sim.jobs.active import ActiveJob
+from sim.jobs.order import Ordered, Rank, Ranked, Ranking
 from sim.jobs.placement import Placement, fewest_nodes
-
-Rank = tuple[float, int] | tuple[float, float, int]
-"""What jobs are ordered by, the least first; the last number is the job's index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +16,8 @@ class View:
     """The cluster at a decision.
 
     ``waiting``: in order of arrival. ``running``: by index. ``free_gpus``: held by no job. ``waiting_gpus``: requests
-    of all waiting jobs. ``gpus_per_node``: of each node.
+    of all waiting jobs. ``gpus_per_node``: of each node. ``ordered``: the jobs in the order of the policy's ranking;
+    None where it has none.
     """
 
     now_s: float
@@ -26,6 +26,7 @@ class View:
     free_gpus: int
     waiting_gpus: int
     gpus_per_node: Sequence[int]
+    ordered: Ordered | None = None
 
     @property
     def capacity(self) -> int:
@@ -78,6 +79,10 @@ class Policy(Protocol):
     def watched_gpu_s(self) -> tuple[float, ...]:
         """Return services: a running job that attains one brings a decision."""
 
+    @property
+    def ranking(self) -> Ranking | None:
+        """Return the order in which jobs are kept for it, or None."""
+
     def start(self) -> Any:
         """Return the state before the first decision."""
 
@@ -89,6 +94,11 @@ class Memoryless(ABC):
     """A policy whose decisions depend on the view alone."""
 
     watched_gpu_s: tuple[float, ...] = ()
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """Return the order in which jobs are kept: none."""
+        return None
 
     def start(self) -> tuple[()]:
         """Return nothing to remember."""
@@ -123,25 +133,33 @@ def start_fitting(view: View, order: Sequence[ActiveJob], why: str) -> list[Chan
 def first_gangs(view: View, rank: Callable[[ActiveJob], Rank], why: str) -> list[Change]:
     """Return the changes that let the jobs of least rank run, whoever runs now; a job that does not fit is skipped.
 
-    Ranks end with the job's index, so no two are equal. Running jobs of a lower rank than all waiting ones stay
-    unsorted.
+    Ranks end with the job's index, so no two are equal. Running jobs of a lower rank than all waiting ones go on.
     """
     if view.waiting_gpus <= view.free_gpus:
         return start_fitting(view, view.waiting, why)
-    contending = [(rank(each), each) for each in view.waiting]
-    first = min(contending)[0]
-    left = view.capacity
-    for each in view.running.values():
-        if (its := rank(each)) < first:
+    waiting = view.ordered.waiting if view.ordered else sorted((rank(each), each) for each in view.waiting)
+    stoppable = _behind(view, rank, waiting[0][0])
+    left = view.free_gpus + sum(each.num_gpus for _, each in stoppable)
+    stops, starts = {each.index: each for _, each in stoppable}, []
+    for _, each in merge(waiting, stoppable):
+        if left <= 0:
+            break
+        if each.job.num_gpus <= left:
             left -= each.job.num_gpus
-        else:
-            contending.append((its, each))
-    stops, starts = [], []
-    for _, each in sorted(contending):
-        fits = each.job.num_gpus <= left
-        left -= each.job.num_gpus if fits else 0
-        if fits and not each.is_running:
-            starts.append(Change(each, each.job.num_gpus, why))
-        if each.is_running and not fits:
-            stops.append(Change(each, 0, f"others come first: {why}"))
-    return stops + starts
+            if not stops.pop(each.index, None):
+                starts.append(Change(each, each.job.num_gpus, why))
+    return [Change(each, 0, f"others come first: {why}") for each in stops.values()] + starts
+
+
+def _behind(view: View, rank: Callable[[ActiveJob], Rank], first: Rank) -> list[Ranked]:
+    """Return the running jobs of higher rank than the first one that waits, the least first."""
+    if view.ordered is None:
+        ranked = ((rank(each), each) for each in view.running.values())
+        return sorted((its, each) for its, each in ranked if its > first)
+    found = []
+    for place, each in reversed(view.ordered.running):
+        if view.ordered.most(place, view.now_s) < first:
+            break
+        if (its := rank(each)) > first:
+            found.append((its, each))
+    return sorted(found)

@@ -63,7 +63,7 @@ class _World:
     def __init__(self, mix: Mix, policy: Policy) -> None:
         self._mix, self._policy, self._state = mix, policy, policy.start()
         self._environment = simpy.Environment()
-        self._cluster = SharedCluster(mix.gpus_per_node)
+        self._cluster = SharedCluster(mix.gpus_per_node, policy.ranking)
         self._jobs = sorted(mix.jobs, key=lambda job: job.arrival_s)
         self._done: list[tuple[ActiveJob, float]] = []
         """Jobs that are done, with their finish, whose GPUs the round still holds."""
@@ -146,7 +146,12 @@ class _World:
         attained = each.attained_gpu_s(now_s) * (1.0 + ROUNDING)
         for limit in self._policy.watched_gpu_s:
             if attained < limit:
-                self._at_version(each, each.instant_of_service(limit), self._decide_soon)
+                self._at_version(each, each.instant_of_service(limit), lambda: self._attain(each))
+
+    def _attain(self, each: ActiveJob) -> None:
+        """Take note that a running job has attained a watched service."""
+        self._cluster.rank_again(each, self._environment.now)
+        self._decide_soon()
 
     def _delay_s(self, each: ActiveJob) -> float:
         """Return the time without progress of a job that gets GPUs."""

@@ -93,9 +93,9 @@ def _training(scenario: MixScenario, place: int, row: JobSection, job: Job) -> L
         raise ScenarioError(scenario.document.origin(path), f"jobs.list[{place}].elastic", rule, remedy)
     return LiveTraining(
         network=Perceptron(
-            num_features=row.elastic.network.num_features,
-            hidden_size=row.elastic.network.hidden_size,
-            num_classes=row.elastic.network.num_classes,
+            num_features=row.elastic.perceptron.num_features,
+            hidden_size=row.elastic.perceptron.hidden_size,
+            num_classes=row.elastic.perceptron.num_classes,
         ),
         samples_per_epoch=int(row.elastic.samples_per_epoch),
         num_epochs=int(row.elastic.num_epochs),

@@ -86,7 +86,7 @@ class GoodputSection(Section):
     """The most samples that fit on a GPU."""
 
 
-class NetworkSection(Section):
+class PerceptronSection(Section):
     """What `simulate execute` trains: a perceptron with one hidden layer on drawn samples."""
 
     num_features: int = Field(16, ge=1, le=4_096)
@@ -112,7 +112,7 @@ class ElasticSection(Section):
     """Batch and learning rate grow with the GPUs, as in ONES."""
     goodput: GoodputSection | None = None
     """The batch with the most useful samples per second, as in Pollux."""
-    network: NetworkSection = NetworkSection()
+    perceptron: PerceptronSection = PerceptronSection()
     """What `simulate execute` trains."""
 
 

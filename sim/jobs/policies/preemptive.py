@@ -3,9 +3,14 @@
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from sim.jobs.active import ActiveJob
+from sim.jobs.order import Ranking
 from sim.jobs.policy import Change, Memoryless, View, first_gangs
+
+ROUNDING: Final = 1e-9
+"""Relative error of a remaining time."""
 
 
 class Ranked(Memoryless):
@@ -31,6 +36,15 @@ class ShortestRemainingTime(Ranked):
     def key(self, each: ActiveJob, now_s: float) -> float:
         """Return the remaining seconds."""
         return each.remaining_s(now_s)
+
+    @property
+    def ranking(self) -> Ranking:
+        """Return the order: a running job has no more left than the time until it would be done, restart included."""
+        return Ranking(
+            waiting=lambda each, now_s: (each.remaining_s(now_s), each.index),
+            running=lambda each, now_s: (max(each.finish_s(), each.ready_s + each.remaining_s(now_s)), each.index),
+            most=lambda place, now_s: ((place[0] - now_s) * (1.0 + ROUNDING) + ROUNDING, 0),
+        )
 
 
 class ShortestRemainingService(Ranked):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sim.jobs.active import ActiveJob
+from sim.jobs.order import Ranking
 from sim.jobs.policy import Change, Decision, View, first_gangs
 
 ROUNDING: float = 1e-9
@@ -51,6 +52,17 @@ class Tiresias:
     def watched_gpu_s(self) -> tuple[float, ...]:
         """Return the thresholds; with starvation they move, and each decision names the next instant."""
         return () if self.starvation else self.thresholds_gpu_s
+
+    @property
+    def ranking(self) -> Ranking | None:
+        """Return the order by queue and arrival; None where jobs rise to the first queue, or have a Gittins index."""
+        if self.starvation or self.services_gpu_s:
+            return None
+        return Ranking(
+            waiting=lambda each, now_s: self._rank(each, 0.0, now_s),
+            running=lambda each, now_s: self._rank(each, 0.0, now_s),
+            most=lambda place, _: place,
+        )
 
     def start(self) -> Mapping[int, float]:
         """Return the service of each promoted job at its promotion: none."""

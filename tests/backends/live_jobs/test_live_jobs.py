@@ -30,6 +30,7 @@ class KillingOnce:
     """A policy that does what another one does, and kills the process of a slot once every job has an epoch to lose."""
 
     watched_gpu_s = ()
+    ranking = None
 
     def __init__(self, policy: Policy) -> None:
         self.name, self._policy = policy.name, policy

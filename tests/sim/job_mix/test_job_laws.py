@@ -81,6 +81,24 @@ def test_gpu_seconds_are_conserved(mix: Mix, policy: Tiresias) -> None:
     assert simulate_jobs(mix, policy) == record
 
 
+class Unordered:
+    """A policy that ranks all jobs anew at each decision."""
+
+    ranking = None
+
+    def __init__(self, policy: Policy) -> None:
+        self.name, self.watched_gpu_s = policy.name, policy.watched_gpu_s
+        self.start, self.decide = policy.start, policy.decide
+
+
+@settings(max_examples=40, deadline=None)
+@given(mix=mixes(), policy=st.sampled_from((ShortestRemainingTime(), Tiresias((20.0, 60.0)), Tiresias((7.0,)))))
+def test_jobs_kept_in_order_are_decided_as_if_all_were_ranked(mix: Mix, policy: Policy) -> None:
+    """The order that is kept from event to event changes no decision."""
+    assert policy.ranking is not None
+    assert simulate_jobs(mix, policy) == simulate_jobs(mix, Unordered(policy))
+
+
 @st.composite
 def elastic_mixes(draw: st.DrawFn) -> Mix:
     """Return elastic jobs whose speed rises with their GPUs, with or without costs and rounds."""

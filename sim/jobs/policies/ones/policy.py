@@ -12,6 +12,7 @@ import numpy as np
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.job import Job
+from sim.jobs.order import Ranking
 from sim.jobs.policies.ones.evolution import Prospects, evolved
 from sim.jobs.policies.ones.genome import EMPTY, Genome, allocation_of, placement_of
 from sim.jobs.policies.ones.limits import Limit, lowered
@@ -54,6 +55,7 @@ class Ones:
     refit_growth: float = 1.25
     name = "ones"
     watched_gpu_s: tuple[float, ...] = ()
+    ranking: Ranking | None = None
 
     def start(self) -> OnesState:
         """Return an empty population and a network that is not fitted."""
