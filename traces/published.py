@@ -48,14 +48,16 @@ PREDICTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "peak_memory_bytes": "bytes",
         "busy_fraction": "fraction",
         "output_tokens_per_s": "token rate",
+        "mean_ttft_s": "time",
+        "mean_tpot_s": "time",
     }
 )
 """Results of a simulation that may be compared, with their dimension.
 
 Activations are those of the first stage, the peak memory that of the rank that needs most.
 
-``busy_fraction``: part of a step in which a rank computes, mean over ranks, 0..1. ``output_tokens_per_s``:
-of a service.
+``busy_fraction``: part of a step in which a rank computes, mean over ranks, 0..1. Of a service are
+``output_tokens_per_s``, ``mean_ttft_s`` (time to the first token) and ``mean_tpot_s`` (per output token after it).
 """
 
 UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(

@@ -7,6 +7,7 @@ for chunks. All kernels run one after the other, so an iteration is the sum of i
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from costmodels.kernels.tensor import GemmShape, TensorSpec, Work
 from costmodels.profile import Profile, network_parameters
 from costmodels.roofline import kernel_time, kernel_times
 from sim.serving.model import ServedModel
+from sim.serving.software import ServingSoftware
 
 Floats = NDArray[np.float64]
 
@@ -53,8 +55,8 @@ class IterationCost(Protocol):
 class KernelCost:
     """Prices of a model on one tensor-parallel replica, from the kernels' profiles.
 
-    ``ranks_per_node``: how the replica lies on nodes. ``weight_dtype``: of the operands of products; all else has 16
-    bits. ``overhead_s``: of every iteration, for the scheduler, the sampling and the launches.
+    ``ranks_per_node``: how the replica lies on nodes. ``weight_dtype``: of the operands of products.
+    ``cache_dtype``: of keys and values in the cache. All else has 16 bits.
     """
 
     model: ServedModel
@@ -62,11 +64,12 @@ class KernelCost:
     profile: Profile
     ranks_per_node: tuple[int, ...] = (1,)
     weight_dtype: str = "bfloat16"
-    overhead_s: float = 0.0
-    _linear: dict[int, float] = field(default_factory=dict)
-    _heads: dict[int, float] = field(default_factory=dict)
-    _rows: dict[tuple[int, int], Floats] = field(default_factory=dict)
-    _chunks: dict[tuple[int, int], float] = field(default_factory=dict)
+    cache_dtype: str = "bfloat16"
+    software: ServingSoftware = field(default_factory=ServingSoftware)
+    _linear: dict[int, float] = field(default_factory=dict, init=False)
+    _heads: dict[int, float] = field(default_factory=dict, init=False)
+    _rows: dict[tuple[int, int], Floats] = field(default_factory=dict, init=False)
+    _chunks: dict[tuple[int, int], float] = field(default_factory=dict, init=False)
 
     @property
     def degree(self) -> int:
@@ -76,7 +79,8 @@ class KernelCost:
     def pass_s(self, rows: int, positions: int, contexts: Floats, chunks: Sequence[Chunk] = ()) -> Floats:
         """Return the time of a pass, one for each mean context; see ``IterationCost``."""
         tokens = rows * positions + sum(chunk.tokens for chunk in chunks)
-        fixed_s = self.overhead_s + self.linear_s(tokens) + self.head_s(rows * positions + len(chunks))
+        fixed_s = self.software.iteration_s + self.software.sequence_s * (rows + len(chunks))
+        fixed_s += self.linear_s(tokens) + self.head_s(rows * positions + len(chunks))
         fixed_s += sum(self.chunk_s(chunk) for chunk in chunks)
         if not rows:
             return np.full(len(contexts), fixed_s)
@@ -108,7 +112,7 @@ class KernelCost:
             works = []
             for context in _CONTEXTS:
                 q = TensorSpec((1, rows, heads * positions, self.model.head_size), "bfloat16")
-                k = TensorSpec((context, rows, kv_heads, self.model.head_size), "bfloat16")
+                k = TensorSpec((context, rows, kv_heads, self.model.head_size), self.cache_dtype)
                 works.append(kernel.work((q, k, k), (q,), {}))
             times = kernel_times(works, kernel.family, "bfloat16", self.node.device, self.profile, kernel.name)
             found = self._rows[rows, positions] = self.model.num_layers * times.alone_s
@@ -195,6 +199,31 @@ class KernelCost:
         if self.degree == 1:
             return 0.0
         network = network_parameters(self.node, self.profile)
-        return exclusive_seconds(
-            collective_cost(kind, num_bytes, self.ranks_per_node, network), self.ranks_per_node, network
-        )
+        cost = collective_cost(kind, num_bytes, self.ranks_per_node, network)
+        library_s = exclusive_seconds(cost, self.ranks_per_node, network)
+        if len(self.ranks_per_node) > 1:
+            return library_s
+        return min(library_s, self.software.collective_s(kind, num_bytes, self.degree, network))
+
+
+@lru_cache(maxsize=64)
+def kernel_cost(
+    *,
+    model: ServedModel,
+    node: NodeSpec,
+    profile: Profile,
+    ranks_per_node: tuple[int, ...],
+    weight_dtype: str,
+    cache_dtype: str,
+    software: ServingSoftware,
+) -> KernelCost:
+    """Return the prices of a model on a replica: the same object for the same numbers, which remembers its prices."""
+    return KernelCost(
+        model=model,
+        node=node,
+        profile=profile,
+        ranks_per_node=ranks_per_node,
+        weight_dtype=weight_dtype,
+        cache_dtype=cache_dtype,
+        software=software,
+    )

@@ -30,7 +30,8 @@ class Failure:
 class ServiceSpec:
     """A service. ``num_blocks``: of each replica, of ``block_tokens`` tokens. ``patience_s``: a request without its
     first token is cancelled after so long; None: users wait for ever. ``concurrency``: so many users, each of whom
-    sends a request as soon as the one before has ended; None: requests come at their own times.
+    sends a request as soon as the one before has ended; None: requests come at their own times. ``request_s``: time
+    that a request takes from its arrival to a replica's queue.
     """
 
     num_replicas: int
@@ -41,6 +42,7 @@ class ServiceSpec:
     decoding: Decoding = field(default_factory=Decoding)
     concurrency: int | None = None
     patience_s: float | None = None
+    request_s: float = 0.0
     failures: tuple[Failure, ...] = ()
     seed: int = 0
 
@@ -62,7 +64,7 @@ class _World:
     def __init__(self, spec: ServiceSpec, requests: Requests, cost: IterationCost) -> None:
         self.spec, self.requests = spec, requests
         self.env, self.records = simpy.Environment(), Records(len(requests))
-        self.router, self.held = Router(spec.router, spec.seed), list[int]()
+        self.router, self.held, self.coming = Router(spec.router, spec.seed), list[int](), set[int]()
         self.last_s, self.next = 0.0, 0
         setup = Setup(requests, self.records, cost, spec.batching, spec.decoding, spec.seed, self._finished)
         self.replicas = [
@@ -102,9 +104,20 @@ class _World:
             self._arrive(request)
 
     def _arrive(self, request: int) -> None:
-        self._send(request)
+        """Let a request come: after the framework's own time it is sent to a replica."""
+        if self.spec.request_s:
+            self.coming.add(request)
+            self.env.timeout(self.spec.request_s).callbacks.append(lambda _: self._send_if_coming(request))
+        else:
+            self._send(request)
         if self.spec.patience_s is not None:
             self.env.process(self._lose_patience(request, self.spec.patience_s))
+
+    def _send_if_coming(self, request: int) -> None:
+        """Send a request that was not cancelled on its way."""
+        if request in self.coming:
+            self.coming.remove(request)
+            self._send(request)
 
     def _send(self, request: int) -> None:
         """Route a request to a replica that is up; hold it where none is."""
@@ -119,7 +132,9 @@ class _World:
         if self.records.emitted[request] or self.records.refused[request]:
             return
         self.records.cancelled[request] = True
-        if request in self.held:
+        if request in self.coming:
+            self.coming.remove(request)
+        elif request in self.held:
             self.held.remove(request)
         else:
             self.replicas[int(self.records.replica[request])].cancel(request)

@@ -195,6 +195,8 @@ SERVICE_KEYS = {
     *(f"requests.{key}" for key in ("prompt_variation", "output_tokens", "output_variation")),
     *(f"service.{key}" for key in ("tensor_degree", "replicas", "precision", "batching", "max_sequences")),
     *(f"service.{key}" for key in ("max_tokens", "block_tokens", "memory_fraction", "activation_memory")),
+    *(f"service.{key}" for key in ("cache_precision", "framework", "sequence_overhead", "request_overhead")),
+    *("service.all_reduce_latency",),
     *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "slo.share", "failures")),
     *(
         f"decoding.{key}"
@@ -220,7 +222,7 @@ SERVICE_SUMMARY = {
 
 SERVICE_ROW = {
     *("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "latency_p50_s"),
-    *("output_tokens_per_s", "goodput_per_s", "met_slo_fraction", "mean_latency_s"),
+    *("output_tokens_per_s", "goodput_per_s", "met_slo_fraction", "mean_latency_s", "mean_ttft_s", "mean_tpot_s"),
 }
 RECOMMENDATION_KEYS = {
     *("name", "seed", "workload", "tables", "embedding_dim"),

@@ -33,6 +33,8 @@ class ServiceRow:
     goodput_per_s: float
     met_slo_fraction: float
     mean_latency_s: float | None
+    mean_ttft_s: float | None
+    mean_tpot_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class ServiceOutcome(Outcome):
             goodput_per_s=found.goodput_per_s,
             met_slo_fraction=found.met_slo_fraction,
             mean_latency_s=None if latency is None else latency.mean,
+            mean_ttft_s=None if ttft is None else ttft.mean,
+            mean_tpot_s=None if tpot is None else tpot.mean,
         )
 
     def blocks(self, *, drawn: bool = True) -> Sequence[Block]:

@@ -1,6 +1,6 @@
 """From the file of a service to its scenario."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,12 @@ from scenarios.workloads.service.decoding import read_decoding
 from scenarios.workloads.service.schema import RequestsSection, ServiceScenarioFile, ServiceSection, SloSection
 from scenarios.workloads.workload import Scenario, Workload
 from sim.serving.batching import Batching
-from sim.serving.cost import KernelCost
+from sim.serving.cost import KernelCost, kernel_cost
 from sim.serving.memory import num_blocks
 from sim.serving.model import ServedExperts, ServedModel
 from sim.serving.requests import Requests, drawn_lengths, gamma_arrivals_s
 from sim.serving.service import Failure, ServiceSpec
+from sim.serving.software import FRAMEWORKS, ServingSoftware
 from traces.errors import TraceError
 from traces.requests import MOONCAKE_BLOCK_TOKENS, MOST_TOKENS, read_requests
 
@@ -66,6 +67,7 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
             decoding=read_decoding(document, checked.decoding, cost),
             concurrency=checked.requests.concurrency,
             patience_s=section.patience,
+            request_s=cost.software.request_s,
             failures=tuple(
                 Failure(replica=failure.replica, at_s=failure.at, lasts_s=failure.lasts) for failure in section.failures
             ),
@@ -126,19 +128,32 @@ def _cost(document: Document, section: ServiceSection, cluster: ClusterSpec, mod
         rule = f"a replica of {degree} devices fills no whole nodes of {per_node}"
         raise _error(document, "service.tensor_degree", rule, f"write a multiple of {per_node}, or at most {per_node}")
     device = cluster.node_spec.device
-    dtype = _DTYPES[section.precision]
+    dtype, cache_dtype = _DTYPES[section.precision], _DTYPES[section.cache_precision]
     if dtype not in device.peak_flop_per_s:
         rule = f"{device.name} does not multiply in {dtype}"
         raise _error(document, "service.precision", rule, "write precision: bf16, or take nodes whose devices do")
     profile = load_profile(device.profile) if cluster.calibrated is None else cluster.calibrated.profile
-    return KernelCost(
+    return kernel_cost(
         model=model,
         node=cluster.node_spec,
         profile=profile,
         ranks_per_node=(min(degree, per_node),) * max(1, degree // per_node),
         weight_dtype=dtype,
-        overhead_s=section.overhead,
+        cache_dtype=cache_dtype,
+        software=_software(section),
     )
+
+
+def _software(section: ServiceSection) -> ServingSoftware:
+    """Return the constants of the framework that is named, with those in their place that the file states."""
+    named = ServingSoftware() if section.framework is None else FRAMEWORKS[section.framework]
+    stated = {
+        "iteration_s": section.overhead,
+        "sequence_s": section.sequence_overhead,
+        "request_s": section.request_overhead,
+        "all_reduce_s": section.all_reduce_latency,
+    }
+    return replace(named, **{name: value for name, value in stated.items() if value is not None})
 
 
 def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, ServedModel]:

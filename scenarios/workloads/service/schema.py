@@ -10,6 +10,7 @@ from scenarios.reading.schema.model import Model
 from scenarios.reading.schema.values import ScenarioSection, Section
 from sim.serving.batching import BatchingName
 from sim.serving.routing import RouterName
+from sim.serving.software import FrameworkName
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -69,7 +70,9 @@ class ServiceSection(Section):
     replicas: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Number of replicas; default as many as the cluster has room for, or as few as `slo.share` needs."""
     precision: Literal["bf16", "fp8"] = "bf16"
-    """Type of the weights; keys and values have 16 bits."""
+    """Type of the weights."""
+    cache_precision: Literal["bf16", "fp8"] = "bf16"
+    """Type of keys and values in the cache."""
     batching: BatchingName = "prefill_first"
     """`prefill_first`: whole prompts before any decoding, as vLLM; `chunked`: pieces of prompts beside it, as
     Sarathi-Serve; `static`: a batch at a time.
@@ -84,8 +87,16 @@ class ServiceSection(Section):
     """Part of a device's memory that the service takes."""
     activation_memory: WholeBytesOrZero = 2_000_000_000
     """Memory of a device for activations."""
-    overhead: DurationOrZero = 0.0
-    """Time of every iteration beside its kernels: scheduler, sampling, launches."""
+    framework: FrameworkName | None = None
+    """Framework whose measured overheads and collectives count where no key says otherwise."""
+    overhead: DurationOrZero | None = None
+    """Time of every iteration beside its kernels: scheduler, sampling, launches; default the framework's, or 0."""
+    sequence_overhead: DurationOrZero | None = None
+    """The same for each sequence in an iteration: its sampled token, its text, its message."""
+    request_overhead: DurationOrZero | None = None
+    """Time of every request before it reaches a replica's queue: its message and its tokenizer."""
+    all_reduce_latency: Duration | None = None
+    """Latency of the framework's own collectives within a node; left out without a framework: NCCL's alone."""
     router: RouterName = "round_robin"
     """Which replica a request goes to: `round_robin`, `random`, `least_outstanding`, or `prefix`, that which knows most
     of the prompt.

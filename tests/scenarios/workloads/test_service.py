@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from scenarios.errors import ScenarioError
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import workload_named
+from sim.serving.software import FRAMEWORKS, ServingSoftware
 from tests.scenarios.workloads.test_kinds import run
 
 
@@ -128,3 +130,10 @@ def test_a_sweep_of_services_that_answer_nobody_names_no_best(service: Path, cap
         capsys, "sweep", service, "--set", "service.patience=1 us", "--set", "seed=0,1", "--jobs", 1, "--json"
     )
     assert [point["mean_latency_s"] for point in json.loads(shown)["points"]] == [None, None]
+
+
+def test_a_framework_brings_its_constants_and_keys_replace_them(service: Path) -> None:
+    """A framework's overheads count where the file states none."""
+    software = load_scenario(service, ("service.framework=vllm", "service.overhead=5 ms")).cost.software
+    assert software == replace(FRAMEWORKS["vllm"], iteration_s=5e-3)
+    assert load_scenario(service, ()).cost.software == ServingSoftware()

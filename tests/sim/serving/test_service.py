@@ -113,6 +113,14 @@ def test_users_who_wait_send_one_request_after_the_other() -> None:
     assert requests.arrival_s.tolist() == [0.0] * 6
 
 
+def test_time_before_the_queue_delays_the_first_token_alone() -> None:
+    """A lone request gets its first token later by that time, and the others as fast as before."""
+    requests = requests_of((0.0, 100, 4))
+    plain, late = (served(requests, request_s=each).records for each in (0.0, 7.0))
+    assert late.ttft_s(requests) == pytest.approx(plain.ttft_s(requests) + 7.0)
+    assert late.tpot_s() == pytest.approx(plain.tpot_s())
+
+
 def test_equal_prefixes_are_computed_once() -> None:
     """The second of two equal prompts finds the first one's pieces, and computes the rest alone."""
     requests = Requests(
@@ -158,6 +166,7 @@ def services(draw: st.DrawFn) -> tuple[ServiceSpec, Requests]:
         router=draw(st.sampled_from(["round_robin", "random", "least_outstanding", "prefix"])),
         decoding=draw(st.sampled_from([Decoding(), Decoding(positions=4, lengths=(0.3, 0.3, 0.2, 0.2))])),
         patience_s=draw(st.sampled_from([None, 60.0])),
+        request_s=draw(st.sampled_from([0.0, 20.0, 70.0])),
         failures=tuple(
             Failure(replica=0, at_s=float(at), lasts_s=100.0) for at in draw(st.lists(st.integers(1, 400), max_size=2))
         ),
