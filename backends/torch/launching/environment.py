@@ -10,7 +10,7 @@ from backends.execution.errors import JobError
 from sim.plan.words.program import Plan
 
 _ANNOUNCING: Final = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-"""Each of these makes a process one of a running job. MASTER_ADDR does not: some computers set it for all processes."""
+"""A process is part of a running job if one of these is set. Some computers set MASTER_ADDR for every process."""
 _MOST: Final = 2**31 - 1
 """The largest number of ranks that torch takes."""
 
@@ -19,8 +19,9 @@ _MOST: Final = 2**31 - 1
 class JobMember:
     """One process of a running job.
 
-    ``local_size``: processes of the job on this machine, None where that is not known. ``address``, ``port``: of the
-    store through which the processes meet; the launcher serves it where ``launcher_serves``, else rank 0 does.
+    ``local_size``: number of the job's processes on this machine; None if it is unknown.
+    ``address``, ``port``: address of the store through which the processes meet.
+    ``launcher_serves``: the launcher serves the store; otherwise rank 0 serves it.
     """
 
     rank: int
@@ -38,17 +39,17 @@ class JobMember:
 
     @property
     def server(self) -> str:
-        """Return who serves the store, and where."""
+        """Return the server of the store and its address, in words."""
         who = "the launcher" if self.launcher_serves else "rank 0"
         return f"{who} at {self.address}:{self.port} (MASTER_ADDR, MASTER_PORT)"
 
 
 def job_member(environment: Mapping[str, str], plans: Iterable[Plan]) -> JobMember | None:
-    """Return this process's place in a running job, None where the environment names no job.
+    """Return this process's place in a running job; None if the environment names no job.
 
         job_member(os.environ, [plan])
 
-    Raises JobError for a variable that is missing or breaks a rule, and where a plan has another number of ranks.
+    Raises JobError if a variable is missing or breaks a rule, or if a plan has another number of ranks than the job.
     """
     if not any(name in environment for name in _ANNOUNCING):
         return None
@@ -80,7 +81,7 @@ def job_member(environment: Mapping[str, str], plans: Iterable[Plan]) -> JobMemb
 
 
 def refuse_unknown_address(member: JobMember) -> None:
-    """Raise JobError for a MASTER_ADDR that is no computer's."""
+    """Raise JobError if MASTER_ADDR names no known computer."""
     try:
         socket.getaddrinfo(member.address, member.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -90,7 +91,7 @@ def refuse_unknown_address(member: JobMember) -> None:
 
 
 def _text(environment: Mapping[str, str], name: str) -> str:
-    """Return a variable. Raises JobError where it is not set or empty."""
+    """Return a variable. Raises JobError if the variable is not set or is empty."""
     remedy = "set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun does, or none of them for local processes"
     if name not in environment:
         found = next(each for each in _ANNOUNCING if each in environment)
@@ -103,7 +104,7 @@ def _text(environment: Mapping[str, str], name: str) -> str:
 
 
 def _whole(environment: Mapping[str, str], name: str, least: int, most: int, rule: str) -> int:
-    """Return a variable as a number. Raises JobError with the rule where it is none, or out of its limits."""
+    """Return a variable as a whole number. Raises JobError, with the rule, if it is no number or outside its limits."""
     text = _text(environment, name)
     if not re.fullmatch(r"[0-9]{1,10}", text):
         raise JobError(name, text, f"this is not a whole number; {rule}", "give it a number, as torchrun does")

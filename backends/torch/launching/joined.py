@@ -18,9 +18,9 @@ Arguments = ParamSpec("Arguments")
 
 
 class JoinedRank:
-    """This process as one rank of a job, from when all have met until they part.
+    """The membership of this process, as one rank, in a job that torchrun or Slurm started.
 
-    All processes of the job make the same calls in the same order.
+    Entering joins the other processes of the job. All processes of the job make the same calls in the same order.
     """
 
     def __init__(self, member: JobMember, device: DeviceKind, timeout_s: float) -> None:
@@ -58,7 +58,7 @@ class JoinedRank:
         *arguments: Arguments.args,
         **named: Arguments.kwargs,
     ) -> list[Value]:
-        """Call ``function(worker, ...)`` as all ranks do; return what each returned, by rank, on every rank."""
+        """Call ``function(worker, ...)`` on every rank; return all results, in rank order, on every rank."""
         every: list[tuple[Value] | None] = [None] * self.size
         self._run(lambda found: dist.all_gather_object(every, found), function, *arguments, **named)
         return [found[0] for found in every if found is not None]
@@ -69,7 +69,7 @@ class JoinedRank:
         *arguments: Arguments.args,
         **named: Arguments.kwargs,
     ) -> list[Value] | None:
-        """Do the same; only rank 0 gets what all returned, the others None."""
+        """Call ``function(worker, ...)`` on every rank; return all results on rank 0, and None on the others."""
         every: list[tuple[Value] | None] | None = [None] * self.size if self.member.rank == 0 else None
         self._run(lambda found: dist.gather_object(found, every), function, *arguments, **named)
         return None if every is None else [found[0] for found in every if found is not None]

@@ -1,4 +1,4 @@
-"""Processes of this machine, one per rank of a job, that run one piece of work after the other."""
+"""Worker processes on this machine, one per rank of a job. They run one request after the other."""
 
 import os
 import signal
@@ -25,19 +25,19 @@ Value = TypeVar("Value")
 Arguments = ParamSpec("Arguments")
 
 _GRACE_S: Final = 2.0
-"""Time for which the error of a rank that lost a peer waits for the error of the peer, its cause."""
+"""Time to wait for the error of a lost peer, which is the cause of the error that its neighbour reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Returned(Generic[Value]):
-    """A rank has done its work."""
+    """The message of a rank that has finished its work."""
 
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """A rank has raised an error; ``lost_a_peer``: perhaps because another one ended."""
+    """The message of a rank that raised an error. ``lost_a_peer``: the error may come from the end of another rank."""
 
     message: str
     lost_a_peer: bool
@@ -45,20 +45,21 @@ class _Failed:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """The process of a rank has ended without a message."""
+    """The notice that the process of a rank ended without a message."""
 
 
 _Inbox = SimpleQueue[tuple[int, object]]
 
 
 class LocalRanks:
-    """A process of this machine per rank, started once. Each joins the job and waits for work.
+    """A pool of worker processes on this machine, one per rank. Each starts once, joins the job and waits for work.
 
         with LocalRanks(4, "cpu") as ranks:
             first, *others = ranks.call(run_request, request)
 
-    ``timeout_s``: how long a rank may not answer while it has work; it answers while it computes, too. Where a rank
-    fails, or was killed, also while it waited, the next call names it, and ends all.
+    ``timeout_s``: longest silence of a rank that has work. A rank also answers while it computes.
+    If a rank fails or is killed, even while it waits for work, the next call raises RankError with the number of that
+    rank and ends all ranks.
     """
 
     def __init__(self, size: int, device: DeviceKind, timeout_s: float = SILENCE_S) -> None:
@@ -92,9 +93,9 @@ class LocalRanks:
         *arguments: Arguments.args,
         **named: Arguments.kwargs,
     ) -> list[Value]:
-        """Let every rank call ``function(worker, ...)``; return what each returned, by rank.
+        """Call ``function(worker, ...)`` on every rank; return the results of all ranks, in rank order.
 
-        Raises RankError naming a rank that was killed, failed or does not answer; then no process is left behind.
+        Raises RankError with the number of a rank that was killed, failed or does not answer. Then no process is left.
         """
         if not self._processes:
             raise ExecutionError("the ranks have ended; start others")
@@ -114,7 +115,7 @@ class LocalRanks:
         *arguments: Arguments.args,
         **named: Arguments.kwargs,
     ) -> list[Value]:
-        """Do the same: this process is the one that reports."""
+        """Do what ``call`` does. This process reports the results of a job of local ranks."""
         return self.call(function, *arguments, **named)
 
 
@@ -123,28 +124,28 @@ def _let_go(store: object) -> None:
 
 
 def _give(process: LocalProcess, work: object, rank: int, inbox: _Inbox) -> None:
-    """Give a rank its work."""
+    """Send work to a rank."""
     try:
         process.line.send(work)
     except EOFError:
-        pass  # who listens to it says so
-    except Exception as error:  # of pickling, here: it must not pass unseen
+        pass  # ``_listen`` reports that the process has ended
+    except Exception as error:  # an error of pickling must be reported
         inbox.put((rank, _Failed(f"{type(error).__name__}: {error}", lost_a_peer=False)))
 
 
 def _listen(process: LocalProcess, rank: int, inbox: _Inbox) -> None:
-    """Pass on what a rank says until it ends."""
+    """Put the messages of a rank into the inbox until its process ends."""
     try:
         while True:
             inbox.put((rank, process.line.receive()))
     except EOFError:
         inbox.put((rank, _Ended()))
-    except Exception as error:  # of pickling, here: it must not pass unseen
+    except Exception as error:  # an error of unpickling must be reported
         inbox.put((rank, _Failed(f"{type(error).__name__}: {error}", lost_a_peer=False)))
 
 
 def _results(processes: Sequence[LocalProcess], inbox: _Inbox, timeout_s: float) -> dict[int, Value]:
-    """Return what all ranks returned. Raises RankError for the first that fails, ends or does not answer."""
+    """Return the results of all ranks. Raises RankError for the first rank that fails, ends or does not answer."""
     results: dict[int, Value] = {}
     silence = Silence(range(len(processes)), timeout_s)
     look_s = time.monotonic() + LOOK_S
@@ -166,7 +167,7 @@ def _results(processes: Sequence[LocalProcess], inbox: _Inbox, timeout_s: float)
 
 
 def _cause(rank: int, message: _Failed | _Ended, processes: Sequence[LocalProcess], inbox: _Inbox) -> RankError:
-    """Return the error of a rank; of one that lost a peer that of the peer, if it ends soon."""
+    """Return the error of a rank. If the rank lost a peer that ends soon, return the error of that peer."""
     error, deadline_s = _error(rank, message, processes[rank]), time.monotonic() + _GRACE_S
     while isinstance(message, _Failed) and message.lost_a_peer and time.monotonic() < deadline_s:
         with suppress(Empty):
@@ -189,7 +190,7 @@ def _error(rank: int, message: _Failed | _Ended, process: LocalProcess) -> RankE
 
 
 def _serve(line: Line, member: JobMember, device: DeviceKind) -> None:
-    """Join the job and do what is asked for; end the process at once where anything fails, threads included."""
+    """Join the job and run the requested work. On any error, end the process with all its threads at once."""
     try:
         worker = joined_worker(device, member)
         with suppress(EOFError):
@@ -197,7 +198,7 @@ def _serve(line: Line, member: JobMember, device: DeviceKind) -> None:
                 function, arguments, named = line.receive()
                 line.send(_Returned(function(worker, *arguments, **named)))
         dist.destroy_process_group()
-    except BaseException as error:  # whatever it is, the process must end and say why
+    except BaseException as error:  # after any error the process must end and report the error
         own = isinstance(error, ExecutionError)
         lost_a_peer = isinstance(error, CommunicationError) or (isinstance(error, RuntimeError) and not own)
         message = str(error) if own else f"{type(error).__name__}: {error}"

@@ -1,7 +1,8 @@
-"""The meeting of the processes of a running job, and the detection of one that does not answer.
+"""Startup of a running job's processes, and detection of a process that does not answer.
 
-Each process has its own connection to the job's store, and a thread that beats there. Rank 0 checks the beats of all
-others; the others check rank 0. A process that notices silence reports it in the store, and all end.
+Each process has its own connection to the job's store, and a thread that writes a heartbeat there. Rank 0 checks the
+heartbeats of all other ranks. The other ranks check the heartbeat of rank 0. A process that notices silence reports it
+in the store, and all processes end.
 """
 
 import os
@@ -24,20 +25,21 @@ _ALL_HERE: Final = "meshtwin/all here"
 _VERDICT: Final = "meshtwin/verdict"
 _LEFT: Final = b"left"
 _LINGER_S: Final = 3 * LOOK_S
-"""How long rank 0, which may serve the store, waits before it ends, so that the others read why."""
+"""Time that rank 0, which may serve the store, waits before it ends, so that other ranks can read the reason."""
 _POLL_S: Final = 0.1
 _STORE_TIMEOUT_S: Final = 30.0
 
 
 class Meeting:
-    """The processes of a running job, from when all have come until the first leaves.
+    """The presence of all processes of a running job: a context that watches them while they work.
 
         with Meeting(member, timeout_s=45.0):
             ...  # join the process group, and work
 
-    Entering waits for all. Raises JobError where MASTER_ADDR or MASTER_PORT cannot be used or two processes have the
-    same rank, RankError naming those that have not come in time. While it lasts, a process that does not answer for
-    ``timeout_s`` ends all others, with its name on standard error: what waits in a collective cannot raise.
+    Entering waits for all processes. It raises JobError if MASTER_ADDR or MASTER_PORT cannot be used, or if two
+    processes have the same rank. It raises RankError with the ranks that have not come in time.
+    Inside the context, if a process does not answer for ``timeout_s``, all other processes end and print its rank on
+    standard error. They end because a thread that waits in a collective cannot raise.
     """
 
     def __init__(self, member: JobMember, timeout_s: float) -> None:
@@ -46,7 +48,7 @@ class Meeting:
         others = range(1, member.size) if member.rank == 0 else range(min(member.size - 1, 1))
         self._watched = list(others)
         self._silence = Silence[int | None]([*self._watched, None], timeout_s)
-        """By rank; None is the store."""
+        """By watched rank; None stands for the store."""
         self._arrived = Event()
         self._leaving = Event()
         self._left = Event()
@@ -62,7 +64,7 @@ class Meeting:
             self._server = self._served()
         deadline_s = time.monotonic() + self._timeout_s
         Thread(target=self._talk, args=(deadline_s,), name="beat", daemon=True).start()
-        if not self._arrived.wait(self._timeout_s + 2 * LOOK_S):  # whoever serves there takes connections and no more
+        if not self._arrived.wait(self._timeout_s + 2 * LOOK_S):  # the server accepts connections and never answers
             raise RankError(self._nobody())
         if self._problem is not None:
             time.sleep(_LINGER_S if self._verdict else 0.0)
@@ -93,16 +95,16 @@ class Meeting:
         except ExecutionError as error:
             self._problem = error
             return
-        except Exception as error:  # of the store: it must not pass unseen
+        except Exception as error:  # an error of the store must be reported
             self._problem = RankError(f"{self._nobody()} ({type(error).__name__}: {error})")
             return
         finally:
             self._arrived.set()
-        with suppress(RuntimeError):  # the store is gone: silence tells
+        with suppress(RuntimeError):  # the store is gone, and ``_judge`` notices its silence
             self._beat(store)
 
     def _connected(self, deadline_s: float) -> Store:
-        """Return a line to the store, once somebody serves it."""
+        """Return a connection to the store, as soon as a process serves the store."""
         member = self._member
         while True:
             try:
@@ -115,7 +117,7 @@ class Meeting:
         return store_of(member, _STORE_TIMEOUT_S)
 
     def _arrive(self, store: Store, deadline_s: float) -> None:
-        """Wait until all ranks have come. Raises JobError where one has come twice, RankError naming those missing."""
+        """Wait until all ranks have come. Raises JobError for a rank that came twice, RankError for missing ranks."""
         rank = self._member.rank
         if store.add(f"meshtwin/came/{rank}", 1) > 1:
             rule = "another process of the job has this rank"
@@ -136,7 +138,7 @@ class Meeting:
             time.sleep(_POLL_S)
 
     def _beat(self, store: Store) -> None:
-        """Tell that this process answers and hear who else does, until it leaves."""
+        """Write this process's heartbeat and read the heartbeats of the watched ranks, until this process leaves."""
         keys = [_beat_of(rank) for rank in self._watched]
         last: list[bytes] = []
         beats = 0
@@ -155,7 +157,7 @@ class Meeting:
                 self._end(store.get(_VERDICT).decode())
         store.set(_beat_of(self._member.rank), _LEFT.decode())
         while keys and self._member.serves_store and not self._failed and set(store.multi_get(keys)) != {_LEFT}:
-            time.sleep(_POLL_S)  # the others still speak to the store that this process serves
+            time.sleep(_POLL_S)  # other ranks still use the store that this process serves
         self._left.set()
 
     # --- the thread that judges ----------------------------------------------------------------------------
@@ -165,13 +167,13 @@ class Meeting:
             silent = self._silence.look()
             if ranks := [rank for rank in silent if rank is not None]:
                 self._verdict = silent_ranks(ranks, self._timeout_s)
-                self._leaving.wait(_LINGER_S)  # meanwhile the others read it
+                self._leaving.wait(_LINGER_S)  # meanwhile the other ranks read the verdict
                 self._end(self._verdict)
             elif silent:
                 self._end(self._nobody())
 
     def _end(self, words: str) -> None:
-        """End this process: its main thread waits in a collective for a process that does not answer."""
+        """End this process, whose main thread waits in a collective for a process that does not answer."""
         if not self._leaving.is_set():
             with suppress(OSError):
                 os.write(2, f"error: {words}\n".encode())

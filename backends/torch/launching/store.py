@@ -1,4 +1,4 @@
-"""Stores through which the processes of a job meet: one process serves it, the others have a line to it each."""
+"""Key-value stores through which the processes of a job meet. One process serves it, and the others connect to it."""
 
 from datetime import timedelta
 
@@ -9,15 +9,15 @@ from backends.torch.launching.environment import JobMember
 
 
 def served_store(port: int = 0) -> tuple[Store, int]:
-    """Serve a store on this machine, on a free port where none is given; return it with its port."""
+    """Serve a store on this machine; return the store and its port. If no port is given, a free one is chosen."""
     store = dist.TCPStore("localhost", port, is_master=True, wait_for_workers=False)  # type: ignore[attr-defined]
     return store, int(store.port)
 
 
 def store_of(member: JobMember, timeout_s: float) -> Store:
-    """Return a line to a job's store, whose operations wait so long for what is not there yet.
+    """Return a connection to a job's store. Its operations wait up to ``timeout_s`` for a key that is not yet there.
 
-    It waits for ever where who listens at the store's address does not answer.
+    This call waits for ever if a process listens at the store's address and does not answer.
     """
     store: Store = dist.TCPStore(  # type: ignore[attr-defined]
         member.address, member.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)

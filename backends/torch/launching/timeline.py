@@ -15,10 +15,10 @@ from traces.timeline import NO_INDEX, Timeline, TimelineBuilder
 
 
 def timeline(plan: Plan, results: Sequence[RankResult]) -> Timeline:
-    """Return one step of executed ranks, a row per op; no rows where ops were not timed.
+    """Return the timeline of one executed step, with a row per op; without rows if ops were not timed.
 
-    A receive starts when its message was sent, a collective when its last member is ready, as in a simulated
-    timeline: what a stream waits for a peer is idle time.
+    A receive starts when its message was sent, and a collective when its last member is ready, as in a simulated
+    timeline. So the time that a stream waits for a peer is idle time.
     """
     builder = TimelineBuilder("executed", "op")
     links = _Links(plan)
@@ -64,7 +64,7 @@ def _add_rows(builder: TimelineBuilder, program: Program, result: RankResult, st
 
 
 def _add_memory(builder: TimelineBuilder, program: Program, result: RankResult, starts_s: Sequence[float]) -> None:
-    """Add a rank's memory curve: per call what lives before it, its peak at the op that makes it, what it leaves."""
+    """Add a rank's memory curve: for each call the live bytes before it, at its peak, and after it."""
     memory: MemoryAccount = result.memory
     times_s: list[float] = []
     held: list[int] = []
@@ -88,7 +88,7 @@ Place = tuple[int, int]
 
 @dataclass(slots=True)
 class _Links:
-    """Matching of ops on different ranks to messages and collectives: the k-th of each in issue order."""
+    """The matching of ops on different ranks: the k-th ops in issue order are one message or one collective."""
 
     plan: Plan
     starts_s: dict[int, list[float]] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class _Links:
     _joined: dict[GroupKey, dict[int, list[Place]]] = field(default_factory=lambda: defaultdict(dict))
 
     def note(self, result: RankResult) -> None:
-        """Take in one rank's ops."""
+        """Record the ops of one rank."""
         self.starts_s[result.rank] = list(result.starts_s)
         self._ends_s[result.rank] = result.ends_s
         if not result.starts_s:
@@ -128,7 +128,7 @@ class _Links:
         return [members for by_rank in self._joined.values() for members in zip(*by_rank.values(), strict=True)]
 
     def align(self) -> None:
-        """Let receives and collectives start when their last party is ready."""
+        """Move the start of each receive and collective to the moment at which its last participant is ready."""
         for send, recv in self.messages():
             self._start_with(recv, self.starts_s[send[0]][send[1]])
         for members in self.collectives():

@@ -31,14 +31,14 @@ from sim.plan.words.program import Plan
 from sim.training.spec.job import DenseTraining
 
 _LONGEST_WAIT_S: Final = 1800.0
-"""How long an op may wait for peers, as long as torch lets gloo wait: they may compute meanwhile.
+"""Longest wait of an op for its peers, which may compute meanwhile: torch's own limit for gloo.
 
-Peers that do not answer end a run much earlier (``Silence``).
+If a peer does not answer, the run ends much earlier (``Silence``).
 """
 
 
 class StepTimes(NamedTuple):
-    """One rank's times of one step, and the processor time of its threads."""
+    """One rank's op times in one step, and the processor time of its threads."""
 
     times: RankTimes
     cpu_s: float
@@ -46,7 +46,7 @@ class StepTimes(NamedTuple):
 
 @dataclass(slots=True)
 class Worker:
-    """A rank of a running job; torch.distributed is initialised. ``_kept``: what a session's plans have left here."""
+    """A rank of a running job; torch.distributed is initialised. ``_kept``: tensors left by a session's plans."""
 
     device: Device
     communicators: Communicators
@@ -55,7 +55,7 @@ class Worker:
     _references: dict[tuple[object, ...], Reference] = field(default_factory=dict)
 
     def run(self, request: ExecutionRequest) -> RankResult | None:
-        """Run one request; None where this rank idles. All ranks of the job must call this."""
+        """Run one request and return its result; None on a rank that idles. All ranks of the job must call this."""
         plan, here = request.plan, dist.get_rank()
         self.communicators.prepare(plan, explicit=request.explicit is not None)
         ranks = plan.session_ranks
@@ -79,7 +79,7 @@ class Worker:
         return replace(self._result(request, interpreter, steps[usual], peak_bytes), step_times_s=durations_s)
 
     def _step(self, request: ExecutionRequest, interpreter: Interpreter | None, origin_s: float) -> StepTimes:
-        """Run the prepared step; a rank that idles has times of no ops."""
+        """Run the prepared step; return its times. A rank that idles has no op times."""
         if interpreter is None:
             return StepTimes(RankTimes((), (), 0.0), 0.0)
         began_cpu_s = process_time()
@@ -99,11 +99,11 @@ class Worker:
         )  # fmt: skip
 
     def _keep(self, plan: Plan, here: int, interpreter: Interpreter | None) -> None:
-        """Keep what a plan of a session leaves on this rank."""
+        """Keep the persistent tensors that a session's plan leaves on this rank."""
         if here in plan.leavers:
             self._kept.clear()
         if interpreter is not None:
-            self._kept |= interpreter.persistent_tensors()  # of those that its ops have touched
+            self._kept |= interpreter.persistent_tensors()  # only the tensors that the plan's ops touched
             for name in interpreter.program.released:
                 self._kept.pop(name, None)
 
@@ -142,7 +142,7 @@ class Worker:
         )
 
     def _reference(self, job: DenseTraining, steps: int) -> Reference:
-        """Return the dense run, computed once for all plans that must reproduce the same."""
+        """Return the dense reference run. It is computed once for all plans that must reproduce it."""
         t = job.training
         optimizer = (t.optimizer, *t.optimizer_numbers.items())
         blocks = (t.update, job.parallel.pipeline) if t.method == "local" else None
@@ -163,15 +163,15 @@ def run_request(worker: Worker, request: ExecutionRequest) -> RankResult | None:
 
 
 def process_of(worker: Worker) -> int:
-    """Return the process that a rank is."""
+    """Return the process id of a rank."""
     del worker
     return os.getpid()
 
 
 def usual_step(times_s: Sequence[float]) -> tuple[int, tuple[float, ...]]:
-    """Return which step took the median time of a job's steps, and their times; the ranks of the job agree on it.
+    """Return the index of the step with the median time, and the times of all steps. All ranks get the same result.
 
-    ``times_s``: this rank's. A step takes as long as its slowest rank.
+    ``times_s``: this rank's step times. A step takes as long as its slowest rank.
     """
     slowest = torch.tensor(times_s, dtype=torch.float64)
     if len(times_s) > 1:
@@ -181,10 +181,10 @@ def usual_step(times_s: Sequence[float]) -> tuple[int, tuple[float, ...]]:
 
 
 def common_origin_s(*, one_machine: bool) -> float:
-    """Return the reading of ``perf_counter`` at which a step begins, when all ranks are ready.
+    """Return the reading of ``perf_counter`` at the begin of a step, when all ranks are ready.
 
-    On one machine its clock is the same for all processes, and all count from the first rank to be ready to
-    go; across machines each counts from the moment that the barrier lets it go.
+    On one machine all processes share the clock, and all count from the moment at which the first rank leaves the
+    barrier. Across machines each rank counts from the moment at which it leaves the barrier itself.
     """
     dist.barrier()
     origin = torch.tensor([perf_counter()], dtype=torch.float64)
@@ -196,7 +196,7 @@ def common_origin_s(*, one_machine: bool) -> float:
 def joined_worker(kind: DeviceKind, member: JobMember) -> Worker:
     """Join a job as one of its processes and return its worker.
 
-    Collectives and messages of the plan use NCCL on GPUs and gloo on CPUs; the job's own small talk uses gloo.
+    Collectives and messages of the plan use NCCL on GPUs and gloo on CPUs. The job's own control messages use gloo.
     """
     device: Device
     if kind == "cuda":

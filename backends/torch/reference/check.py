@@ -18,11 +18,11 @@ from sim.plan.words.program import Program
 from sim.training.spec.job import Precision
 
 TOLERANCES: Final[Mapping[Precision, float]] = {"fp64": 1e-9, "fp32": 1e-3, "fp16": 0.05, "bf16": 0.2, "fp8": 0.5}
-"""The largest error, relative to the largest element of a tensor, that rounding may explain on small models."""
+"""Tolerance of rounding on small models: an error relative to the largest element of its tensor."""
 
 
 def kept_for_check(program: Program) -> frozenset[str]:
-    """Return the step's buffers that a check needs after the step: summed gradients, whole or sharded, of that step."""
+    """Return the buffers that a check reads after the step: summed gradients of that step, whole or sharded."""
     steps = {n for n, b in program.buffers.items() if b.kind is Kind.GRADIENT and b.scope is Scope.STEP}
     unsummed = {name for op in _flat_scatters(program) if op.reads != op.writes for name in op.reads}
     return frozenset(steps - unsummed) | {name for op in _gradient_scatters(program) for name in op.writes}
@@ -45,11 +45,11 @@ def check_rank(interpreter: Interpreter, reference: Reference, precision: Precis
 def relative_error(
     actual: Tensor, expected: Tensor, ignored: Tensor | None = None, whole: Tensor | None = None
 ) -> float:
-    """Return the largest difference over the largest expected magnitude; infinite where anything is not a number.
+    """Return the largest difference, relative to the largest expected magnitude; infinity if any element is NaN.
 
-    ``ignored`` marks elements that are not compared: Adam moves a parameter by the sign of its gradient, which is
-    a matter of rounding where the gradient is nothing but rounding. ``whole``: what ``expected`` is a part of, whose
-    largest magnitude counts.
+    ``ignored``: elements that are not compared. Adam moves a parameter by the sign of its gradient; if the gradient is
+    only rounding error, so is its sign.
+    ``whole``: the tensor of which ``expected`` is a part; its largest magnitude is the divisor.
     """
     difference = (actual.to(expected.device, torch.float64) - expected.to(torch.float64)).abs()
     if ignored is not None:
@@ -68,14 +68,14 @@ def relative_error(
 
 
 class Part(NamedTuple):
-    """A part of a rank's slice of a reference tensor, and that slice."""
+    """A part of a rank's slice of a reference tensor, together with the whole slice."""
 
     part: Tensor
     whole: Tensor
 
 
 class Pair(NamedTuple):
-    """A buffer or a part of it, its expected value, and for parameters the gradient that moved them."""
+    """A buffer or a part of it, its expected value, and, for a parameter, the gradient of its last update."""
 
     name: str
     actual: Tensor
@@ -107,7 +107,7 @@ def _pairs(interpreter: Interpreter, reference: Reference) -> Iterator[Pair]:
 def _scattered(
     interpreter: Interpreter, op: Collective, tensors: Sequence[Tensor], reference: Reference
 ) -> Iterator[Pair]:
-    """Yield what a rank's piece of the summed gradients holds, wherever it lies."""
+    """Yield pairs for a rank's piece of the summed gradients, in place or in a buffer of its own."""
     first = interpreter.program.buffers[op.writes[0]]
     if op.reads != op.writes:
         yield from _flat(interpreter, first, op.reads, op.axes, tensors[0], reference)
@@ -121,14 +121,14 @@ def _scattered(
 
 
 def _gradient_scatters(program: Program) -> Iterator[Collective]:
-    """Yield what makes a step's own sums of gradients, in place or not; not those that are added to kept shards."""
+    """Yield the collectives that sum a step's own gradients, except those whose result is added to kept shards."""
     for op in _flat_scatters(program):
         if op.reads == op.writes or program.buffers[op.writes[0]].scope is Scope.STEP:
             yield op
 
 
 def _flat_scatters(program: Program) -> Iterator[Collective]:
-    """Yield the collectives that leave a rank its piece of some gradients' sum."""
+    """Yield the collectives that give a rank its flat piece of a sum of gradients."""
     for task in program.tasks.values():
         for op in task.ops:
             flat = isinstance(op, Collective) and op.kind is CollectiveKind.REDUCE_SCATTER and op.dim is None
@@ -160,7 +160,7 @@ def _flat(
     actual: Tensor,
     reference: Reference,
 ) -> Iterator[Pair]:
-    """Yield what a flat piece holds, tensor by tensor, and the zeros that fill up the last piece."""
+    """Yield pairs for a flat piece, tensor by tensor, and for the zeros that pad the last piece."""
     size = actual.numel()
     start, position = interpreter.plan.mesh.index(interpreter.rank, axes) * size, 0
     for name in of:

@@ -1,4 +1,4 @@
-"""The dense model in plain torch, on one device, differentiated by autograd; every plan must reproduce it.
+"""The reference: the dense model in plain torch, on one device, with autograd. Every plan must reproduce its results.
 
 It does not use the plan's kernels. Parameters, tokens and dropout masks come from the same pure functions of the seed.
 All computation is in float64; parameters start with the rounding of the plan's precision.
@@ -38,9 +38,9 @@ _NORM_EPSILON: Final = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Losses and gradients of the last of some steps, and the parameters before and after it, by dense name.
+    """Losses and gradients of the last step, and the parameters before and after that step, by dense name.
 
-    ``losses``: by the source of the buffers that hold them; backpropagation has one, ``loss``.
+    ``losses``: by the source of the buffers that hold them; backpropagation has one loss, named ``loss``.
     """
 
     losses: Mapping[str, Tensor]
@@ -56,9 +56,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a method of training descends on: the shapes of all parameters, and how a step's losses come about.
+    """The objective of a training method: the shapes of all parameters, and the function of the losses.
 
-    ``evaluate`` returns what is differentiated, and the losses to report.
+    ``evaluate`` returns the loss to differentiate, and the losses to report.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -66,7 +66,7 @@ class Objective:
 
 
 def backpropagation(model: TransformerSpec) -> Objective:
-    """Return the one loss at the model's end, and beside it what layers of experts add."""
+    """Return the objective of backpropagation: the loss of the model's output, plus the experts' balance losses."""
 
     def evaluate(dense: DenseModel) -> tuple[Tensor, Mapping[str, Tensor]]:
         loss = dense.loss()
@@ -80,8 +80,8 @@ def run_reference(
 ) -> Reference:
     """Train the dense model for ``steps`` steps of its global batch; nothing is sharded or split.
 
-    ``objective``: default backpropagation. ``delay`` 1: every gradient is taken at the parameters of one step before,
-    W(t+1) = W(t) - update(g(W(t-1))), the first two at the initial ones.
+    ``objective``: backpropagation by default. ``delay`` 1: every gradient is computed at the parameters of the step
+    before, W(t+1) = W(t) - update(g(W(t-1))); the first two gradients are computed at the initial parameters.
     """
     objective = objective or backpropagation(job.model)
     parameters = _initial_parameters(job, objective.shapes, device)
@@ -177,9 +177,9 @@ def _initial_parameters(
 
 @dataclass(frozen=True, slots=True)
 class DenseModel:
-    """The dense model of a job with some parameters, on one step's global batch.
+    """The dense model of a job with given parameters, on the global batch of one step.
 
-    ``balance``: what the layers of experts that were gone through add to the loss.
+    ``balance``: sum of the balance losses of the expert layers computed so far.
     """
 
     job: DenseTraining
@@ -209,7 +209,7 @@ class DenseModel:
         return self._dropped(x, "embedding", batch_dim=1)
 
     def through(self, x: Tensor, layers: range) -> Tensor:
-        """Return the output of the last of some layers."""
+        """Return the output of the last of these layers for the input x of the first."""
         for i in layers:
             y = self._post_norm(self._attention(i, self._norm(x, f"layer{i}.norm1")), f"layer{i}.post_norm1")
             x = x + self._branch(y, f"layer{i}", "projection", "attention_out")
@@ -244,7 +244,7 @@ class DenseModel:
         )  # fmt: skip
 
     def _gate_inputs(self, salt: str) -> GateInputs:
-        """Return what a layer's gate may read besides scores, of all tokens of the global batch."""
+        """Return the inputs of a layer's gate besides the scores, for all tokens of the global batch."""
         job, spec = self.job, self._spec.experts
         assert spec is not None
         batch = job.training.global_batch_size
@@ -278,7 +278,7 @@ class DenseModel:
         return self._norm(y, name) if self._spec.post_norms else y
 
     def _branch(self, y: Tensor, layer: str, last: str, salt: str) -> Tensor:
-        """Return what a branch adds to the residual stream."""
+        """Return the term that a branch adds to the residual stream."""
         if self._spec.family == "gpt":
             y = y + self.parameters[f"{layer}.{last}.bias"]
         return self._dropped(y, f"{layer}.{salt}", batch_dim=1)
@@ -291,7 +291,7 @@ class DenseModel:
         if m.score_cap:
             scores = m.score_cap * torch.tanh(scores / m.score_cap)
         places = torch.arange(x.shape[0], device=self.device)
-        back = places[:, None] - places  # how far before the query the key is
+        back = places[:, None] - places  # distance from each key to the query, positive if the key is earlier
         hidden = (back < 0) | (back >= (window.size if window else m.sequence_length))
         probabilities = (scores.masked_fill(hidden, -torch.inf) if m.causal else scores).softmax(-1)
         if m.attention == "core":
@@ -300,7 +300,7 @@ class DenseModel:
         return torch.einsum("sbnd,ndh->sbh", context, self.parameters[f"{name}.projection.weight"])
 
     def _qkv(self, name: str, x: Tensor, rotary_base: float) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values [s, b, n, d], of every head its own."""
+        """Return queries, keys and values [s, b, n, d], with one key head and one value head for each query head."""
         m, p = self._spec, self.parameters
         if m.latent_attention is not None:
             own = {key.removeprefix(f"{name}."): value for key, value in p.items() if key.startswith(f"{name}.")}
@@ -320,7 +320,7 @@ class DenseModel:
         return q, k.repeat_interleave(repeats, 2), v.repeat_interleave(repeats, 2)
 
     def _turned(self, x: Tensor, base: float) -> Tensor:
-        """Return rotary positions as complex numbers: pair (i, i + d/2) times e^(i position base^(-2i/d))."""
+        """Return x with rotary positions, by complex numbers: pair (i, i + d/2) times e^(i position base^(-2i/d))."""
         half = x.shape[-1] // 2
         speed = base ** (-torch.arange(half, dtype=x.dtype, device=self.device) / half)
         angles = torch.arange(x.shape[0], dtype=x.dtype, device=self.device)[:, None] * speed

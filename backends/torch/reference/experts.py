@@ -1,7 +1,7 @@
-"""Layers of experts of the dense reference: every token's choices are looked up one expert after the other.
+"""Expert layers of the dense reference. They process one expert after the other.
 
-Slots are counted where the plan counts them, in one rank's tokens of one micro-batch; as samples are dealt out in runs
-of a micro-batch, those are of so many samples in a row: all tokens, or where ranks share sequences two chunks of them.
+The slots of experts are counted as in the plan: over one rank's tokens of one micro-batch. A micro-batch is a run of
+consecutive samples. A rank has all tokens of these samples; if ranks share sequences, it has two chunks of each.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.model import TransformerSpec
 
 Activation = Callable[[Tensor, Tensor], Tensor]
-"""The hidden values of tokens [T, h] under a weight: [h, f], or [h, 2, f] where it has a gate."""
+"""A function of tokens [T, h] and a weight, [h, f] or, with a gate, [h, 2, f]. It returns the hidden values."""
 
 
 def expert_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
@@ -44,12 +44,12 @@ def through_experts(
     inputs: GateInputs,
     forced: Sequence[Sequence[int]] = (),
 ) -> tuple[Tensor, Tensor]:
-    """Return what a layer's experts make of x[s, b, h], of all samples of a global batch.
+    """Return the output of an expert layer for x[s, b, h], all samples of a global batch, and its balance loss.
 
-    Beside it what they add to the loss, the mean over micro-batches and the ranks that share their sequences.
-    ``chunks``: which equal chunks of a sequence each of these ranks has.
-    ``inputs``: of the gate, [s, b], beside the scores.
-    ``forced``: how often each data-parallel rank, of which each has a micro-batch in turn, chooses each expert.
+    The balance loss is the mean over micro-batches and over the ranks that share their sequences.
+    ``chunks``: numbers of the equal chunks of a sequence that each of these ranks has.
+    ``inputs``: inputs [s, b] of the gate besides the scores.
+    ``forced``: number of times that each data-parallel rank chooses each expert. Ranks take micro-batches in turn.
     """
     assert model.experts is not None
     p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
@@ -74,7 +74,7 @@ def through_experts(
 
 
 def _tokens_of_ranks(num_tokens: int, chunks: Sequence[Sequence[int]]) -> list[Tensor]:
-    """Return the tokens of a sequence that each rank has, given its chunks."""
+    """Return the positions of each rank's tokens in a sequence, given the rank's chunks."""
     tokens = torch.arange(num_tokens).tensor_split(sum(map(len, chunks)))
     return [torch.cat([tokens[index] for index in own]) for own in chunks]
 
@@ -87,9 +87,10 @@ def _routed(
     inputs: GateInputs,
     forced: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """Return the weighted outputs of the experts that tokens x[T, h] are routed to and have a slot for them.
+    """Return the weighted sum of expert outputs for tokens x[T, h], over the experts with a slot for the token.
 
-    Beside it, E times the sum over experts of mean share and part of the choices: 1 where experts are equally busy.
+    The second result is the balance loss: E times the sum over experts of (mean share of the softmax) times (fraction
+    of the choices). It is 1 if all experts are equally busy.
     """
     scores = x @ p["router.weight"] if spec.traits.has_scores else x.new_zeros(len(x), spec.num_experts)
     weights = weights_of_experts(spec, scores, inputs, forced)

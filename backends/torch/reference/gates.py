@@ -1,4 +1,4 @@
-"""Gates of the dense reference: which experts each token reaches, and with which weight, as tables [token, expert].
+"""Gates of the dense reference. Each returns tables [token, expert] of the experts' weights and slots.
 
 They are written from the gates' definitions, token by token and expert by expert, without the plan's kernels.
 """
@@ -20,10 +20,11 @@ from sim.training.spec.models.gates import ExpertGate
 
 @dataclass(frozen=True, slots=True)
 class GateInputs:
-    """Inputs of gates besides scores, for all tokens [s, b] or for one rank's tokens [T] in a row.
+    """Inputs of gates besides scores, for all tokens [s, b] or for one rank's tokens [T].
 
-    ``hashed``: the fixed expert of each token's word (``hash``). ``draws``: numbers from 0 to 1, one per token
-    (``gshard``). ``noise``: Gumbel noise per token and expert, [s, b, E] or [T, E] (``dense_to_sparse``).
+    ``hashed``: the fixed expert of each token's id (gate ``hash``).
+    ``draws``: one random number from 0 to 1 per token (gate ``gshard``).
+    ``noise``: Gumbel noise per token and expert, [s, b, E] or [T, E] (gate ``dense_to_sparse``).
     """
 
     hashed: Tensor
@@ -31,17 +32,17 @@ class GateInputs:
     noise: Tensor
 
     def of(self, tokens: Tensor, samples: slice) -> "GateInputs":
-        """Return the inputs of the given positions and samples, [T] or [T, E], position by position."""
+        """Return the inputs of tokens at these positions of these samples, [T] or [T, E], ordered by position."""
         own = (x[tokens, samples].flatten(0, 1) for x in (self.hashed, self.draws, self.noise))
         return GateInputs(*own)
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertWeights:
-    """Tables [T, E] of tokens and experts.
+    """The result of a gate, as tables [T, E] of tokens and experts.
 
-    ``values``: weight of the expert's output. ``kept``: whether the expert has a slot for the token. ``asked``: whether
-    the token's choice counts for the balance loss.
+    ``values``: weight of the expert's output. ``kept``: the expert has a slot for the token.
+    ``asked``: the choice counts in the balance loss.
     """
 
     values: Tensor
@@ -50,7 +51,7 @@ class ExpertWeights:
 
 
 def weights_of_experts(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, forced: Sequence[int]) -> ExpertWeights:
-    """Return the weights by the gate of scores[T, E]. ``forced``: how often each expert is chosen, whatever these."""
+    """Return the gate's result for scores[T, E]. ``forced``: choices per expert, which then ignore the scores."""
     return _GATES[spec.gate](spec, scores, inputs, forced)
 
 
@@ -92,7 +93,7 @@ def _group_limited(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Se
 
 def _expert_choice(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
     shares, capacity = scores.softmax(1), spec.capacity(len(scores))
-    places = shares.argsort(0, descending=True).argsort(0)  # of each token among those of an expert
+    places = shares.argsort(0, descending=True).argsort(0)  # rank of each token among all tokens, by expert
     return ExpertWeights(shares, places < capacity, places < capacity)
 
 
@@ -124,15 +125,15 @@ def _largest(scores: Tensor, count: int) -> Tensor:
 
 
 def _renormalised(scores: Tensor, chosen: Tensor) -> Tensor:
-    """Return the softmax of the chosen [T, k] over themselves; of a single one, its share among all."""
+    """Return the softmax over the chosen experts [T, k]; for k = 1, the softmax over all experts at the chosen one."""
     weights = scores.softmax(-1).gather(1, chosen)
     return weights / weights.sum(1, keepdim=True) if chosen.shape[1] > 1 else weights
 
 
 def _served(spec: ExpertsSpec, chosen: Tensor, weights: Tensor, sent: Tensor | None = None) -> ExpertWeights:
-    """Return the tables of choices [T, k], of which all first are served before all second ones, in token order.
+    """Return the tables of choices [T, k]. Slots go to all first choices, then to all second ones, in token order.
 
-    ``sent``: which of them are served at all; None: all.
+    ``sent``: mask of the choices that may get a slot; None: all may.
     """
     capacity = len(chosen) if spec.dispatch == "exact" else spec.capacity(len(chosen))
     in_turn = nn.one_hot(chosen.T.flatten(), spec.num_experts)

@@ -9,11 +9,11 @@ from torch.nn import functional as nn
 from sim.training.spec.models.latent import LatentAttention
 
 Turn = Callable[[Tensor], Tensor]
-"""Rotary positions on all channels of [s, b, n, d]."""
+"""A function that applies rotary positions to all channels of a tensor [s, b, n, d]."""
 
 
 def latent_shapes(latent: LatentAttention, hidden_size: int, num_heads: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of what a layer has in the place of one projection to queries, keys and values."""
+    """Return the shapes of the weights that replace a layer's single projection to queries, keys and values."""
     query, key_value = latent.head_size + latent.rotary_head_size, latent.head_size + latent.value_head_size
     shapes: dict[str, tuple[int, ...]] = {
         "kv_down.weight": (hidden_size, latent.kv_rank + latent.rotary_head_size),
@@ -32,7 +32,7 @@ def latent_shapes(latent: LatentAttention, hidden_size: int, num_heads: int) -> 
 def latent_qkv(
     x: Tensor, weights: Mapping[str, Tensor], latent: LatentAttention, turn: Turn, epsilon: float
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries and keys [s, b, n, d+p] and values [s, b, n, e] of x[s, b, h], weights named as in a layer."""
+    """Return queries and keys [s, b, n, d+p] and values [s, b, n, e] of x[s, b, h]. ``weights``: by name in a layer."""
     queries, compressed = x, x @ weights["kv_down.weight"]
     if latent.q_rank is not None:
         queries = nn.rms_norm(x @ weights["q_down.weight"], (latent.q_rank,), weights["q_norm.weight"], epsilon)

@@ -1,4 +1,4 @@
-"""Local updates by their definition: blocks with detached inputs, each with its own loss."""
+"""Local updates by their definition: every block has a detached input and its own loss."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,9 +14,9 @@ from sim.training.spec.job import DenseTraining, split_layers
 def local_updates(job: DenseTraining) -> Objective:
     """Return the objective of local updates (Laskin et al. 2020).
 
-    Greedy: block k descends on the loss of its own head alone. Overlapping: on the sum of that and the loss of block
-    k+1, whose own parameters are constants there. No gradient crosses a block's input otherwise. Each pipeline rank
-    reports the sum of its blocks' own losses.
+    Greedy: block k minimises the loss of its own head alone. Overlapping: block k minimises the sum of its own loss and
+    the loss of block k+1, with the parameters of block k+1 as constants. No other gradient crosses a block's input.
+    Each pipeline rank reports the sum of its blocks' own losses.
     """
     edges = tuple(accumulate(split_layers(job.model.num_layers, job.parallel.pipeline), initial=0))
     blocks = [range(first, last) for first, last in pairwise(edges)]
@@ -40,14 +40,14 @@ def local_updates(job: DenseTraining) -> Objective:
 
 
 def _loss(dense: DenseModel, y: Tensor, block: int, blocks: Sequence[range]) -> Tensor:
-    """Return the loss of a block's head; the last block's is the model's."""
+    """Return the loss of a block's head; for the last block, the loss of the model."""
     if block == len(blocks) - 1:
         return dense.loss_of(y, "final_norm", "head.weight")
     return dense.loss_of(y, f"auxiliary{block}.norm", f"auxiliary{block}.weight")
 
 
 def _shapes(job: DenseTraining, num_blocks: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the dense model's parameters and of the auxiliary heads'."""
+    """Return the shapes of the parameters of the dense model and of the auxiliary heads."""
     model, shapes = job.model, parameter_shapes(job.model)
     for block in range(num_blocks - 1):
         shapes[f"auxiliary{block}.norm.weight"] = (model.hidden_size,)

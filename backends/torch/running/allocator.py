@@ -11,11 +11,11 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Numbers of the parameters in glibc's malloc.h."""
 _NEVER: Final = 2**31 - 1
 _MOST_MMAP_BYTES: Final = 32 * 2**20
-"""The largest that glibc takes on 64 bits; larger blocks are still mapped one by one."""
+"""The largest threshold that glibc accepts on 64 bits; larger blocks are still mapped one by one."""
 
 
 def keep_freed_memory() -> bool:
-    """Keep what this process frees, in one arena for all threads; return whether the C library is one that can."""
+    """Keep freed memory in this process, in one arena for all threads; return whether the C library supports it."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # not glibc
         return False

@@ -17,22 +17,22 @@ _POLL_S = 0.2
 
 
 class OpRunner(Protocol):
-    """The functions on ops that a device calls."""
+    """The callbacks of a device: it calls them to start, complete and finish ops."""
 
     def start(self, instance: OpInstance) -> Sequence[dist.Work]:
-        """Run an op on the current stream; return messages that are still under way."""
+        """Run an op on the current stream; return its messages that are still in flight."""
 
     def complete(self, instance: OpInstance, works: Sequence[dist.Work]) -> None:
-        """Wait until the messages of an op are gone."""
+        """Wait until the messages of an op are complete."""
 
     def finish(self, instance: OpInstance) -> None:
         """Release the buffers whose last use was an op."""
 
 
 class RankTimes(NamedTuple):
-    """Start and end of every op in issue order (empty where ops were not timed), and the end of the step.
+    """Start and end of every op in issue order, and the end of the step. Without op times the first two are empty.
 
-    Seconds since the origin. An op starts when its hazards are cleared and its stream is free.
+    Times are seconds since the origin. An op starts when its hazards are cleared and its stream is free.
     """
 
     starts_s: Sequence[float]
@@ -41,11 +41,11 @@ class RankTimes(NamedTuple):
 
 
 class Device(Protocol):
-    """Runs schedules."""
+    """The hardware that runs a rank's schedule."""
 
     @property
     def torch_device(self) -> torch.device:
-        """Return where the tensors live."""
+        """Return the torch device of the tensors."""
 
     def sleep(self, duration_s: float) -> None:
         """Keep the current stream busy."""
@@ -54,14 +54,14 @@ class Device(Protocol):
         """Run one step; ``origin_s`` is a reading of ``perf_counter`` from which times count."""
 
     def peak_allocated_bytes(self) -> int | None:
-        """Return the allocator's own peak, None where it keeps none."""
+        """Return the peak that the allocator itself reports; None if it reports none."""
 
 
 class CpuDevice:
-    """One thread per stream.
+    """A CPU, on which every stream is a thread.
 
-    A stream that both sends and receives has a second thread, which sees its messages off: its sends do not
-    hold up its receives, so two ranks that both send first do not wait for each other for ever.
+    A stream that both sends and receives has a second thread, which waits for its messages. So its sends do not delay
+    its receives, and two ranks that both send first do not deadlock.
     """
 
     torch_device = torch.device("cpu")
@@ -71,21 +71,21 @@ class CpuDevice:
         sleep(duration_s)
 
     def run(self, schedule: Schedule, runner: OpRunner, origin_s: float, *, time_ops: bool) -> RankTimes:
-        """Run one step; the first error of any stream ends it, other streams left where they are."""
+        """Run one step. The first error of any stream ends the step; other streams stop where they are."""
         times = _ThreadedStep(schedule, runner, origin_s).run()
         return times if time_ops else RankTimes((), (), times.step_s)
 
     def peak_allocated_bytes(self) -> int | None:
-        """Return None: torch's CPU allocator keeps no account."""
+        """Return None: torch's CPU allocator does not report a peak."""
         return None
 
 
 Messages = SimpleQueue[tuple[OpInstance, Sequence[dist.Work]] | None]
-"""Sends under way, in order; None after the last."""
+"""Sends in flight, in order; None marks the end."""
 
 
 class _ThreadedStep:
-    """One step on threads."""
+    """One step of a rank, executed by threads."""
 
     def __init__(self, schedule: Schedule, runner: OpRunner, origin_s: float) -> None:
         self._instances = schedule.instances
@@ -99,7 +99,7 @@ class _ThreadedStep:
         self._ended: SimpleQueue[BaseException | None] = SimpleQueue()
 
     def run(self) -> RankTimes:
-        """Start all threads, wait for all to end; raise the first error."""
+        """Start all threads and wait until all have ended; raise the first error."""
         streams: dict[str, list[OpInstance]] = {}
         for instance in self._instances:
             streams.setdefault(instance.op.stream, []).append(instance)
@@ -123,10 +123,10 @@ class _ThreadedStep:
         Thread(target=self._guarded, args=(work,), name=name, daemon=True).start()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        torch.set_num_threads(1)  # OpenMP's count is one per thread: a new thread's team would be of all cores
+        torch.set_num_threads(1)  # OpenMP counts its threads per thread: a new thread would otherwise use all cores
         try:
             work()
-        except BaseException as error:  # whatever it is, it must end the rank
+        except BaseException as error:  # any error must end the rank
             self._failed.set()
             self._ended.put(error)
         else:
@@ -148,7 +148,7 @@ class _ThreadedStep:
             messages.put(None)
 
     def _wait(self, position: int) -> bool:
-        """Wait for an op; return whether it was done before anything failed."""
+        """Wait for an op; return False if a stream failed first."""
         while not self._done[position].wait(_POLL_S):
             if self._failed.is_set():
                 return False
@@ -167,7 +167,7 @@ class _ThreadedStep:
             self._done[instance.position].set()
 
     def _queue_up(self, streams: Mapping[str, Sequence[OpInstance]]) -> None:
-        """Let each op start no earlier than its stream's previous one ended, sends that were posted early included."""
+        """Let no op start before the previous op of its stream has ended, not even a send that was posted early."""
         for instances in streams.values():
             free_s = 0.0
             for instance in instances:
@@ -178,9 +178,9 @@ class _ThreadedStep:
 
 
 class CudaDevice:
-    """A CUDA stream per plan stream, events for hazards and times.
+    """A GPU: one CUDA stream per stream of the plan, and CUDA events for hazards and times.
 
-    Ops are issued by one host thread in program order; the streams run them as the hazards allow.
+    One host thread issues the ops in program order. A stream runs an op when its hazards are cleared.
     """
 
     def __init__(self, index: int) -> None:
@@ -190,7 +190,7 @@ class CudaDevice:
         self._cycles_per_s = 0.0
 
     def sleep(self, duration_s: float) -> None:
-        """Spin on the current stream for as many cycles as fit (clocks may drift with the device's state)."""
+        """Keep the current stream busy for about this time (the clock rate may drift with the device's state)."""
         if not self._cycles_per_s:
             self._cycles_per_s = self._measure_cycles_per_s()
         _spin(int(duration_s * self._cycles_per_s))
@@ -206,7 +206,7 @@ class CudaDevice:
         return cycles / _seconds(start, end)
 
     def run(self, schedule: Schedule, runner: OpRunner, origin_s: float, *, time_ops: bool) -> RankTimes:
-        """Issue one step and wait for the device; raise what the issue of an op raised."""
+        """Issue one step and wait for the device. Raises the error of an op that could not be issued."""
         torch.cuda.synchronize(self.torch_device)
         torch.cuda.reset_peak_memory_stats(self.torch_device)
         origin, origin_after_s = _event(timed=True), perf_counter() - origin_s
@@ -236,7 +236,7 @@ class CudaDevice:
         *,
         timed: bool,
     ) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        """Put one op on its stream; return the events before and after it."""
+        """Issue one op on its stream; return the events before and after the op."""
         name = instance.op.stream
         if name not in self._streams:
             self._streams[name] = torch.cuda.Stream(self.torch_device)  # type: ignore[no-untyped-call]
@@ -246,7 +246,7 @@ class CudaDevice:
             stream.wait_event(origin)
             for position in instance.waits:
                 stream.wait_event(ends[position])
-                if instance.on_host:  # no stream runs it: it runs here and now
+                if instance.on_host:  # the host itself runs this op, now
                     ends[position].synchronize()
             start.record(stream)
             works = runner.start(instance)
@@ -259,7 +259,7 @@ class CudaDevice:
         return start, end
 
     def peak_allocated_bytes(self) -> int | None:
-        """Return the most that the caching allocator had handed out during the last step."""
+        """Return the peak of the bytes allocated by the caching allocator during the last step."""
         return torch.cuda.max_memory_allocated(self.torch_device)
 
 
@@ -272,5 +272,5 @@ def _seconds(start: torch.cuda.Event, end: torch.cuda.Event) -> float:
 
 
 def _spin(cycles: int) -> None:
-    """Keep the current stream busy; torch has no public call for it."""
+    """Keep the current stream busy for some cycles; torch has no public call for it."""
     torch.cuda._sleep(cycles)  # type: ignore[no-untyped-call]

@@ -26,12 +26,13 @@ from sim.plan.words.steps import program_of_step
 
 @dataclass(slots=True)
 class Interpreter:
-    """One rank's program on one device.
+    """The interpreter of one rank's program on one device.
 
-    ``mute``: names of ops that communicate nothing. ``kept``: buffers whose tensors stay after the step,
-    beside the persistent ones, in ``schedule.slots``. ``explicit``: how to run collectives as step lists, None for
-    the library's own. A call that completes an earlier step runs as in that step: its number counts for the optimizer.
-    ``first_step``: steps of the optimizer that came before the plan's first.
+    ``mute``: names of ops that communicate nothing.
+    ``kept``: names of buffers whose tensors stay in ``schedule.slots`` after the step, as persistent tensors do.
+    ``explicit``: how to run collectives as step lists; None: use the library's collectives.
+    ``first_step``: number of optimizer steps before the first step of the plan.
+    A call that completes an earlier step uses the optimizer's step number of that earlier step.
     """
 
     plan: Plan
@@ -55,7 +56,7 @@ class Interpreter:
         self.program = self.plan.program_of(self.rank)
 
     def prepare(self, step: int, num_steps: int) -> None:
-        """Unroll a step of a run of ``num_steps``: what is not yet time spent in it."""
+        """Build the schedule of one step in a run of ``num_steps``. This work is not part of the step's time."""
         place = self.plan.mesh, self.rank, self.plan.seed
         device = self.device.torch_device, self.device.sleep
         lags = {call.lag for call in self.program.calls}
@@ -67,12 +68,12 @@ class Interpreter:
         return self.first_step + step * self.plan.num_steps
 
     def run(self, origin_s: float, *, time_ops: bool) -> RankTimes:
-        """Run the prepared step; OpError names the op that failed."""
+        """Run the prepared step. Raises OpError with the name of the op that failed."""
         self._ran = []
         return self.device.run(self.schedule, self, origin_s, time_ops=time_ops)
 
     def drain(self, num_steps: int, origin_s: float) -> None:
-        """Run what the last step has left over; the schedule stays the last step's."""
+        """Run the calls that the last step has deferred; ``schedule`` remains that of the last step."""
         last, ran = self.schedule, self._ran
         self.prepare(num_steps, num_steps)
         self.run(origin_s, time_ops=False)
@@ -80,7 +81,7 @@ class Interpreter:
 
     @property
     def work(self) -> RankWork:
-        """Return the ops that ran in the last step, and the bytes that they gave to messages and collectives."""
+        """Return the counts of the ops of the last step, and the bytes of its messages and collectives."""
         ran = list(self._ran)
         return RankWork(dict(Counter(kind for kind, _ in ran)), sum(num_bytes for _, num_bytes in ran))
 
@@ -95,13 +96,13 @@ class Interpreter:
 
     @property
     def sent_bytes(self) -> int:
-        """Return what this rank has sent in collectives that ran as step lists, all steps together."""
+        """Return the bytes that this rank sent in collectives run as step lists, over all steps."""
         return sum(group.sent_bytes for group in self._groups.values())
 
     # --- one op, as the device asks for it -----------------------------------------------------------------
 
     def start(self, instance: OpInstance) -> Sequence[dist.Work]:
-        """Run an op on the current stream; return messages that are still under way."""
+        """Run an op on the current stream; return its messages that are still in flight."""
         try:
             return self._start(instance)
         except ExecutionError:
@@ -110,7 +111,7 @@ class Interpreter:
             raise self._error(instance, error) from error
 
     def complete(self, instance: OpInstance, works: Sequence[dist.Work]) -> None:
-        """Wait until the messages of an op are gone."""
+        """Wait until the messages of an op are complete."""
         try:
             for work in works:
                 work.wait()
@@ -118,7 +119,7 @@ class Interpreter:
             raise self._error(instance, error) from error
 
     def finish(self, instance: OpInstance) -> None:
-        """Count an op that is done, and let go of what it was the last to touch."""
+        """Count a finished op, and free the buffers of which it was the last user."""
         self._ran.append((kind_of(instance.op), self._sent_by(instance)))
         self.schedule.release(instance)
 
@@ -172,7 +173,7 @@ class Interpreter:
         return ()
 
     def _collectives(self, op: Collective) -> GroupCollectives:
-        """Return the collectives of an op's group, the same ones for all ops of that group and stream."""
+        """Return the collectives of an op's group. All ops of that group and stream share one object."""
         key = group_key(self.plan, op, self.rank)
         assert key is not None
         if key not in self._groups:
@@ -194,7 +195,7 @@ class Interpreter:
                 slot.tensor.copy_(tensor)
 
     def _check_output(self, instance: OpInstance, slot: Slot, tensor: Tensor) -> None:
-        """Raise OpError unless a kernel gave the tensor that the plan declares, in memory of its own."""
+        """Raise OpError unless the kernel's output has the declared shape and type, and owns its memory."""
         buffer = slot.buffer
         declared = (buffer.shape, DTYPES[buffer.dtype], buffer.num_bytes)
         given = (tuple(tensor.shape), tensor.dtype, tensor.untyped_storage().nbytes())

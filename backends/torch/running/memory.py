@@ -13,8 +13,8 @@ from sim.plan.words.program import Program
 def account_memory(program: Program, slots: Mapping[InstanceKey, Slot], tier: Tier = Tier.DEVICE) -> MemoryAccount:
     """Return the account of one tier in one executed step.
 
-    Births and deaths are those of ``sim.plan.facts.liveness``; sizes are those of the storages that the tensors
-    really had. Issue order is the order in which an asynchronous device's allocator sees the ops.
+    Births and deaths of buffers follow ``sim.plan.facts.liveness``. Sizes are those of the tensors' real storages.
+    Issue order is the order in which an asynchronous device's allocator sees the ops.
     """
     live = dict.fromkeys((str(kind) for kind in Kind), 0)
     for slot in slots.values():

@@ -15,9 +15,9 @@ from sim.plan.words.program import Call, Program, Task
 
 @dataclass(slots=True, eq=False)
 class Slot:
-    """One buffer instance: its tensor while it lives, and how many ops have yet to touch it.
+    """One buffer instance: its tensor while it lives, and the number of ops that will still use it.
 
-    ``num_bytes``: what its tensor's storage took; 0 until it is first written.
+    ``num_bytes``: size of its tensor's storage; 0 until the first write.
     """
 
     buffer: Buffer
@@ -34,9 +34,9 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class OpInstance:
-    """One op of one call. ``waits``: positions, in issue order, of ops on other streams that must be done before.
+    """One op of one call. ``waits``: positions, in issue order, of ops on other streams that must end before it.
 
-    A send leaves its stream before its message is gone, so it is waited for on every stream.
+    A send leaves its stream before its message is complete. So ops on its own stream wait for it too.
     """
 
     position: int
@@ -54,7 +54,7 @@ class OpInstance:
 
     @property
     def on_host(self) -> bool:
-        """Return whether it is a kernel that the host's own cores run."""
+        """Return whether this op is a kernel that runs on the host's cores."""
         buffers = (slot.buffer for slot in (*self.reads, *self.writes))
         return isinstance(self.op, Compute) and any(buffer.tier is Tier.HOST for buffer in buffers)
 
@@ -67,14 +67,14 @@ class OpInstance:
 
 @dataclass(slots=True)
 class Schedule:
-    """One step of one rank."""
+    """The schedule of one step of one rank: its ops and its buffer instances."""
 
     instances: list[OpInstance]
     slots: dict[InstanceKey, Slot]
     _lock: Lock = field(default_factory=Lock)
 
     def release(self, instance: OpInstance) -> None:
-        """Note that an op is done: instances that no other op will touch give their memory back."""
+        """Free the buffer instances whose last use was this op."""
         with self._lock:
             for slot in touched(instance):
                 slot.touches_left -= 1
@@ -83,7 +83,7 @@ class Schedule:
 
 
 def touched(instance: OpInstance) -> Iterable[Slot]:
-    """Return each slot that an op reads or writes, once."""
+    """Yield each slot that an op reads or writes, once."""
     return dict.fromkeys((*instance.reads, *instance.writes))
 
 

@@ -20,11 +20,11 @@ from sim.plan.words.program import Plan, Program
 def persistent_slots(
     plan: Plan, rank: int, device: torch.device, left: Mapping[str, Tensor] | None = None
 ) -> dict[str, Slot]:
-    """Return a rank's persistent buffers, filled with their initial values, or with what earlier plans left.
+    """Return a rank's persistent buffers with their initial values, or with the tensors left by earlier plans.
 
-    ``left``: by name; None: the plan is the first. What is not there the plan writes before it reads it, so it is no
-    number until then.
-    Raises ExecutionError for a way to start that is not known.
+    ``left``: tensors of earlier plans by buffer name; None for the first plan. A later plan writes a buffer that is
+    missing there before it reads the buffer; until then its floating-point elements are NaN.
+    Raises ExecutionError for an unknown initial method.
     """
     program = plan.program_of(rank)
     slots: dict[str, Slot] = {}
@@ -66,7 +66,7 @@ def _initial_values(plan: Plan, program: Program, rank: int, buffer: Buffer, dev
         shape = buffer.global_shape or buffer.shape
         starts, sizes = buffer_slice(buffer, plan.mesh, rank)
         return initial.scale * initial_normal(plan.seed, initial.source, shape, starts, sizes, device=device)
-    if initial.method == "shard":  # of buffers as they start, in their own types, whether this rank keeps them or not
+    if initial.method == "shard":  # of source buffers' initial values, in their types; this rank may not keep them
         whole = [_initial_tensor(plan, program, rank, program.buffers[name], device) for name in initial.of]
         return flat_piece(whole, plan.mesh.index(rank, initial.axes), buffer.shape[0])
     raise ExecutionError(f"buffer {buffer.name!r}: unknown initial method {initial.method!r}")
