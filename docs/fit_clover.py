@@ -15,7 +15,7 @@ import click
 import numpy as np
 from scipy.optimize import brentq
 
-from scenarios.calibration.measured_steps import FITTED
+from scenarios.fitting.measured_steps import FITTED
 from scenarios.validation.published import predicted
 from sim.serving.decoding.tree import greedy_tree, length_probabilities
 from traces.published import FOLDER, PublishedTable, load_table

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from scenarios.calibration.measured_steps import FITTED
+from scenarios.fitting.measured_steps import FITTED
 from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.loading import scenario_from_mapping
 from scenarios.workloads.service.reading import ServiceScenario

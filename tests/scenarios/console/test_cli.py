@@ -136,7 +136,12 @@ def test_simulating_imports_no_optimiser_no_tensors_and_no_other_kind() -> None:
     assert "simpy" in loaded
     assert {kind.name for kind in KINDS if kind.module in modules} == {"training"}
     assert not loaded & {"torch", "pandas", "matplotlib", "scipy", "pyarrow", "jinja2", "plotly"}
-    assert not modules & {"backends.execution.protocol", "backends.execution.embedding", "sim.embedding", "sim.embedding.run"}
+    assert not modules & {
+        "backends.execution.protocol",
+        "backends.execution.embedding",
+        "sim.embedding",
+        "sim.embedding.run",
+    }
 
 
 def test_help_names_every_command_and_every_option_of_the_main_one(capsys) -> None:
