@@ -7,6 +7,7 @@ from time import monotonic
 
 import click
 from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from scenarios.console.terminal import open_console
 from scenarios.workloads.effort import Announce, Effort
@@ -44,8 +45,6 @@ def _timed(words: str) -> Iterator[Callable[[float], None]]:
     if not console.is_terminal:
         yield lambda _: None
         return
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow
-
     columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     done = Event()
     with Progress(*columns, console=console, transient=True) as bar:
