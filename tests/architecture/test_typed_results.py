@@ -19,7 +19,7 @@ TABLE = "keys or columns of a measured table"
 NO_RESULTS = {
     "calibration/calibration.py": PROFILE,
     "calibration/parameters.py": PROFILE,
-    "calibration/spread_fit.py": TABLE,
+    "fitting/spread_fit.py": TABLE,
     "calibration/tables.py": TABLE,
     "commands/listing.py": "keys of a scenario's file, and headings of a table's columns",
     "commands/measured/spread.py": PROFILE,
