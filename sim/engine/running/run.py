@@ -201,6 +201,12 @@ class SimulatedRun:
                 nodes += [node for _, _, node, _ in units[first + step * len(program.calls) :][:1]]
         return [min(reversed(nodes), key=self.loop.starts_s.__getitem__) for nodes in found]
 
+    @property
+    def last_step_begin_s(self) -> float:
+        """Return when the first call of the last of several steps was let go: it need not be an opening call."""
+        last = (self._units_of(rank)[-len(program.calls) :] for rank, program in self.programs.items())
+        return min((self.loop.starts_s[node] for units in last for _, _, node, _ in units), default=0.0)
+
     # --- all ops of the step -------------------------------------------------------------------------------
 
     def task_times(self, rank: int) -> Sequence[TaskTimes]:

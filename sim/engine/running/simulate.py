@@ -21,14 +21,17 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.shorter import Shorter
-from sim.engine.running.steady import Steady, drifts_apart, steady_period
+from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_period
 from sim.plan.facts.repetition import Repetition
 from sim.plan.words.op import LinkOp, Op
 from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.steps import repeated
 
-NUMBERS_OF_STEPS: Final = (4, 8, 16)
-"""How many steps are simulated where none waits for the others at its end, until two in a row take equally long."""
+NUMBERS_OF_STEPS: Final = (3, 4, 8, 16)
+"""How many steps are simulated where none waits for the others at its end, until two in a row take equally long.
+
+The fewest are enough where the state comes back to the last digits: then the others would be like the second.
+"""
 
 MOST_STRUCTURES: Final = 3
 """How many structures of a plan a simulation holds: prices seldom alternate between more."""
@@ -120,7 +123,7 @@ class Simulation:
             graph, loop = self._ran(now, structures, key, programs)
             refuse_deadlock(SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop))
             run = SimulatedRun(self.plan, now.folding, now.programs, now.prices, graph, loop, num_steps)
-            if run.is_steady:
+            if comes_back(run) if num_steps == NUMBERS_OF_STEPS[0] else run.is_steady:
                 break
         return run
 

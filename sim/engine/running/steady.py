@@ -7,13 +7,14 @@ what is a period away. From equal states follow equal futures, so long as the ca
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.running.period import EQUAL, Times
-from sim.engine.running.run import SimulatedRun
+from sim.engine.running.run import SimulatedRun, TaskTimes
 from sim.plan.facts.repetition import Repetition
 
 IN_A_PERIOD: Final = (1, 2, 3, 4, 6)
@@ -72,6 +73,41 @@ def drifts_apart(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> 
             return False
         paces_s.append(last_s)
     return bool(max(paces_s) - min(paces_s) > 1e-6 * max(paces_s))
+
+
+def comes_back(run: SimulatedRun) -> bool:
+    """Return whether the state of several steps in a row is a period later what it was, before the last step begins.
+
+    All that begins in the period before the last step's first op begins again in the one after it, and ends equally
+    late; and of every op as many have begun as a step has. Further steps are then alike.
+    """
+    *_, before_s, last_s = (run.loop.starts_s[node] for node in run.first_nodes)
+    begin_s, length_s = run.last_step_begin_s, last_s - before_s
+    return length_s > 0.0 and all(
+        _comes_back(times, len(times.calls) // run.num_steps, begin_s, length_s)
+        for rank in run.programs
+        for times in run.window(rank)[0]
+    )
+
+
+def _comes_back(times: TaskTimes, count: int, begin_s: float, length_s: float) -> bool:
+    """Return whether the ``count`` calls before a moment and those after it are alike, a period apart."""
+    slack_s, starts_s, ends_s = EQUAL * length_s, times.starts_s, times.ends_s
+    begun = [(starts_s < moment_s - slack_s).sum(axis=0) for moment_s in _around(begin_s, length_s)]
+    if not all((later - earlier == count).all() for earlier, later in pairwise(begun)):
+        return False
+    open_s, early_s, late_s = begin_s - length_s, starts_s[:-count], starts_s[count:]
+    inside = (early_s >= open_s - slack_s) & (early_s < begin_s - slack_s)
+    lasting = (ends_s[:-count] > open_s + slack_s) & (early_s < begin_s - slack_s)
+    off_s = [
+        np.abs(late_s - early_s - length_s)[inside].max(initial=0.0),
+        np.abs(ends_s[count:] - ends_s[:-count] - length_s)[lasting].max(initial=0.0),
+    ]
+    return bool(max(off_s) <= slack_s)
+
+
+def _around(moment_s: float, length_s: float) -> tuple[float, float, float]:
+    return moment_s - length_s, moment_s, moment_s + length_s
 
 
 @dataclass(frozen=True, slots=True)
