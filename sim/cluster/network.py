@@ -189,7 +189,7 @@ class Network:
 
         ``pair_bytes``: what each position sends to each in an uneven all_to_all.
         """
-        for batch in self._batches(np.array([group]), root, keep_order=bool(pair_bytes)):
+        for batch in self._known_batches(np.array([group]), root, keep_order=bool(pair_bytes)):
             cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
             waits_s = self._in_turn_s(kind, num_bytes, cost, batch, pair_bytes)
             use = self._use(kind, num_bytes, cost, batch, pair_bytes)
@@ -374,21 +374,35 @@ class Network:
             flows = collective_flows(kind, cost.algorithm, batch.ranks_per_node, batch.island_rings.rings)
             payload = flows.parts * num_bytes
             flow_bytes = payload * cost.wire_overhead
-        used = flow_bytes > 0
+        routed = self._routed(batch, flows, flow_bytes > 0, (kind, cost.algorithm) if not pair_bytes else ())
+        charged, carried = flow_bytes[routed.flows], payload[routed.flows]
+        seconds = charged * self.seconds_per_byte[routed.links]
+        if cost.algorithm not in COLLNET:
+            return _summed(routed.cells, routed.where, seconds, carried, self.topology.num_links)
+        in_trees, tree_links, parts = reduction_trees(self.topology, kind, batch.devices, batch.ranks_per_node)
+        in_tree_s = parts * (num_bytes * cost.wire_overhead) * self.seconds_per_byte[tree_links]
+        return _link_use(
+            np.concatenate([routed.cells[routed.where] // self.topology.num_links, in_trees]),
+            np.concatenate([routed.links, tree_links]),
+            np.concatenate([seconds, in_tree_s]),
+            np.concatenate([carried, parts * num_bytes]),
+            self.topology.num_links,
+        )
+
+    def _routed(self, batch: "_Batch", flows: Flows, used: NDArray[np.bool_], named: tuple[str, ...]) -> "_Routed":
+        """Return the links of the flows that are used, in every group; ``named``: what the flows are of, () if new."""
+        key = (*named, used.tobytes())
+        if (known := batch.routed.get(key)) is not None:
+            return known
         sources, targets = flows.sources[used], flows.targets[used]
         routes = self.topology.routes(batch.devices[:, sources].ravel(), batch.devices[:, targets].ravel())
-        num_hops = routes.num_hops
-        rows = np.repeat(np.repeat(np.arange(len(batch.devices)), len(sources)), num_hops)
-        links = routes.links
-        charged, carried = (
-            np.repeat(np.tile(values[used], len(batch.devices)), num_hops) for values in (flow_bytes, payload)
-        )
-        if cost.algorithm in COLLNET:
-            in_trees, tree_links, parts = reduction_trees(self.topology, kind, batch.devices, batch.ranks_per_node)
-            rows, links = np.concatenate([rows, in_trees]), np.concatenate([links, tree_links])
-            carried = np.concatenate([carried, parts * num_bytes])
-            charged = np.concatenate([charged, parts * (num_bytes * cost.wire_overhead)])
-        return _link_use(rows, links, charged * self.seconds_per_byte[links], carried, self.topology.num_links)
+        rows = np.repeat(np.repeat(np.arange(len(batch.devices)), len(sources)), routes.num_hops)
+        of_flow = np.repeat(np.tile(np.flatnonzero(used), len(batch.devices)), routes.num_hops)
+        cells, where = distinct(rows * self.topology.num_links + routes.links)
+        found = _Routed(cells, where, routes.links, of_flow)
+        if named:
+            batch.routed[key] = found
+        return found
 
     def _in_turn_s(
         self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
@@ -438,6 +452,21 @@ class _Batch:
     inter_latency_s: float
     island_rings: _IslandRings
     layouts: tuple[int, ...]
+    routed: "dict[tuple[object, ...], _Routed]" = field(default_factory=dict)
+    """Cache of the links of collectives' flows, by kind, algorithm and which flows are used."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Routed:
+    """In a group of the batch, flow ``flows[i]`` uses link ``links[i]``: cell ``cells[where[i]]``.
+
+    A cell is group x number of links + link; they are sorted.
+    """
+
+    cells: Ints
+    where: Ints
+    links: AnyInts
+    flows: Ints
 
 
 def _equal_rows(*columns: NDArray[Any]) -> list[Ints]:
@@ -460,7 +489,11 @@ def _sums(routes: Routes, values: Floats) -> Floats:
 
 def _link_use(rows: Ints, links: AnyInts, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
     """Return the sums per case and link, without links of zero seconds."""
-    cells, where = distinct(rows.astype(np.int64) * num_links + links)
+    return _summed(*distinct(rows.astype(np.int64) * num_links + links), seconds, num_bytes, num_links)
+
+
+def _summed(cells: Ints, where: Ints, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
+    """Return the sums per cell, which is case x number of links + link, without links of zero seconds."""
     in_all, carried = (
         np.bincount(where, values, minlength=len(cells)).astype(np.float64) for values in (seconds, num_bytes)
     )

@@ -79,12 +79,12 @@ def fullest(use: LinkUse) -> Times:
     bounds = np.searchsorted(use.rows, np.arange(len(use.example) + 1)).tolist()
     for row, kind in enumerate(use.kind.tolist()):
         cells = range(bounds[row], bounds[row + 1])
-        curve = None if len(cells) == 1 and is_even[use.flows[cells[0]]] else use.curve(row)
-        for cell in cells:
-            own = slice(*use.first_span[use.flows[cell] : use.flows[cell] + 2])
-            if curve is None:
-                share = use.seconds[cell] * moved.span_speed[own]
-            else:
-                share = (curve(moved.span_end_s[own]) - curve(moved.span_begin_s[own])) / lasting_s[own]
-            np.maximum(found[kind, own], share, out=found[kind, own])
+        own = [np.arange(*use.first_span[use.flows[cell] : use.flows[cell] + 2]) for cell in cells]
+        spans = np.concatenate(own)
+        if len(cells) == 1 and is_even[use.flows[cells[0]]]:
+            share = use.seconds[cells[0]] * moved.span_speed[spans]
+        else:
+            curve = use.curve(row)
+            share = (curve(moved.span_end_s[spans]) - curve(moved.span_begin_s[spans])) / lasting_s[spans]
+        found[kind, spans] = np.maximum(found[kind, spans], share)
     return found

@@ -124,17 +124,17 @@ def _counter(run: SimulatedRun) -> Callable[[int, LinkOp], int]:
 
 def _keys(graph: Graph, times: TaskTimes, j: int) -> Ints:
     """Return under which key each call of an op went through the shared resources."""
-    keys = np.full(len(times.nodes), _ALONE)
-    single = np.flatnonzero(times.nodes >= 0)
-    nodes = times.nodes[single] + j
-    kinds = np.array([graph.kinds[node] for node in nodes.tolist()], dtype=np.int64)
-    is_shared = kinds == NodeKind.SHARED
-    keys[single[is_shared]] = nodes[is_shared]
-    for row in np.flatnonzero(kinds == NodeKind.MEMBER).tolist():
-        joint = graph.joint_of[int(nodes[row])]
-        if graph.joints[joint].shared:
-            keys[single[row]] = -joint - 1
-    return keys
+    return np.array([_key(graph, first + j) if first >= 0 else _ALONE for first in times.nodes.tolist()], np.int64)
+
+
+def _key(graph: Graph, node: int) -> int:
+    """Return under which key the op of a node went through the shared resources; _ALONE where it did not."""
+    kind = graph.kinds[node]
+    if kind == NodeKind.SHARED:
+        return node
+    if kind == NodeKind.MEMBER and graph.joints[graph.joint_of[node]].shared:
+        return -graph.joint_of[node] - 1
+    return _ALONE
 
 
 def _spans(run: SimulatedRun, begins: Times, ends: Times, keys: Ints) -> tuple[Ints, Times, Times, Times]:

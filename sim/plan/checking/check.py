@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Set
 from itertools import chain
 from typing import NamedTuple
 
-from sim.plan.checking.collectives import check_collective, check_groups, where
+from sim.plan.checking.collectives import check_collective, check_groups, shape_of, where
 from sim.plan.checking.uses import check_uses
 from sim.plan.errors import CheckError
 from sim.plan.words.buffer import Scope, Tier
@@ -86,14 +86,17 @@ def _check_tasks(program: Program) -> None:
 
 
 def _check_buffers(plan: Plan, program: Program) -> None:
+    """Check every op's buffers. Collectives that differ only in names break the same rules, and are checked once."""
+    passed = set[tuple[object, ...]]()
     for task in program.tasks.values():
         for op in task.ops:
             for name in (*op.reads, *op.writes):
                 if name not in program.buffers:
                     raise CheckError(f"{where(program, op)}: unknown buffer {name!r}")
             _check_tiers(program, op)
-            if isinstance(op, Collective):
+            if isinstance(op, Collective) and (shape := shape_of(program, op)) not in passed:
                 check_collective(plan, program, op)
+                passed.add(shape)
 
 
 def _check_tiers(program: Program, op: Op) -> None:
