@@ -54,6 +54,10 @@ MESHES = {
     "2.5D, mesh 4 x 4 x 4, x 64 replicas": _set(
         *_OF_4096, "training.global_batch_size=1024", "parallel.data={degree: 64}",
     ),
+    "2.5D, mesh 16 x 16 x 16": _set(
+        *_OF_4096, "training.global_batch_size=256", "training.microbatch_size=256",
+        "parallel.tensor={method: 2.5d, degree: 4096, mesh: [16, 16, 16]}",
+    ),
     "3D, mesh 16 x 16 x 16": _set(
         *_OF_4096, "training.global_batch_size=256", "training.microbatch_size=256", "model.vocab_size=4096",
         "parallel.tensor={method: 3d, degree: 4096, mesh: [16, 16, 16]}",
