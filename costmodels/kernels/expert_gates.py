@@ -5,6 +5,7 @@ where a token has any number of them, it has a place for each expert, k = E.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from costmodels.kernels.elementwise import streaming
 from costmodels.kernels.moe import (
@@ -13,7 +14,7 @@ from costmodels.kernels.moe import (
     route_outputs,
     routing,
 )
-from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, require
+from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, Work, require
 
 
 def _by_expert_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -38,6 +39,23 @@ def _hash_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple
     return TensorSpec(choices, attributes["dtype"]), TensorSpec(choices, "int32"), TensorSpec(choices, "int32")
 
 
+def _auction_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+    """Return the work of an auction (Bertsekas 1992), in each round of which all tokens bid: all scores are read.
+
+    It has as many rounds as an expert has slots. This is an assumption: their number depends on the scores.
+    """
+    work = routing(0, 3.0 * attributes["capacity"], ROUTING_KERNELS)(inputs, outputs, attributes)
+    return replace(work, bytes_read=work.bytes_read + (attributes["capacity"] - 1) * inputs[0].num_bytes)
+
+
+def _base_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return weights, experts and slots [..., 1] of logits[..., E], which have a slot for every token."""
+    (logits,) = inputs
+    num_slots, num_tokens = logits.shape[-1] * attributes["capacity"], logits.num_elements // logits.shape[-1]
+    require(num_slots >= num_tokens, f"{num_slots} slots must be as many as tokens", logits)
+    return route_outputs(inputs, attributes)
+
+
 EXPERT_GATE_KERNELS = (
     Kernel("route_gshard", "elementwise", (1, 1), route_outputs, routing(0, 25, ROUTING_KERNELS)),
     Kernel("route_expert_choice", "elementwise", (1, 1), _by_expert_outputs, routing(0, 20, ROUTING_KERNELS)),
@@ -46,5 +64,6 @@ EXPERT_GATE_KERNELS = (
         "route_softmax_backward", "elementwise", (2, 2), _softmax_backward_outputs,
         routing(1, 8, ROUTING_BACKWARD_KERNELS),
     ),
+    Kernel("route_base", "elementwise", (1, 1), _base_outputs, _auction_work),
     Kernel("route_hash", "elementwise", (1, 1), _hash_outputs, streaming(0)),
 )  # fmt: skip

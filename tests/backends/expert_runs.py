@@ -239,6 +239,9 @@ GATES = {
         model={**MIXTURE, "experts": experts(gate="gshard")}, data_degree=2, expert_degree=2, context_degree=2,
         batch=(4, 2),
     ),
+    "base, ep2 x dp2": training(
+        model={**MIXTURE, "experts": experts(gate="base", top_k=1)}, data_degree=4, expert_degree=2, batch=(8, 2)
+    ),
     "expert_choice, ep2 x tp2 sp": training(
         model={**MIXTURE, "experts": experts(gate="expert_choice")}, data_degree=2, expert_degree=2,
         tensor_degree=2, sequence_parallel=True,

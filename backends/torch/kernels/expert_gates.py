@@ -5,6 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, rows_of
@@ -66,6 +67,18 @@ def route_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], attribute
     return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)) / attributes["temperature"],)
 
 
+def route_base(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return weights, experts and slots of the assignment of tokens to slots whose scores add up to most."""
+    (logits,), capacity = inputs, attributes["capacity"]
+    scores = logits.flatten(0, -2).to("cpu", torch.float64).repeat_interleave(capacity, 1)
+    _, slots = linear_sum_assignment(scores.numpy(), maximize=True)
+    experts = torch.from_numpy(slots // capacity).to(logits.device).view(*logits.shape[:-1], 1)
+    return (
+        choice_weights(logits, experts), experts.to(torch.int32),
+        first_come_slots(experts, logits.shape[-1], capacity),
+    )  # fmt: skip
+
+
 def route_hash(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the weight 1, the fixed expert of every token id, and its slot."""
     (ids,), num_experts = inputs, attributes["num_experts"]
@@ -80,6 +93,7 @@ EXPERT_GATE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "route_expert_choice": route_expert_choice,
         "route_dense_to_sparse": route_dense_to_sparse,
         "route_softmax_backward": route_softmax_backward,
+        "route_base": route_base,
         "route_hash": route_hash,
     }
 )

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import numpy as np
 import torch
+from scipy.optimize import linprog
 from torch import Tensor
 from torch.nn import functional as nn
 
@@ -106,6 +108,19 @@ def _dense_to_sparse(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _for
     return ExpertWeights(weights, active & (active.cumsum(0) <= spec.capacity(len(scores))), active)
 
 
+def _base(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+    """Solve the linear program of a transport from tokens, one each, to experts, at most their slots each."""
+    num_tokens, num_experts = scores.shape
+    of_token = np.repeat(np.eye(num_tokens), num_experts, axis=1)
+    of_expert = np.tile(np.eye(num_experts), num_tokens)
+    found = linprog(
+        -scores.detach().cpu().numpy().ravel(), A_eq=of_token, b_eq=np.ones(num_tokens),
+        A_ub=of_expert, b_ub=np.full(num_experts, spec.capacity(num_tokens)),
+    )  # fmt: skip
+    chosen = torch.from_numpy(found.x.reshape(num_tokens, num_experts).argmax(1)).to(scores.device)[:, None]
+    return _served(spec, chosen, _renormalised(scores, chosen))
+
+
 def _hash(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
     chosen = inputs.hashed[:, None]
     return _served(spec, chosen, torch.ones_like(scores[:, :1]))
@@ -116,6 +131,7 @@ _GATES: Final[Mapping[ExpertGate, _Gate]] = MappingProxyType(
     {
         "top_k": _best, "switch": _best, "gshard": _gshard, "k_top_1": _k_top_1, "group_limited": _group_limited,
         "expert_choice": _expert_choice, "dense_to_sparse": _dense_to_sparse, "hash": _hash,
+        "base": _base,
     }
 )  # fmt: skip
 

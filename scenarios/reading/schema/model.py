@@ -160,7 +160,8 @@ class ExpertsSection(Section):
     gate: ExpertGate = "top_k"
     """`top_k`: the experts of the highest scores; `switch`: the one best; `gshard`: two, the second at random;
     `k_top_1`: the best of each of top_k groups; `group_limited`: of the best groups alone; `expert_choice`: experts
-    choose tokens; `dense_to_sparse`: many experts at first, one in the end; `hash`: a fixed expert of each word.
+    choose tokens; `dense_to_sparse`: many experts at first, one in the end; `hash`: a fixed expert of each word;
+    `base`: tokens are assigned to slots so that the scores add up to most.
     """
     dense_to_sparse: DenseToSparseSection | None = None
     """The schedule of the gate of this name."""

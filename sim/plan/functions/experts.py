@@ -92,6 +92,11 @@ def route_limited(
     return _routed(t, name, "route_group_limited", logits, balance_loss, top_k=top_k, capacity=capacity, **groups)
 
 
+def route_assigned(t: TaskTracer, name: str, logits: Tensor, *, capacity: int) -> Routes:
+    """Return one expert for each token, by the assignment to slots whose scores add up to most (``gate: base``)."""
+    return _routed(t, name, "route_base", logits, 0.0, top_k=1, capacity=capacity)
+
+
 def route_drawn(
     t: TaskTracer, name: str, logits: Tensor, rows: TokenRows, *, capacity: int, balance_loss: float
 ) -> Routes:

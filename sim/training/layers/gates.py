@@ -92,6 +92,10 @@ def _dense_to_sparse(g: Gating) -> ex.Routes:
     return ex.route_cooling(g.tracer, g.name, g.logits, g.builder.rows, cooling, g.capacity)
 
 
+def _base(g: Gating) -> ex.Routes:
+    return ex.route_assigned(g.tracer, g.name, g.logits, capacity=g.capacity)
+
+
 def _hash(g: Gating) -> ex.Routes:
     b, dtype = g.builder, "float64" if g.x.dtype == "float64" else "float32"
     ids = f.tokens(
@@ -110,6 +114,7 @@ _GATES: Final[Mapping[ExpertGate, Callable[[Gating], ex.Routes]]] = MappingProxy
         "group_limited": _group_limited,
         "expert_choice": _expert_choice,
         "dense_to_sparse": _dense_to_sparse,
+        "base": _base,
         "hash": _hash,
     }
 )

@@ -1,10 +1,11 @@
 """The kernels of a layer of experts, against autograd and the laws of dispatch."""
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -195,6 +196,22 @@ def test_prototypes_choose_the_best_of_each_group() -> None:
     dy = random(S, B, 2, seed=1)
     (expected,) = torch.autograd.grad(best, leaf, dy)
     assert_close(run("route_k_top_1_backward", dy, logits, experts)[0], expected)
+
+
+@settings(max_examples=8)
+@given(st.integers(0, 99), st.integers(2, 6))
+def test_an_assignment_gives_every_token_a_slot_and_scores_most(seed: int, capacity: int) -> None:
+    """No token is lost, no expert has more than its slots, and no other way to fill these has larger scores."""
+    logits = random(3, 2, 3, seed=seed)
+    weights, experts, slots = run("route_base", logits, top_k=1, capacity=capacity)
+    chosen, scores = experts.flatten().long(), logits.flatten(0, 1)
+    assert len(set(slots.flatten().tolist())) == 6
+    assert torch.equal(slots.flatten() // capacity, experts.flatten())
+    ways = [way for way in product(range(3), repeat=6) if max(map(way.count, range(3))) <= capacity]
+    table = scores.tolist()
+    best = max(sum(table[token][expert] for token, expert in enumerate(way)) for way in ways)
+    assert float(scores.gather(1, chosen[:, None]).sum()) == pytest.approx(best)
+    assert_close(weights, logits.softmax(-1).gather(-1, experts.long()))
 
 
 @given(st.integers(0, 99), st.integers(1, 3), st.sampled_from([1, 2, 3]))

@@ -54,7 +54,8 @@ class ExpertsSpec:
     ``group_limited``: the best of those ``top_groups`` groups, of ``num_groups``, whose best scores add up to most
     (DeepSeek-AI 2024, V3, section 2.1.2, where a group is a node's experts). ``expert_choice``: every expert takes as
     many tokens as it has slots, those that score it highest (Zhou et al. 2022). ``hash``: a fixed random expert of each
-    word, without a router (Roller et al. 2021). ``dense_to_sparse``: many at first, one in the end, see there.
+    word, without a router (Roller et al. 2021). ``base``: a rank's tokens are assigned to slots so that the scores add
+    up to most; every token has a slot (Lewis et al. 2021). ``dense_to_sparse``: many at first, one in the end.
     """
 
     dense_to_sparse: DenseToSparse | None = None
@@ -127,6 +128,9 @@ class ExpertsSpec:
         if self.gate == "dense_to_sparse" and self.capacity_rule != "even_share":
             rule = "a rule of a system counts top_k choices, and this gate makes others"
             raise SpecError("model.experts.capacity_rule", rule, "leave it out")
+        if self.gate == "base" and self.capacity_factor < 1.0:
+            rule = f"base gives every token a slot, and experts have {self.capacity_factor:g} times as many as tokens"
+            raise SpecError("model.experts.capacity_factor", rule, "write 1 or more")
         if self.gate == "k_top_1" and self.num_experts % self.top_k:
             rule = f"{self.num_experts} experts cannot be divided into {self.top_k} equal groups, one for each of top_k"
             raise SpecError(_GATE_KEY, rule, "choose a num_experts that top_k divides")

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 ExpertGate = Literal[
-    "top_k", "switch", "gshard", "k_top_1", "group_limited", "expert_choice", "hash", "dense_to_sparse"
+    "top_k", "switch", "gshard", "k_top_1", "group_limited", "expert_choice", "hash", "dense_to_sparse", "base"
 ]
 
 
@@ -35,6 +35,7 @@ GATE_TRAITS: Final[Mapping[ExpertGate, GateTraits]] = MappingProxyType(
         "group_limited": GateTraits(),
         "expert_choice": GateTraits(has_balance_loss=False, tokens_choose=False),
         "dense_to_sparse": GateTraits(top_k=1, has_balance_loss=False, tokens_choose=False),
+        "base": GateTraits(top_k=1, has_balance_loss=False),
         "hash": GateTraits(top_k=1, has_scores=False, has_balance_loss=False),
     }
 )
