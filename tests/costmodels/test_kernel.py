@@ -39,6 +39,7 @@ IDS, STAT, MASK = t(S, B, dtype="int64"), f32(S, B), t(S, B, H, dtype="uint8")
 LOGITS, EXP = t(S, B, V), f32(S, B, V)
 E, K, C = 4, 2, 10
 SCORED, SLOTS = f32(S, B, E), TensorSpec((S, B, K), "int32")
+ONE_EACH = [f32(S, B, 1), *[TensorSpec((S, B, 1), "int32")] * 2]
 ROWS = {"rows": (7, 0, 3, 0)}
 MASKED = {"num_experts": E, "capacity": C, "dtype": "float16"}
 COUNTS, FORCED = TensorSpec((2 * E,), "int64"), {"top_k": K, "forced": (16, 0, 9, 7)}
@@ -156,16 +157,11 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("route_group_limited", [SCORED], {"top_k": K, "num_groups": 2}, [f32(S, B, K), SLOTS, SLOTS]),
     ("route_backward", [f32(S, B, K), SCORED, SLOTS], {"balance_loss": 0.0}, [SCORED]),
     ("route_gshard", [SCORED], {"top_k": K}, [f32(S, B, K), SLOTS, SLOTS]),
-    ("route_base", [SCORED], {"top_k": 1, "capacity": S * B}, [f32(S, B, 1), *[TensorSpec((S, B, 1), "int32")] * 2]),
+    ("route_base", [SCORED], {"top_k": 1, "capacity": S * B}, ONE_EACH),
     ("route_expert_choice", [SCORED], {"capacity": C}, [SCORED, TensorSpec((S, B, E), "int32")]),
     ("route_dense_to_sparse", [SCORED], {"capacity": C}, [SCORED, TensorSpec((S, B, E), "int32")]),
     ("route_softmax_backward", [SCORED, SCORED], {}, [SCORED]),
-    (
-        "route_hash",
-        [TensorSpec((S, B), "int64")],
-        {"dtype": "float32"},
-        [f32(S, B, 1), *[TensorSpec((S, B, 1), "int32")] * 2],
-    ),
+    ("route_hash", [TensorSpec((S, B), "int64")], {"dtype": "float32"}, ONE_EACH),
     ("dispatch", [X, SLOTS], {"num_experts": E, "capacity": C}, [t(E, C, H)]),
     ("dispatch_backward", [t(E, C, H), SLOTS], {}, [X]),
     ("regroup", [t(E, C, H)], {"parts": 2, "by_expert": True}, [t(E // 2, 2 * C, H)]),
