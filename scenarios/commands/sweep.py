@@ -1,6 +1,7 @@
 """``simulate sweep SCENARIO.yaml``: many runs of one scenario, one table."""
 
 import json
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.console import print_sweep, progress
 from scenarios.sweep.files import write_sweep
+from scenarios.sweep.kept import kept_points
 from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import available_cores, local_workers
@@ -30,16 +32,25 @@ PIPE_WIDTH = 1_000
 )
 @jobs_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, sweep.json and sweep.csv.")
+@click.option("--resume", type=Folder(), metavar="DIR", help="Folder that keeps points as they end; go on from them.")
 @json_option
-def command(scenario: Path, options: tuple[str, ...], jobs: int | None, out: Path | None, as_json: bool) -> None:
+def command(
+    scenario: Path, options: tuple[str, ...], jobs: int | None, out: Path | None, resume: Path | None, as_json: bool
+) -> None:
     """Simulate all combinations of values of several keys; one table, the best first."""
     with refusing_bad_input():
         job = prepare(scenario, read_settings(options))
         if out is not None:
             refuse_unwritable(out)
         num_jobs = jobs or available_cores()
-        with progress(len(job.points), f"Simulating {job.name}") as tick:
-            sweep = run(job, local_workers, num_jobs, with_pictures=out is not None, tick=tick)
+        with ExitStack() as opened:
+            kept = None if resume is None else opened.enter_context(kept_points(resume, job))
+            done, keep = ({}, None) if kept is None else (kept.done, kept.add)
+            tick = opened.enter_context(progress(len(job.points), f"Simulating {job.name}"))
+            sweep = run(
+                job, local_workers, num_jobs, with_pictures=out is not None and kept is None, tick=tick,
+                done=done, keep=keep,
+            )  # fmt: skip
         if out is not None:
             with writing_to(out):
                 write_sweep(sweep, out)

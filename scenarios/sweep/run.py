@@ -1,9 +1,10 @@
 """Simulate all points of a sweep, and put them in order."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -81,24 +82,34 @@ def _refuse_several_kinds(scenarios: Sequence[Scenario]) -> None:
         raise ScenarioError(Origin(option="--set"), "workload", rule, "sweep each kind by itself")
 
 
+Keep = Callable[[int, Measured | str], None]
+"""Takes the number of a point that is done, and what came of it."""
+
+
 def run(
-    job: Job, open_workers: OpenWorkers, num_jobs: int, *, with_pictures: bool = False, tick: Callable[[], None]
+    job: Job,
+    open_workers: OpenWorkers,
+    num_jobs: int,
+    *,
+    with_pictures: bool = False,
+    tick: Callable[[], None],
+    done: Mapping[int, Measured | str] | None = None,
+    keep: Keep | None = None,
 ) -> Sweep:
     """Return the sweep: possible points first, the best of them first; ``tick`` is called as each point is done.
 
-    The result does not depend on ``num_jobs``. Raises ScenarioError where no point can be simulated.
+    ``done``: what came of points that were simulated before. ``keep``: called as each other point is done. The result
+    does not depend on ``num_jobs``. Raises ScenarioError where no point can be simulated.
     """
-    draw = with_pictures and can_draw(job)
-    futures: list[Future[Measured | str]] = []
-    with open_workers(min(num_jobs, len(job.points))) as workers:
-        for _, scenario in job.points:
-            future = workers.submit(measure, scenario, draw)
-            future.add_done_callback(lambda _: tick())
-            futures.append(future)
-        results = [future.result() for future in futures]
+    results = dict(done or {})
+    for _ in results:
+        tick()
+    left = [(point, scenario) for point, scenario in job.points if point.index not in results]
+    results |= _measured(left, open_workers, num_jobs, draw=with_pictures and can_draw(job), tick=tick, keep=keep)
     refused = dict(job.refused)
     found: list[tuple[Point, Measured]] = []
-    for (point, _), result in zip(job.points, results, strict=True):
+    for point, _ in job.points:
+        result = results[point.index]
         if isinstance(result, str):
             refused[point.index] = result
         else:
@@ -111,6 +122,32 @@ def run(
     found.sort(key=lambda entry: _rank(job.workload, *entry))
     pictures = tuple(result.picture for _, result in found if result.picture is not None)
     return Sweep(_summary(job, found, refused), pictures)
+
+
+def _measured(
+    points: Sequence[tuple[Point, Scenario]],
+    open_workers: OpenWorkers,
+    num_jobs: int,
+    *,
+    draw: bool,
+    tick: Callable[[], None],
+    keep: Keep | None,
+) -> dict[int, Measured | str]:
+    """Return what comes of some points, by number."""
+    if not points:
+        return {}
+
+    def end(index: int, future: Future[Measured | str]) -> None:
+        if keep is not None and not future.cancelled() and future.exception() is None:
+            keep(index, future.result())
+        tick()
+
+    futures: dict[int, Future[Measured | str]] = {}
+    with open_workers(min(num_jobs, len(points))) as workers:
+        for point, scenario in points:
+            futures[point.index] = workers.submit(measure, scenario, draw)
+            futures[point.index].add_done_callback(partial(end, point.index))
+        return {index: future.result() for index, future in futures.items()}
 
 
 def _rank(workload: Workload[Any], point: Point, result: Measured) -> tuple[bool, bool, Any, int]:

@@ -134,6 +134,8 @@ class Workload(ABC, Generic[S]):
     """The keys of a file of this kind."""
     starter: ClassVar[str]
     """The file that ``simulate new --workload NAME`` writes; it can be simulated unchanged."""
+    row_type: ClassVar[type[object]]
+    """The class of a point's results: that of ``Outcome.row``."""
     columns: ClassVar[Sequence[Column]]
     """Columns of a sweep; a key without a value in any point is left out."""
     order: ClassVar[str]

@@ -47,7 +47,7 @@ OPTIONS = {
         "--timeout",
         "--record-routing",
     },
-    "sweep": {"scenario", "--set", "--jobs", "--out", "--json"},
+    "sweep": {"scenario", "--set", "--jobs", "--out", "--resume", "--json"},
     "plan": {"scenario", "--set", "--objective", "--planner", "--proofs", "--jobs", "--out", "--json"},
     "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},

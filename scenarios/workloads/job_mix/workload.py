@@ -8,7 +8,7 @@ from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import ExecutionOptions
 from scenarios.workloads.job_mix.executed import ExecutedMix
 from scenarios.workloads.job_mix.execution import execute
-from scenarios.workloads.job_mix.outcome import JobMixSummary, SimulatedMix, result_of
+from scenarios.workloads.job_mix.outcome import JobMixSummary, MixRow, SimulatedMix, result_of
 from scenarios.workloads.job_mix.reading import mix_of, policy_of
 from scenarios.workloads.job_mix.scenario import MixScenario
 from scenarios.workloads.job_mix.schema import JobMixScenario
@@ -25,6 +25,7 @@ class JobMix(Workload[MixScenario]):
     what = "jobs that share a cluster under a scheduling policy"
     schema = JobMixScenario
     starter = STARTER
+    row_type = MixRow
     columns = (
         Column("policy", "policy", str),
         Column("mean completion", "mean_jct_s", format_time),

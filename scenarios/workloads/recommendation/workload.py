@@ -5,7 +5,7 @@ from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.recommendation.execution import execute
-from scenarios.workloads.recommendation.outcome import RecommendationOutcome
+from scenarios.workloads.recommendation.outcome import RecommendationOutcome, RecommendationRow
 from scenarios.workloads.recommendation.running import simulate
 from scenarios.workloads.recommendation.scenario import RecommendationScenario, read
 from scenarios.workloads.recommendation.schema import RecommendationScenarioFile
@@ -20,6 +20,7 @@ class Recommendation(Workload[RecommendationScenario]):
     what = "embedding tables in host memory and a cache of their rows"
     schema = RecommendationScenarioFile
     starter = STARTER
+    row_type = RecommendationRow
     columns = (
         Column("cache rows", "cache_rows", lambda rows: f"{rows:,}"),
         Column("hit rate", "hit_rate", format_percent),

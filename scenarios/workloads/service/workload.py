@@ -6,7 +6,7 @@ from costmodels.units import format_percent, format_rate, format_time
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.service.capacity import planned
-from scenarios.workloads.service.outcome import ServiceOutcome
+from scenarios.workloads.service.outcome import ServiceOutcome, ServiceRow
 from scenarios.workloads.service.reading import ServiceScenario, read_service
 from scenarios.workloads.service.schema import ServiceScenarioFile
 from scenarios.workloads.service.starter import STARTER
@@ -22,6 +22,7 @@ class Service(Workload[ServiceScenario]):
     what = "a service of a model: requests, batches, paged memory of keys and values, replicas"
     schema = ServiceScenarioFile
     starter = STARTER
+    row_type = ServiceRow
     columns = (
         Column("first token, 50 %", "ttft_p50_s", format_time),
         Column("99 %", "ttft_p99_s", format_time),

@@ -31,6 +31,7 @@ class TextbookSchedule(Workload[TextbookScenario]):
     what = "a pipeline schedule with stated times, on no particular hardware"
     schema = DelayScenario
     starter = STARTER
+    row_type = StepRow
     columns = COLUMNS
     order = "iteration_time_s"
     ordered_by = "step time"

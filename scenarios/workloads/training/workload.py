@@ -31,6 +31,7 @@ class TrainingStep(Workload[TrainingScenario]):
     what = "a step of training a transformer on a cluster, and long runs of such steps on hardware that fails"
     schema = DenseScenario
     starter = STARTER
+    row_type = StepRow
     columns = COLUMNS
     order = "iteration_time_s"
     ordered_by = "step time"

@@ -77,6 +77,7 @@ class Queue(Workload[QueueScenario]):
 
     name, what, schema = "queue", "jobs that wait for one server", QueueFile
     starter = "name: my queue\nworkload: queue\nnum_jobs: 4\nevery: 1 s\ntakes: 2 s\n"
+    row_type = QueueRow
     columns = (Column("done", "makespan_s", format_time), Column("wait", "mean_wait_s", format_time))
     order, ordered_by = "makespan_s", "time"
 

@@ -8,8 +8,10 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from pydantic import TypeAdapter
 
 from scenarios.cli import main
+from scenarios.summaries.as_json import as_json
 from scenarios.workloads import registry
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import KINDS, Kind, json_schema, workloads
@@ -58,12 +60,17 @@ def test_a_new_kind_simulates_prints_and_writes(queue: Path, tmp_path: Path, cap
 
 @pytest.mark.parametrize("kind", workloads(), ids=lambda kind: kind.name)
 def test_scenarios_of_every_kind_go_to_other_processes(kind: Workload[Any], tmp_path: Path) -> None:
-    """A sweep sends scenarios to its workers: one that comes out of a message gives the same row."""
+    """A sweep sends scenarios to its workers: one that comes out of a message gives the same row.
+
+    A resumed sweep reads rows from a file: they are those that were written.
+    """
     path = tmp_path / "starter.yaml"
     path.write_text(kind.starter, encoding="utf-8")
     scenario = load_scenario(path)
     sent = pickle.loads(pickle.dumps(scenario))
-    assert kind.simulate(sent).row() == kind.simulate(scenario).row()
+    row = kind.simulate(scenario).row()
+    assert kind.simulate(sent).row() == row
+    assert TypeAdapter(kind.row_type).validate_python(json.loads(json.dumps(as_json(row)))) == row
 
 
 def test_the_registry_names_every_kind_as_its_class_does() -> None:

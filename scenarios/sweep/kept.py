@@ -1,0 +1,115 @@
+"""Points of a sweep that are done, kept in a folder: a sweep that was cut off goes on where it was."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from scenarios.errors import Origin, ScenarioError
+from scenarios.results.folder import refuse_unwritable
+from scenarios.summaries.as_json import as_json
+from scenarios.sweep.point import Measured
+from scenarios.sweep.run import Job
+from scenarios.sweep.settings import MAX_POINTS
+
+KEPT: Final = "points.jsonl"
+"""A line for the sweep, then one per point, in the order in which they ended."""
+KEPT_SCHEMA: Final = "meshtwin.points/1"
+_MOST_LINE_BYTES: Final = 1 << 16
+_REMEDY: Final = "name another folder, or remove the file to begin anew"
+
+
+class KeptPoints:
+    """What came of points, by number; each new one is a line of the file at once. Safe from several threads."""
+
+    def __init__(self, done: dict[int, Measured | str], file: BinaryIO) -> None:
+        self.done = done
+        self._file = file
+        self._lock = threading.Lock()
+
+    def add(self, index: int, outcome: Measured | str) -> None:
+        """Keep what came of a point."""
+        said = {"refused": outcome} if isinstance(outcome, str) else {"results": as_json(outcome.results)}
+        with self._lock:
+            _write(self._file, {"index": index, **said})
+
+
+@contextmanager
+def kept_points(folder: Path, job: Job) -> Iterator[KeptPoints]:
+    """Yield the points of a sweep that a folder holds. A last line that was cut off is dropped.
+
+    Raises ScenarioError for a folder that cannot be written, or holds the points of another sweep.
+    """
+    refuse_unwritable(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / KEPT
+    with path.open("a+b") as file:
+        done, length = _read(file, path, job)
+        file.truncate(length)
+        if not length:
+            _write(file, _head(job))
+        yield KeptPoints(done, file)
+
+
+def _head(job: Job) -> dict[str, str]:
+    """Return what tells sweeps apart: the program's version, and the points and the data of all their scenarios."""
+    facts = [[point.index, point.values, scenario.document.data] for point, scenario in job.points]
+    text = json.dumps(facts, sort_keys=True)
+    return {"schema": KEPT_SCHEMA, "version": version("meshtwin"), "sweep": hashlib.sha256(text.encode()).hexdigest()}
+
+
+def _read(file: BinaryIO, path: Path, job: Job) -> tuple[dict[int, Measured | str], int]:
+    """Return the points of a file, and the bytes of its whole lines."""
+    rows = TypeAdapter(job.workload.row_type)
+    done: dict[int, Measured | str] = {}
+    length = 0
+    file.seek(0)
+    for number in range(MAX_POINTS + 1):
+        line = file.readline(_MOST_LINE_BYTES)
+        if not line.endswith(b"\n"):
+            if len(line) == _MOST_LINE_BYTES:
+                raise _refusal(path, number, f"a line of more than {_MOST_LINE_BYTES:,} bytes is no point")
+            break
+        try:
+            entry = json.loads(line)
+            outcome = _point(entry, rows) if number else None
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise _refusal(path, number, "it is no line of a sweep's points") from error
+        if outcome is not None:
+            done[outcome[0]] = outcome[1]
+        elif entry != _head(job):
+            rule = "it holds the points of another sweep: another scenario, other values or another version"
+            raise _refusal(path, number, rule)
+        length += len(line)
+    return done, length
+
+
+def _point(entry: Any, rows: TypeAdapter[Any]) -> tuple[int, Measured | str]:
+    """Return the number of a point and what came of it. Raises ValueError, TypeError or KeyError for anything else."""
+    index = entry["index"]
+    if not isinstance(index, int) or not 0 <= index < MAX_POINTS:
+        raise ValueError(index)
+    if "refused" in entry:
+        return index, str(entry["refused"])
+    try:
+        row = rows.validate_python(entry["results"])
+    except ValidationError as error:
+        raise ValueError(index) from error
+    as_written = {name: value for name, value in entry["results"].items() if value == getattr(row, name)}
+    return index, Measured(replace(row, **as_written))  # a whole number stays one where the field is a float
+
+
+def _write(file: BinaryIO, entry: dict[str, Any]) -> None:
+    file.write(json.dumps(entry).encode() + b"\n")
+    file.flush()
+
+
+def _refusal(path: Path, number: int, rule: str) -> ScenarioError:
+    return ScenarioError(Origin(file=str(path), line=number + 1), "", rule, _REMEDY)
