@@ -5,7 +5,7 @@ Rows of all tables are numbered one after the other, so that one cache can hold 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,10 @@ class Table:
         weights = np.arange(1, self.num_rows + 1, dtype=np.float64) ** -self.zipf
         popularity: NDArray[np.float64] = weights / weights.sum()
         return popularity
+
+
+_DRAWN_AT_ONCE: Final = 1 << 17
+"""Ids that are drawn together, to spend less time on many small tables."""
 
 
 class Ids(Protocol):
@@ -80,13 +84,21 @@ class IdSource:
 
     def batches(self, num_batches: int, batch_size: int, worker: int = 0) -> Iterator[NDArray[np.int64]]:
         """Return a worker's batches of ids, table after table; drawn by inversion of the cumulative popularity."""
-        parts = list(zip(self._tables, self._row_of_rank, self._cumulative, self._generators_of(worker), strict=True))
-        for _ in range(num_batches):
-            drawn = []
-            for table, rows, cumulative, rng in parts:
-                ranks = np.searchsorted(cumulative, rng.random(batch_size * table.num_lookups), side="right")
-                drawn.append(rows[np.minimum(ranks, table.num_rows - 1)])
-            yield np.concatenate(drawn)
+        generators = self._generators_of(worker)
+        per_batch = batch_size * sum(table.num_lookups for table in self._tables)
+        at_once = max(_DRAWN_AT_ONCE // per_batch, 1)
+        for first in range(0, num_batches, at_once):
+            yield from self._draw(min(at_once, num_batches - first), batch_size, generators)
+
+    def _draw(self, num_batches: int, batch_size: int, generators: Sequence[np.random.Generator]) -> Ints:
+        """Return batches [num_batches, ids]; the numbers do not depend on how many are drawn at once."""
+        drawn = []
+        parts = zip(self._tables, self._row_of_rank, self._cumulative, generators, strict=True)
+        for table, rows, cumulative, rng in parts:
+            draws = rng.random((num_batches, batch_size * table.num_lookups))
+            ranks = np.searchsorted(cumulative, draws, side="right")
+            drawn.append(rows[np.minimum(ranks, table.num_rows - 1)])
+        return np.concatenate(drawn, axis=1)
 
     def _generators_of(self, worker: int) -> list[np.random.Generator]:
         """Return a generator per table; the first worker has those that have drawn which rows are popular."""

@@ -126,8 +126,13 @@ def filled_cache(cache: CacheSpec, expected: NDArray[np.float64], seed: int) -> 
 
 
 def most_popular(expected: NDArray[np.float64], num_rows: int) -> Ints:
-    """Return the rows that are read most, ascending by number."""
-    return np.sort(np.argsort(-expected, kind="stable")[:num_rows])
+    """Return the rows that are read most, ascending by number; of equals those of lower number."""
+    num_rows = min(num_rows, len(expected))
+    if num_rows == 0:
+        return np.empty(0, dtype=np.int64)
+    least = -np.partition(-expected, num_rows - 1)[num_rows - 1]
+    more, equal = np.flatnonzero(expected > least), np.flatnonzero(expected == least)
+    return np.sort(np.concatenate((more, equal[: num_rows - len(more)])))
 
 
 def static_hit_rate(num_slots: int, expected: NDArray[np.float64]) -> float:

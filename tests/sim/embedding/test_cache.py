@@ -10,7 +10,7 @@ from sim.embedding.cache import BatchCache
 from sim.embedding.errors import CacheTooSmallError
 from sim.embedding.ids import IdSource, Table
 from sim.embedding.policies import PolicyName
-from sim.embedding.run import CacheRun, CacheSpec, run_cache
+from sim.embedding.run import CacheRun, CacheSpec, most_popular, run_cache
 
 NUM_ROWS = 12
 
@@ -120,6 +120,24 @@ def test_frequency_cache_of_a_million_rows_is_as_stated() -> None:
     run = run_cache([table], CacheSpec(num_slots=15_000, policy="dataset_frequency", warm_up=0.7), 40, 512, seed=1)
     assert run.static_hit_rate == pytest.approx(0.778147, abs=1e-6)
     assert measured(run, 20) == pytest.approx((0.76852, 0.46557, 3059.0), rel=0.01)
+
+
+@given(counts=st.lists(st.integers(0, 3), min_size=1, max_size=12), num_rows=st.integers(0, 14))
+def test_most_popular_rows_are_those_of_a_sort(counts: list[int], num_rows: int) -> None:
+    """The rows of highest counts, of equals the first ones."""
+    in_order = sorted(range(len(counts)), key=lambda row: -counts[row])
+    assert most_popular(np.array(counts, dtype=float), num_rows).tolist() == sorted(in_order[:num_rows])
+
+
+def test_batches_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch) -> None:
+    """One by one, or all at once: the same ids for every worker."""
+    tables = [Table(name=name, num_rows=50, num_lookups=number, zipf=1.0) for number, name in enumerate("ab", 1)]
+    found = []
+    for at_once in (1, 50, 10_000):
+        monkeypatch.setattr("sim.embedding.ids._DRAWN_AT_ONCE", at_once)
+        source = IdSource(tables, seed=3)
+        found.append([batch.tolist() for worker in (0, 2) for batch in source.batches(7, 4, worker)])
+    assert found[0] == found[1] == found[2]
 
 
 def test_ids_of_tables_are_apart_and_as_often_as_stated() -> None:
