@@ -58,6 +58,27 @@ def id_source(tables: Sequence[Table], seed: int, recorded: Ints | None = None, 
     return IdSource(tables, seed) if recorded is None else RecordedIds(tables, recorded, num_workers)
 
 
+class _Cumulative:
+    """The cumulative popularity of ranks, and for equal pieces of 0 to 1 the rank at which each begins.
+
+    A number that lies in a piece of one rank alone needs no search.
+    """
+
+    def __init__(self, popularity: NDArray[np.float64]) -> None:
+        self._sums = np.cumsum(popularity)
+        self._num_pieces = 1 << min(int(4 * len(popularity)).bit_length(), 20)
+        begins = np.arange(self._num_pieces + 1) / self._num_pieces
+        self._first_ranks = np.searchsorted(self._sums, begins, side="right").astype(np.int32)
+
+    def search(self, draws: NDArray[np.float64]) -> Ints:
+        """Return ``np.searchsorted(sums, draws, side="right")`` for numbers from 0 to below 1."""
+        pieces = (draws * self._num_pieces).astype(np.int64)
+        ranks = self._first_ranks[pieces].astype(np.int64)
+        is_open = ranks != self._first_ranks[pieces + 1]
+        ranks[is_open] = np.searchsorted(self._sums, draws[is_open], side="right")
+        return ranks
+
+
 class IdSource:
     """Draws batches of ids. Which row of a table is popular is drawn too: its number says nothing of its rank."""
 
@@ -68,7 +89,7 @@ class IdSource:
         self._generators = [np.random.default_rng([seed, place]) for place in range(len(tables))]
         shuffled = zip(tables, self.first_rows[:-1], self._generators, strict=True)
         self._row_of_rank = [first + rng.permutation(table.num_rows) for table, first, rng in shuffled]
-        self._cumulative = [np.cumsum(table.popularity()) for table in tables]
+        self._cumulative = [_Cumulative(table.popularity()) for table in tables]
 
     @property
     def num_rows(self) -> int:
@@ -96,8 +117,7 @@ class IdSource:
         parts = zip(self._tables, self._row_of_rank, self._cumulative, generators, strict=True)
         for table, rows, cumulative, rng in parts:
             draws = rng.random((num_batches, batch_size * table.num_lookups))
-            ranks = np.searchsorted(cumulative, draws, side="right")
-            drawn.append(rows[np.minimum(ranks, table.num_rows - 1)])
+            drawn.append(rows[np.minimum(cumulative.search(draws), table.num_rows - 1)])
         return np.concatenate(drawn, axis=1)
 
     def _generators_of(self, worker: int) -> list[np.random.Generator]:

@@ -54,10 +54,9 @@ class Counter:
 
     def add(self, batch: int, found: Prepared, rows_in: int, rows_out: int) -> None:
         """Add what a batch, or one worker's part of it, has found and moved."""
-        table = np.searchsorted(self._first_rows, found.rows, side="right") - 1
-        self._by_table[0, batch] += np.bincount(table, found.lookups, self._num_tables).astype(np.int64)
-        hits = np.bincount(table[found.is_hit], found.lookups[found.is_hit], self._num_tables)
-        self._by_table[1, batch] += hits.astype(np.int64)
+        bounds = np.searchsorted(found.rows, self._first_rows)  # rows ascend, table after table
+        for place, counts in enumerate((found.lookups, found.lookups * found.is_hit)):
+            self._by_table[place, batch] += np.diff(np.concatenate(([0], np.cumsum(counts)))[bounds])
         self._totals[:, batch] += len(found.rows), int(np.count_nonzero(found.is_hit)), rows_in, rows_out
 
     def add_lookups(self, batch: int, ids: Ints, is_hit: NDArray[np.bool_], rows_in: int, rows_out: int) -> None:

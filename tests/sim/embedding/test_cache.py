@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 
 from sim.embedding.cache import BatchCache
 from sim.embedding.errors import CacheTooSmallError
-from sim.embedding.ids import IdSource, Table
+from sim.embedding.ids import IdSource, Table, _Cumulative
 from sim.embedding.policies import PolicyName
 from sim.embedding.run import CacheRun, CacheSpec, most_popular, run_cache
 
@@ -114,6 +114,17 @@ def test_count_cache_of_a_million_rows_is_as_stated() -> None:
     assert measured(run, 80) == pytest.approx((0.76080, 0.44878, 3155.1), rel=0.015)
 
 
+def test_counts_are_better_than_last_use_and_worse_than_the_data_sets_frequency() -> None:
+    """A tenth of 10,000 rows of Zipf 1.05: LRU, then LFU, then the rows that the data set reads most."""
+    table = Table(name="t", num_rows=10_000, num_lookups=2, zipf=1.05)
+    runs = [
+        run_cache([table], CacheSpec(num_slots=1_000, policy=policy, warm_up=0.0), 900, 64, seed=1)
+        for policy in ("lru", "lfu", "dataset_frequency")
+    ]
+    lru, lfu, frequency = (measured(run, 450)[0] for run in runs)
+    assert lru + 0.01 < lfu < frequency - 0.005 < runs[0].static_hit_rate
+
+
 def test_frequency_cache_of_a_million_rows_is_as_stated() -> None:
     """1.5 % of a million rows of Zipf 1.05, 512 x 26 lookups per batch: within 1 % of a simulation by other code."""
     table = Table(name="t", num_rows=1_000_000, num_lookups=26, zipf=1.05)
@@ -138,6 +149,15 @@ def test_batches_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch) -> Non
         source = IdSource(tables, seed=3)
         found.append([batch.tolist() for worker in (0, 2) for batch in source.batches(7, 4, worker)])
     assert found[0] == found[1] == found[2]
+
+
+def test_ranks_are_those_of_a_search_in_the_sums() -> None:
+    """Every drawn rank is the first whose cumulative popularity is above the number drawn."""
+    for table in (Table(name="t", num_rows=rows, num_lookups=1, zipf=zipf) for rows in (1, 7, 500) for zipf in (0, 2)):
+        draws = np.random.default_rng(1).random((3, 500))
+        popularity = table.popularity()
+        expected = np.searchsorted(np.cumsum(popularity), draws, side="right")
+        assert np.array_equal(_Cumulative(popularity).search(draws), expected)
 
 
 def test_ids_of_tables_are_apart_and_as_often_as_stated() -> None:
