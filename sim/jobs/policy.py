@@ -152,14 +152,29 @@ def first_gangs(view: View, rank: Callable[[ActiveJob], Rank], why: str) -> list
 
 
 def _behind(view: View, rank: Callable[[ActiveJob], Rank], first: Rank) -> list[Ranked]:
-    """Return the running jobs of higher rank than the first one that waits, the least first."""
+    """Return the running jobs that might have to stop, the least first: those of higher rank than the first that waits.
+
+    Where jobs are kept in order, the last ones suffice: as many as leave room for all that wait before the others.
+    """
     if view.ordered is None:
         ranked = ((rank(each), each) for each in view.running.values())
         return sorted((its, each) for its, each in ranked if its > first)
-    found = []
+    found: list[Ranked] = []
     for place, each in reversed(view.ordered.running):
-        if view.ordered.most(place, view.now_s) < first:
-            break
-        if (its := rank(each)) > first:
-            found.append((its, each))
+        most = view.ordered.most(place, view.now_s)
+        last = [(its, other) for its, other in found if its >= most]
+        if _has_room(view.ordered.waiting, most, view.free_gpus + sum(other.num_gpus for _, other in last)):
+            return sorted(last)
+        found.append((rank(each), each))
     return sorted(found)
+
+
+def _has_room(waiting: Sequence[Ranked], most: Rank, num_gpus: int) -> bool:
+    """Return whether the waiting jobs of lower rank than ``most`` fit into so many GPUs, all together."""
+    for its, each in waiting:
+        if its >= most:
+            return True
+        num_gpus -= each.job.num_gpus
+        if num_gpus < 0:
+            return False
+    return True
