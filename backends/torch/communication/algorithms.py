@@ -1,4 +1,4 @@
-"""One rank's part of the step list of an explicit collective."""
+"""The messages of one rank in an explicit collective, from the collective's step list."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Chunk = TypeVar("Chunk")
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """The placement of a step list's ranks, numbered node by node, in a group: its rank i is position ``order[i]``."""
+    """The numbering of a group for a step list, node by node: number i is group position ``order[i]``."""
 
     order: tuple[int, ...]
     ranks_per_node: tuple[int, ...]
@@ -21,7 +21,7 @@ class Numbering:
 
 @lru_cache(maxsize=4096)
 def numbering(nodes: tuple[int, ...], root: int | None) -> Numbering:
-    """Return the numbering of a group whose position p lies on ``nodes[p]``; a root is number 0, its node the first."""
+    """Return the numbering of a group. ``nodes``: node of each position. A root gets number 0, its node is first."""
 
     def place(position: int) -> tuple[bool, int, bool, int]:
         away = root is not None and nodes[position] != nodes[root]
@@ -34,7 +34,7 @@ def numbering(nodes: tuple[int, ...], root: int | None) -> Numbering:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One rank's messages in one round, in numbers of the step list.
+    """One rank's messages in one round. Ranks are numbered as in the step list.
 
     ``sends``: target and chunks of each message.
     ``receives``: source and chunks of each message, and whether each chunk is reduced into the held one.
@@ -46,7 +46,7 @@ class Round:
 
 @lru_cache(maxsize=4096)
 def rounds_of(kind: str, algorithm: str, ranks_per_node: tuple[int, ...], number: int) -> tuple[Round, ...]:
-    """Return the rounds of a step list in which one rank takes part.
+    """Return the rounds of a step list that involve one rank.
 
     Raises CollectiveError for a kind or algorithm without a step list.
     """
@@ -70,5 +70,5 @@ def _frozen(messages: Mapping[int, Sequence[Chunk]]) -> tuple[tuple[int, tuple[C
 
 @lru_cache(maxsize=4096)
 def num_chunks(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> int:
-    """Return the number of chunks into which a step list cuts its payload."""
+    """Return the number of chunks of a step list's payload."""
     return collective_steps(kind, algorithm, ranks_per_node).num_chunks

@@ -1,8 +1,12 @@
 """Collectives and messages on the buffers of a plan.
 
-A muted op communicates nothing: what works in place and a broadcast keep what is there, an all_gather repeats the local
-piece, a reduce_scatter takes the local slice, a reduce the root's own term, an all_to_all leaves zeros for what others
-would have sent, a recv gives zeros, a barrier waits for nobody. Checks must notice each of them (but the barrier).
+A muted op communicates nothing. Its result is then:
+
+* in-place collectives and broadcast: the buffer as it was; all_gather: copies of the local piece;
+* reduce_scatter: the local slice; reduce: the root's own term;
+* all_to_all: zeros in place of the other ranks' slices; recv: zeros; barrier: no wait.
+
+A check must notice every muted op except a barrier.
 """
 
 from collections.abc import Sequence
@@ -18,11 +22,11 @@ from backends.torch.values.slicing import flat_piece, write_piece
 from sim.plan.words.op import Collective, CollectiveKind
 
 _FLAT: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
-"""Collectives that may work in place on the pieces of a flat vector."""
+"""Collectives that can work in place on the pieces of a flat vector."""
 
 
 class Channel(NamedTuple):
-    """The channel of one group's collectives on one stream."""
+    """The collectives of one group on one stream, and the flat memory of that stream."""
 
     group: GroupCollectives
     memory: FlatMemory
@@ -37,7 +41,7 @@ def run_collective(
     *,
     muted: bool,
 ) -> None:
-    """Communicate ``reads`` into ``writes`` within a group, whose order is the group's order of ranks."""
+    """Run a collective from tensors ``reads`` to tensors ``writes``. Positions follow the group's order of ranks."""
     if op.kind is CollectiveKind.ALL_REDUCE:
         _all_reduce(op, writes, channel, muted=muted)
     elif op.dim is None and op.reads == op.writes and op.kind in _FLAT:
@@ -98,7 +102,7 @@ def _reduce_scatter(op: Collective, reads: Sequence[Tensor], piece: Tensor, chan
 
 
 def _in_place(op: Collective, tensors: Sequence[Tensor], channel: Channel, *, muted: bool) -> None:
-    """Sum this rank's piece of a flat vector, or receive the pieces of the others."""
+    """Sum this rank's piece of a flat vector, or receive the other ranks' pieces."""
     group, memory = channel
     if muted:
         return
@@ -160,14 +164,14 @@ def _all_to_all(op: Collective, source: Tensor, target: Tensor, group: GroupColl
 
 
 def copy_alone(op: Collective, reads: Sequence[Tensor], writes: Sequence[Tensor]) -> None:
-    """Do what a collective does in a group of one: nothing, or a copy."""
+    """Run a collective in a group of one rank: it does nothing, or copies."""
     if op.reads != op.writes:
         total = sum(tensor.numel() for tensor in writes)
         unpack(flat_piece(reads, 0, total), writes)
 
 
 def start_send(tensor: Tensor, group: dist.ProcessGroup) -> list[dist.Work]:
-    """Begin to send to the group's second rank."""
+    """Start a send to the group's second rank."""
     return dist.batch_isend_irecv([dist.P2POp(dist.isend, tensor, group=group, group_peer=1)])
 
 

@@ -1,7 +1,7 @@
-"""Collectives of one group on flat tensors: the library's own, or step lists over messages.
+"""Collectives of one group on flat tensors: by the library (gloo, NCCL), or by step lists of messages.
 
-gloo has all of the library's own that are used here (torch 2.13: all_to_all with uneven sizes and reduce included); a
-barrier is an all_reduce of one element, as in NCCL, so that it holds a stream and not the host.
+gloo has all collectives that this backend uses (torch 2.13: also reduce, and all_to_all with uneven sizes). A barrier
+is an all_reduce of one element, as in NCCL. So it blocks a stream and not the host.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,17 +17,17 @@ from backends.torch.communication.algorithms import Numbering, num_chunks, numbe
 from sim.plan.words.op import Reduction
 
 Table = Sequence[Sequence[int]]
-"""Elements from each group position to each."""
+"""Number of elements from each group position to each other one."""
 Message = tuple[int, Tensor]
-"""A peer's group position, and the tensor to send or receive."""
+"""Group position of a peer, and the tensor to send or receive."""
 Exchange = Callable[[Sequence[Message], Sequence[Message]], None]
-"""A function that sends the first messages, receives the second, and returns when both are complete."""
+"""A function of outgoing and incoming messages; it returns when all of them are complete."""
 
 _OPS = {Reduction.SUM: dist.ReduceOp.SUM, Reduction.MAX: dist.ReduceOp.MAX}
 
 
 class GroupCollectives(Protocol):
-    """The collectives of one group, whose ranks are known by position. Tensors are contiguous."""
+    """The collectives of one group. Ranks are named by group position. Tensors are contiguous."""
 
     size: int
     position: int
@@ -56,7 +56,7 @@ class GroupCollectives(Protocol):
 
 
 class NativeCollectives:
-    """The library's own: gloo on CPUs, NCCL on GPUs. ``sent_bytes`` is not known of them."""
+    """The library's collectives: gloo on CPUs, NCCL on GPUs. ``sent_bytes`` is unknown."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._group = group
@@ -93,7 +93,7 @@ class NativeCollectives:
 
 
 def exchange_over(group: dist.ProcessGroup) -> Exchange:
-    """Return the exchange of a round's messages: all of them posted at once, then waited for."""
+    """Return the function that exchanges one round's messages: it posts all messages, then waits for them."""
 
     def exchange(outgoing: Sequence[Message], incoming: Sequence[Message]) -> None:
         posts = [dist.P2POp(dist.irecv, tensor, group=group, group_peer=peer) for peer, tensor in incoming]
@@ -105,10 +105,10 @@ def exchange_over(group: dist.ProcessGroup) -> Exchange:
 
 
 class SteppedCollectives:
-    """Step lists over messages. ``nodes``: the node of each group position; ``sent_bytes``: what this rank sent.
+    """Collectives by step lists. ``nodes``: node of each group position. ``sent_bytes``: bytes sent by this rank.
 
-    A rank posts all messages of a round at once and goes on when they are through. It never waits for a round that
-    comes after one in which a peer waits for it, so no two ranks can wait for each other.
+    A rank posts all messages of a round at once, and starts the next round when they are complete. If a peer waits for
+    this rank in some round, this rank never waits in a later round. So ranks cannot deadlock.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class SteppedCollectives:
         _deliver("all_to_all", held, {s * g + number: places[position] for s, position in enumerate(order.order)})
 
     def barrier(self, device: torch.device) -> None:
-        """Wait until word of all members has come."""
+        """Wait until a message from every member has arrived, directly or through other members."""
         order = numbering(self._nodes, None)
         held = {order.order.index(self.position): torch.ones(1, dtype=torch.uint8, device=device)}
         heard = torch.zeros(self.size, dtype=torch.uint8, device=device)
@@ -186,9 +186,9 @@ class SteppedCollectives:
         like: Tensor,
         reduction: Reduction = Reduction.SUM,
     ) -> None:
-        """Do this rank's part of a step list on the chunks that it holds; ``sizes`` of all chunks, in elements.
+        """Run this rank's part of a step list on the held chunks. ``sizes``: elements of every chunk.
 
-        What a round sends is copied before the round changes anything; empty chunks do not travel.
+        Outgoing chunks of a round are copied before the round changes any chunk. Empty chunks are not sent.
         """
         number = order.order.index(self.position)
         for part in rounds_of(kind, self._explicit.algorithm(kind), order.ranks_per_node, number):
@@ -221,14 +221,14 @@ def _reduced(own: Tensor, other: Tensor, reduction: Reduction) -> Tensor:
 
 
 def _arrived(kind: str, held: Mapping[int, Tensor], chunk: int) -> Tensor:
-    """Return a chunk that this rank must hold by now; ExecutionError where it does not."""
+    """Return a chunk that this rank must hold by now. Raises ExecutionError if it does not."""
     if chunk not in held:
         raise ExecutionError(f"the steps of this {kind} never bring chunk {chunk} to where it is needed")
     return held[chunk]
 
 
 def _deliver(kind: str, held: Mapping[int, Tensor], places: Mapping[int, Tensor]) -> None:
-    """Copy chunks to where they belong, unless they are there."""
+    """Copy chunks to their places, except chunks that are already there."""
     for chunk, place in places.items():
         if place.numel():
             tensor = _arrived(kind, held, chunk)

@@ -1,4 +1,4 @@
-"""Communicators: one per group of ranks and stream."""
+"""Communicators of torch.distributed: one per group of ranks and stream."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -17,11 +17,11 @@ from sim.plan.words.op import Collective, Op, Recv, Send
 from sim.plan.words.program import Plan
 
 GroupKey = tuple[str, tuple[int, ...]]
-"""What travels there, and the ranks in group order: those of the plan."""
+"""The traffic of a communicator (a stream, or a message's axis and direction), and its ranks in group order."""
 
 
 def group_key(plan: Plan, op: Op, rank: int) -> GroupKey | None:
-    """Return the communicator that ``rank`` needs for an op, None where it talks to nobody.
+    """Return the key of the communicator that ``rank`` needs for an op; None if the op has no peer.
 
     Collectives of two streams never share a communicator. A message has one per sender, receiver and
     direction, so forward and backward traffic of a pipeline of two cannot be confused.
@@ -51,24 +51,24 @@ def _is_silent(op: Op) -> bool:
 
 
 def _in_job(plan: Plan, key: GroupKey) -> GroupKey:
-    """Return a group's key with the ranks of the job on which the plan's lie."""
+    """Return a group's key with ranks of the job in place of ranks of the plan."""
     what, members = key
     return what, tuple(plan.session_ranks[member] for member in members)
 
 
 class Communicators:
-    """Makes process groups, in the same order on all ranks, and keeps them from plan to plan."""
+    """The process groups of a rank: made in the same order on all ranks, and kept from plan to plan."""
 
     def __init__(self, device: torch.device, timeout_s: float) -> None:
         self._device = device
         self._timeout = timedelta(seconds=timeout_s)
         self._groups: dict[GroupKey, dist.ProcessGroup] = {}
-        """By ranks of the job."""
+        """Keyed by ranks of the job."""
 
     def prepare(self, plan: Plan, *, explicit: bool = False) -> None:
-        """Make every group of a plan; all ranks of the job must call this, members or not.
+        """Make every process group of a plan. All ranks of the job must call this, members of a group or not.
 
-        ``explicit``: members of a group will also send to each other.
+        ``explicit``: collectives run as step lists, so members of a group also send messages to each other.
         """
         rank = dist.get_rank()
         for key in sorted({_in_job(plan, key) for key in _keys(plan)} - set(self._groups)):
@@ -76,21 +76,21 @@ class Communicators:
             group = dist.new_group(list(members), timeout=self._timeout, sort_ranks=False)
             self._groups[key] = group
             if rank in members and self._device.type == "cuda":
-                # NCCL connects at first use and blocks the host; do it now, in one order for everybody
+                # NCCL connects at first use and blocks the host; connect now, in the same order on all ranks
                 dist.all_reduce(torch.zeros(1, device=self._device), group=group)
                 if explicit:
                     pairs = torch.zeros(len(members), device=self._device)
                     dist.all_to_all_single(torch.empty_like(pairs), pairs, group=group)
 
     def group(self, plan: Plan, op: Op, rank: int) -> dist.ProcessGroup | None:
-        """Return the group in which ``rank`` runs an op, None where it talks to nobody."""
+        """Return the process group of an op on ``rank``; None if the op has no peer."""
         key = group_key(plan, op, rank)
         return None if key is None else self._groups[_in_job(plan, key)]
 
     def collectives(
         self, plan: Plan, key: GroupKey, rank: int, explicit: ExplicitCollectives | None
     ) -> GroupCollectives:
-        """Return the collectives of a group that was prepared: the library's own, or as step lists."""
+        """Return the collectives of a prepared group: the library's, or step lists."""
         key = _in_job(plan, key)
         group, (_, members) = self._groups[key], key
         if explicit is None:

@@ -1,12 +1,13 @@
 """Causal attention: as separate kernels, and fused over blocks of queries.
 
 Queries are [s, b, n, d], keys [s, b, g, d], values [s, b, g, e]; kv head j serves query heads j*r .. j*r+r-1.
-With ``context``, keys and values are caches of which that many rows and one per query are seen, the queries' own last;
-gradients of the caches that are given as the last inputs are added to in place.
-Of sequences that ranks share in two chunks each, queries are this rank's. With ``dealt_over``, keys are the whole
-sequence; with ``ring``, they are the chunks of the rank ``step`` places before: of an earlier rank in the sequence all
-queries see the first, of a later one the second chunk of queries sees both. With ``window``, a query sees at most so
-many keys: its own and those before it.
+
+``context``: number of earlier tokens. Keys and values are then caches; the queries see ``context`` rows and one row per
+query, their own rows last. If gradients of the caches are the last inputs, kernels add to them in place.
+``dealt_over``: ranks share a sequence in two chunks each. Queries are this rank's chunks, keys the whole sequence.
+``ring``: ranks share a sequence in two chunks each. Keys are the chunks of the rank ``step`` places before. If that
+rank is earlier in the sequence, all queries see its first chunk. If it is later, the second chunk of queries sees both.
+``window``: largest number of keys that a query sees: its own key and those before it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from torch import Tensor
 from backends.torch.kernels.context import Attributes, KernelContext, KernelFunction, wide
 
 _QUERY_BLOCK: Final = 256
-"""Queries that the fused kernels take at a time: memory grows with block x sequence, not with its square."""
+"""Queries per block of the fused kernels: memory grows with block x sequence, not with the square of the sequence."""
 
 
 def query_groups(x: Tensor, keys: Tensor) -> Tensor:
@@ -53,12 +54,12 @@ def score_groups(scores: Tensor, keys: Tensor) -> Tensor:
 
 
 def _seen(q: Tensor, kv: Tensor, attributes: Attributes) -> Tensor:
-    """Return the rows of keys or values that queries see."""
+    """Return the rows of keys or values that the queries see."""
     return kv[: attributes["context"] + q.shape[0]] if "context" in attributes else kv
 
 
 def _summed(gradients: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Return gradients of the rows seen, added to the given gradients of the caches where there are some."""
+    """Return the gradients of the seen rows. If gradients of the caches are given, add to those and return them."""
     if not given:
         return tuple(gradients)
     for total, gradient in zip(given, gradients, strict=True):
@@ -67,9 +68,10 @@ def _summed(gradients: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tenso
 
 
 def _masked(scores: Tensor, window: int = 0, later: int = 0) -> Tensor:
-    """Return scores[..., queries, keys], minus infinity for keys after the query; the last query sees the last key.
+    """Return scores[..., queries, keys] with minus infinity for hidden keys: those after the query.
 
-    Where there is a window, keys before it are hidden too. ``later``: keys after those of the last query.
+    ``window``: keys before the query's window are hidden too; 0: there is no window.
+    ``later``: number of keys after the key of the last query.
     """
     queries, keys = scores.shape[-2:]
     every = torch.ones((queries, keys), dtype=torch.bool, device=scores.device)
@@ -81,7 +83,7 @@ def _masked(scores: Tensor, window: int = 0, later: int = 0) -> Tensor:
 
 
 def _window(attributes: Attributes) -> int:
-    """Return how many keys a query sees at most; 0: all up to its own."""
+    """Return the largest number of keys that a query sees; 0: no limit."""
     return int(attributes.get("window", 0))
 
 
@@ -101,9 +103,9 @@ def attention_scores_backward(_: KernelContext, inputs: Sequence[Tensor], attrib
 
 
 def causal_softmax(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return softmax over the keys up to the query's own, or of its window; others get 0.
+    """Return the softmax over the keys that a query sees: up to its own key, within its window. Other keys get 0.
 
-    ``cut_over``: mesh axes that share out the queries of a sequence, in order.
+    ``cut_over``: mesh axes that split the queries of a sequence, in order.
     """
     (scores,) = inputs
     if not _is_causal(attributes):
@@ -137,7 +139,7 @@ def attention_context_backward(
 
 
 def flash_attention(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return causal attention and the log-sum-exp of its scores, a block of queries at a time."""
+    """Return causal attention and the log-sum-exp of its scores, computed block by block of queries."""
     q, k, v = inputs
     queries, keys, values = query_groups(q, k), kv_groups(k), kv_groups(v)
     b, groups, heads, s, _ = queries.shape
@@ -154,7 +156,7 @@ def flash_attention(context: KernelContext, inputs: Sequence[Tensor], attributes
 def flash_attention_backward(
     context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Return the gradients of q, k and v, scores computed again (Dao 2023, FlashAttention-2, algorithm 2)."""
+    """Return the gradients of q, k and v; the scores are recomputed (Dao 2023, FlashAttention-2, algorithm 2)."""
     dy, q, k, v, y, lse, *given = inputs
     queries, keys, values, grouped = query_groups(q, k), kv_groups(k), kv_groups(v), query_groups(dy, v)
     row_sums = (wide(dy) * wide(y)).sum(-1).permute(1, 2, 0)
@@ -182,7 +184,7 @@ def decode_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: At
 
 
 def _blocks(context: KernelContext, q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of queries, each with the keys from the first that one of them sees to the last."""
+    """Yield blocks of queries, each with the range of keys that its queries see."""
     window = _window(attributes)
     for first, last, keys in _runs(context, q.shape[0], _seen(q, k, attributes).shape[0], attributes):
         for start in range(first, last, _QUERY_BLOCK):
@@ -193,7 +195,7 @@ def _blocks(context: KernelContext, q: Tensor, k: Tensor, attributes: Attributes
 
 
 def _runs(context: KernelContext, queries: int, keys: int, attributes: Attributes) -> list[tuple[int, int, int]]:
-    """Return runs of neighbouring queries: the first, one past the last, and how many keys that last one sees."""
+    """Return runs of consecutive queries: start, stop, and the number of keys that the last query of the run sees."""
     chunk = queries // 2
     if "dealt_over" in attributes:
         one, other = context.dealt_chunks(attributes["dealt_over"])
@@ -205,20 +207,21 @@ def _runs(context: KernelContext, queries: int, keys: int, attributes: Attribute
 
 
 def _is_causal(attributes: Attributes) -> bool:
-    """Return whether queries see the keys up to their own, not all."""
+    """Return whether a query sees only the keys up to its own; otherwise it sees all keys."""
     return bool(attributes.get("causal", True))
 
 
 def _block_scores(queries: Tensor, keys: Tensor, attributes: Attributes) -> Tensor:
-    """Return the scores of queries against keys; where causal, those that a query does not see are minus infinity."""
+    """Return the scores of queries and keys; with a causal mask, hidden keys get minus infinity."""
     scores = wide(queries @ keys.transpose(-1, -2)) / sqrt(queries.shape[-1])
     return _masked(scores, _window(attributes)) if _is_causal(attributes) else scores
 
 
 def merge_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return a result and its log-sum-exp, into which that over other keys is merged, in place.
+    """Merge an attention result over other keys into a result and its log-sum-exp, in place; return these two.
 
-    Each is weighted by its part of the sum of exponentials (Rabe and Staats 2021; Liu et al. 2023, Ring Attention).
+    The weight of each result is its fraction of the sum of exponentials (Rabe and Staats 2021; Liu et al. 2023, Ring
+    Attention).
     """
     part, part_lse, y, lse = inputs
     total = torch.logaddexp(lse, part_lse)

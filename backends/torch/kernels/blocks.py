@@ -1,4 +1,4 @@
-"""Kernels on blocks of a mesh, as their costs define them: norms in two parts, and lookups in a block of a table."""
+"""Kernels on blocks of a mesh: norms in two parts, and lookups in a block of an embedding table."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -11,14 +11,14 @@ from backends.torch.kernels.context import Attributes, KernelContext, KernelFunc
 
 
 def norm_sums(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the sum of squares over the last dimension, after the sum where the norm is ``centred``."""
+    """Return the sum of squares over the last dimension. If the norm is ``centred``, the sum comes before it."""
     x = wide(inputs[0])
     squares = x.square().sum(-1)
     return (torch.stack((x.sum(-1), squares) if attributes["centred"] else (squares,), -1),)
 
 
 def _normed(x: Tensor, sums: Tensor, attributes: Attributes) -> tuple[Tensor, Tensor]:
-    """Return x normalised, and the reciprocal deviation of each row, given the sums over whole rows."""
+    """Return normalised x and each row's reciprocal standard deviation, given the sums over whole rows."""
     mean_square = sums[..., -1:] / attributes["width"]
     if sums.shape[-1] == 1:
         rstd = torch.rsqrt(mean_square + attributes["epsilon"])
@@ -29,14 +29,14 @@ def _normed(x: Tensor, sums: Tensor, attributes: Attributes) -> tuple[Tensor, Te
 
 
 def norm_of_sums(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the layer norm, or without bias the RMS norm, of rows ``width`` wide of which x has a part."""
+    """Return this rank's part of a layer norm, or of an RMS norm if there is no bias. Whole rows are ``width`` wide."""
     x, weight, *bias, sums = inputs
     y = _normed(x, sums, attributes)[0] * wide(weight)
     return ((y + wide(bias[0]) if bias else y).to(x.dtype),)
 
 
 def norm_backward_sums(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the sum of d(normed) times normed over the last dimension, after that of d(normed) in layer norm."""
+    """Return the sum of d(normed) x normed over the last dimension; in layer norm, the sum of d(normed) before it."""
     dy, x, weight, sums = inputs
     normed, _rstd = _normed(x, sums, attributes)
     dnormed = wide(dy) * wide(weight)
@@ -45,7 +45,7 @@ def norm_backward_sums(_: KernelContext, inputs: Sequence[Tensor], attributes: A
 
 
 def norm_of_sums_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return dx; add to the gradients of weight and bias, or make them."""
+    """Return dx, and the gradients of weight and bias, added to the given ones if there are any."""
     dy, x, weight, sums, backward_sums, *given = inputs
     normed, rstd = _normed(x, sums, attributes)
     dys, means = wide(dy), backward_sums / attributes["width"]
@@ -65,14 +65,14 @@ def add_bias(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
 
 
 def _rows_in(ids: Tensor, num_rows: int, block: int) -> tuple[Tensor, Tensor]:
-    """Return ids counted from the block's first row, 0 where outside it, and which are inside."""
+    """Return ids relative to the block's first row, 0 outside the block, and a mask of the ids inside it."""
     local = ids - block * num_rows
     inside = (local >= 0) & (local < num_rows)
     return torch.where(inside, local, 0), inside.unsqueeze(-1)
 
 
 def block_embedding(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the rows of the ids in a block of the table, zeros for others, or add them to those of other blocks."""
+    """Return table rows for ids in the block, zeros for other ids. If rows of other blocks are given, add to them."""
     ids, table, *given = inputs
     rows, inside = _rows_in(ids, table.shape[0], attributes["block"])
     found = table[rows] * inside.to(table.dtype)

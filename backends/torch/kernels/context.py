@@ -1,4 +1,4 @@
-"""The facts about its rank that a kernel may use."""
+"""The context of a kernel call: rank, mesh, seed, step, micro-batch and output buffers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class RankContext:
 
 @dataclass(frozen=True, slots=True)
 class KernelContext:
-    """The inputs of one call of a kernel besides its tensors; ``outputs``: the buffers that it writes by the plan."""
+    """The inputs of one kernel call besides its tensors. ``outputs``: the buffers that it writes, as in the plan."""
 
     rank: RankContext
     microbatch: int = 0
@@ -51,10 +51,11 @@ class KernelContext:
         dealt_over: str = "",
         cut_over: Sequence[str] = (),
     ) -> Tensor:
-        """Return the positions, int64, of this rank's rows where ``axes`` share out rows in order.
+        """Return the positions, int64, in a sequence of this rank's rows. ``axes``: mesh axes that split the rows.
 
-        All of them are neighbours from ``start`` on, or the two chunks of a sequence that is ``dealt_over`` an axis.
-        ``cut_over``: more axes that share out rows, in larger parts than ``axes``.
+        Together the ranks of ``axes`` have consecutive rows from ``start`` on, or, with ``dealt_over`` (an axis), the
+        two chunks of the sequence that belong to the place along that axis.
+        ``cut_over``: axes that split the rows before ``axes`` do, into larger parts.
         """
         axes = (*cut_over, *axes)
         first, total = self.index(axes) * num_rows, num_rows * self.rank.mesh.degree(*axes)
@@ -66,15 +67,15 @@ class KernelContext:
         return numbers[rows // chunk] * chunk + rows % chunk
 
     def dealt_chunks(self, axis: str) -> tuple[int, int]:
-        """Return which two chunks of a sequence this rank has: the i-th of n along ``axis`` has i and 2n-1-i."""
+        """Return the numbers of this rank's two chunks of a sequence: rank i of n along ``axis`` has i and 2n-1-i."""
         index, degree = self.index((axis,)), self.rank.mesh.degree(axis)
         return index, 2 * degree - 1 - index
 
     def first_sample(self, num_samples: int, batch_axes: Sequence[str] = ()) -> int:
-        """Return the number, in the global batch, of the first of this rank's samples of this micro-batch.
+        """Return the index, in the global batch, of this rank's first sample of this micro-batch.
 
-        ``batch_axes``: those over which a batch lies. The ranks along others than data parallelism's share a
-        micro-batch, in order.
+        ``batch_axes``: mesh axes that split the batch. The data-parallel axis gives micro-batches to ranks; other axes
+        split a micro-batch, in order.
         """
         mesh = self.rank.mesh
         axes = (*SAMPLE_AXES, *(axis for axis in batch_axes if axis not in SAMPLE_AXES))
@@ -85,17 +86,17 @@ Attributes = Mapping[str, Any]
 
 
 def rows_of(attributes: Attributes) -> Attributes:
-    """Return what ``positions`` is told of an op's rows."""
+    """Return the arguments of ``positions`` among an op's attributes."""
     return {name: attributes[name] for name in ("start", "dealt_over", "cut_over") if name in attributes}
 
 
 KernelFunction = Callable[[KernelContext, Sequence[Tensor], Attributes], tuple[Tensor, ...]]
-"""Takes the tensors that an op reads; returns those that it writes, in order.
+"""A kernel: it takes the tensors that an op reads, and returns the tensors that the op writes, in order.
 
-New tensors own their memory; a buffer that the op also reads is updated in place and returned itself.
+New tensors own their memory. If the op also reads the buffer, the kernel updates it in place and returns it.
 """
 
 
 def wide(x: Tensor) -> Tensor:
-    """Return x in the type in which statistics are computed: float64 for float64, else float32."""
+    """Return x in the type of statistics: float64 if x is float64, otherwise float32."""
     return x if x.dtype == torch.float64 else x.float()

@@ -37,7 +37,7 @@ def _dropped(x: Tensor, mask: Tensor, probability: float) -> Tensor:
 
 
 def dropout(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x with elements dropped and the rest scaled up, and the mask."""
+    """Return x with some elements dropped and the others scaled up, and the mask."""
     (x,) = inputs
     mask = _mask(context, x, attributes)
     return _dropped(x, mask, attributes["probability"]), mask
@@ -50,7 +50,7 @@ def dropout_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Att
 
 
 def bias_dropout_add(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return residual + dropout(x + bias), and the mask where anything can be dropped."""
+    """Return residual + dropout(x + bias). If the probability is not 0, return the mask too."""
     x, bias, residual = inputs
     biased = x + bias
     if not attributes["probability"]:
@@ -60,7 +60,7 @@ def bias_dropout_add(context: KernelContext, inputs: Sequence[Tensor], attribute
 
 
 def bias_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Add the sum of dx over all but the bias's dimensions to the gradient of the bias; return it alone without one."""
+    """Return the sum of dx over all but the bias's dimensions, added to the bias's gradient if there is one."""
     dx, *given = inputs
     if not given:
         return (dx.flatten(0, -1 - attributes["dims"]).sum(0),)
@@ -73,7 +73,7 @@ def bias_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes: Attrib
 
 
 def layer_norm(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the layer norm over the last dimension, mean and reciprocal standard deviation."""
+    """Return the layer norm over the last dimension, its mean and its reciprocal standard deviation."""
     x, weight, bias = inputs
     rows = wide(x)
     mean = rows.mean(-1)
@@ -84,7 +84,7 @@ def layer_norm(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribute
 
 
 def layer_norm_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return dx; add to the gradients of weight and bias, or make them."""
+    """Return dx, and the gradients of weight and bias, added to the given ones if there are any."""
     dy, x, weight, mean, rstd, *given = inputs
     normed = (wide(x) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
     dys = wide(dy)
@@ -104,7 +104,7 @@ def rms_norm(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes)
 
 
 def rms_norm_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return dx; add to the gradient of the weight, or make it."""
+    """Return dx, and the gradient of the weight, added to the given one if there is one."""
     dy, x, weight, rstd, *given = inputs
     normed, dys = wide(x) * rstd.unsqueeze(-1), wide(dy)
     dnormed = dys * wide(weight)
@@ -113,7 +113,7 @@ def rms_norm_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: A
 
 
 def _accumulated(given: Sequence[Tensor], terms: Sequence[Tensor], weight: Tensor) -> list[Tensor]:
-    """Return the gradients that are given with the terms added; new ones in the weight's type where none are."""
+    """Return the given gradients with the terms added; without given gradients, the terms in the weight's type."""
     if not given:
         return [term.to(weight.dtype) for term in terms]
     return [gradient.add_(term) for gradient, term in zip(given, terms, strict=True)]
@@ -191,9 +191,9 @@ def scaled(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -
 
 
 def _turned(context: KernelContext, x: Tensor, attributes: Attributes, sign: float) -> Tensor:
-    """Return x[s, b, n, d] with its half-split pairs turned by sign x position x base^(-2i/d).
+    """Return x[s, b, n, d] with each pair (i, i + d/2) rotated by the angle sign x position x base^(-2i/d).
 
-    With ``width``, d is that and counts the last channels; others stay.
+    With ``width``, only the last ``width`` channels of a head are rotated, and d is ``width``.
     """
     width = attributes.get("width", x.shape[-1])
     half, still = width // 2, x.shape[-1] - width
@@ -208,12 +208,12 @@ def _turned(context: KernelContext, x: Tensor, attributes: Attributes, sign: flo
 
 
 def rotary(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x turned by its positions (Su et al. 2021; halves as in Llama)."""
+    """Return x with rotary position embedding (Su et al. 2021; pairs of channels as in Llama)."""
     return (_turned(context, inputs[0], attributes, 1.0),)
 
 
 def rotary_backward(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return dy turned back."""
+    """Return dy rotated by the negative angles."""
     return (_turned(context, inputs[0], attributes, -1.0),)
 
 
@@ -241,7 +241,7 @@ def add(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> 
 
 
 def append(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return a cache with x at its rows from ``start`` on: the one given, in place, or a new one."""
+    """Write x into the rows of a cache from ``start`` on; return the cache, a new one if none is given."""
     x, *given = inputs
     cache = given[0] if given else x.new_empty((attributes["rows"], *x.shape[1:]))
     cache[attributes["start"] : attributes["start"] + x.shape[0]] = x

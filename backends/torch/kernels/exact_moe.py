@@ -1,7 +1,7 @@
-"""Experts with a row for every choice: choice, sorting, and grouped products of unequal groups.
+"""Experts without padding, one row per choice: gate, sorting of rows, and grouped products of unequal groups.
 
-Rows of all experts lie one after the other, [1, R, h]. How many each expert has, kernels read from ``counts``: rows by
-source rank and expert, as these ranks have sent them.
+Rows of all experts lie one after the other, [1, R, h]. ``counts`` states the number of rows by source rank and expert,
+as the source ranks have sent it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from backends.torch.kernels.moe import choice_weights, forced_experts
 
 
 def route_exact(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the weights of the chosen experts, the experts, a row of each choice by expert, and rows per expert."""
+    """Return weights and numbers of the chosen experts, the row of each choice by expert, and the rows per expert."""
     (logits,) = inputs
     experts = forced_experts(logits, attributes["forced"], attributes["top_k"])
     flat, num_targets = experts.flatten(), logits.shape[-1]
@@ -29,7 +29,7 @@ def route_exact(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribut
 
 
 def sort_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return rows that lie by source rank and expert, by expert and source rank; or the other way."""
+    """Return rows sorted by expert and source rank, from rows by source rank and expert; or the inverse."""
     x, counts = inputs
     by_rank = counts.view(attributes["parts"], -1)
     lies = by_rank if attributes["by_expert"] else by_rank.T
@@ -39,7 +39,7 @@ def sort_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 
 
 def _copies_of(experts: Tensor, copies: Sequence[tuple[int, int]]) -> Tensor:
-    """Return the copy of each choice: an expert's copies take its choices in turn, as many as stated."""
+    """Return the copy for each choice: an expert's copies take its choices in order, each the stated number."""
     in_turn = [copy for _, copy in sorted((expert, copy) for copy, (expert, _) in enumerate(copies) if expert >= 0)]
     numbers = torch.tensor([copies[copy][1] for copy in in_turn])
     found = torch.empty_like(experts)
@@ -48,7 +48,7 @@ def _copies_of(experts: Tensor, copies: Sequence[tuple[int, int]]) -> Tensor:
 
 
 def part_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the rows of each copy that has any, of rows as they come from ranks."""
+    """Return the rows of each copy with rows, from received rows ordered by source rank."""
     x, counts = inputs
     by_rank = counts.view(attributes["parts"], -1)
     blocks = torch.split_with_sizes(x[0], by_rank.flatten().tolist())
@@ -58,7 +58,7 @@ def part_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 
 
 def join_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the rows of all copies as they go back to ranks."""
+    """Return the rows of all copies ordered by source rank, ready to be sent back."""
     counts, *parts = inputs
     by_rank = counts.view(attributes["parts"], -1)
     filled = [index for index, number in enumerate(attributes["rows"]) if number]
@@ -69,7 +69,7 @@ def join_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 
 
 def ragged_matmul(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return every row of x[1, m, k] times the weight of its group, w[g, k, *n]."""
+    """Return the product of every row of x[1, m, k] and the weight of its group, w[g, k, *n]."""
     x, weight, counts = inputs
     y = _times(x[0], weight.flatten(2), counts)
     return (y.view(1, -1, *weight.shape[2:]),)
@@ -78,7 +78,7 @@ def ragged_matmul(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attri
 def ragged_matmul_input_gradient(
     _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Return dy w^T, every row with the weight of its group."""
+    """Return dy w^T, with the weight of each row's group."""
     dy, weight, counts = inputs
     return (_times(dy[0].flatten(1), weight.flatten(2).mT, counts)[None],)
 
@@ -92,7 +92,7 @@ def _times(rows: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
 def ragged_matmul_weight_gradient(
     _: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Add x^T dy to the gradient of w, group by group; return it alone where there is none to add to."""
+    """Return x^T dy, group by group, added to the gradient of w if there is one."""
     x, dy, counts, *accumulated = inputs
     groups = len(attributes["rows"])
     sizes = _rows_of_groups(counts, groups)
@@ -106,7 +106,7 @@ def ragged_matmul_weight_gradient(
 
 
 def _rows_of_groups(counts: Tensor, num_groups: int) -> list[int]:
-    """Return the rows of each of a rank's groups, of all that came from ranks."""
+    """Return the number of received rows of each of this rank's groups."""
     sizes: list[int] = counts.view(-1, num_groups).sum(0).tolist()
     return sizes
 

@@ -1,4 +1,4 @@
-"""Gates that do more than take the best scores: draws, choices by experts, and a table of words."""
+"""Gates with other rules than the best scores: random second choices, choices by experts, and a hash of tokens."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -30,7 +30,7 @@ def route_gshard(context: KernelContext, inputs: Sequence[Tensor], attributes: A
 
 
 def route_expert_choice(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return every token's softmax, and its slots with those experts of whose best tokens it is one."""
+    """Return the softmax of every token, and its slot at each expert that has the token among its best."""
     (logits,), capacity = inputs, attributes["capacity"]
     weights, num_experts = logits.softmax(-1), logits.shape[-1]
     best = weights.flatten(0, -2).topk(capacity, 0).indices  # [slot of an expert, expert]
@@ -43,7 +43,7 @@ def route_expert_choice(_: KernelContext, inputs: Sequence[Tensor], attributes: 
 def route_dense_to_sparse(
     context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Return a Gumbel softmax of all experts, and slots of those above the threshold, or of the best alone."""
+    """Return a Gumbel softmax over all experts, and slots at the experts above the threshold, or at the best alone."""
     (logits,), capacity = inputs, attributes["capacity"]
     num_rows, num_samples, num_experts = logits.shape
     noise = gumbel_noise(
@@ -62,7 +62,7 @@ def route_dense_to_sparse(
 
 
 def route_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the gradient of the logits, of which the weights are the softmax at a temperature."""
+    """Return the gradient of the logits, if the weights are their softmax at a temperature."""
     gradient, weights = inputs
     return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)) / attributes["temperature"],)
 

@@ -1,4 +1,4 @@
-"""Casts to eight bits, and products of such operands: in full width, of the values that the operands stand for."""
+"""Casts to eight bits, and products of such operands. A product is computed in full width on the scaled-back values."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -13,13 +13,13 @@ from backends.torch.kernels.gemm_pieces import GEMM_PIECE_KERNELS
 from costmodels.kernels.float8 import num_factors
 
 _LARGEST_EXPONENT: Final = 126
-"""Of a scale whose inverse is an ordinary float32 too."""
+"""Largest exponent of a scale: with it the inverse of the scale is still a normal float32."""
 
 
 def cast_float8(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return copies of x in eight bits, scaled by a power of two so that all fits, and the scale that undoes it.
+    """Return copies of x in eight bits, scaled by a power of two so that x fits, and the inverse scale.
 
-    A power of two leaves the digits of all but the very smallest elements alone (Micikevicius et al. 2022, section 3).
+    Scaling by a power of two keeps the digits of all but the smallest elements (Micikevicius et al. 2022, section 3).
     """
     dtype = DTYPES[attributes["dtype"]]
     x = wide(inputs[0])
@@ -31,7 +31,7 @@ def cast_float8(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribut
 
 
 def _product(plain: KernelFunction) -> KernelFunction:
-    """Return the product of operands in eight bits that is like a plain one."""
+    """Return the kernel of a product with eight-bit operands, from the kernel of the plain product."""
 
     def product(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
         end = 2 * num_factors(attributes)
@@ -47,7 +47,7 @@ def _product(plain: KernelFunction) -> KernelFunction:
 
 
 def transpose_float8(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return copies: in which order elements lie, no other kernel here asks."""
+    """Return plain copies: no kernel of this backend depends on the order of elements."""
     return tuple(x.clone() for x in inputs)
 
 

@@ -1,4 +1,4 @@
-"""Matrix products: weights are [*k, *n], or [*n, *k] where ``transposed``; ``contract`` counts the dimensions *k."""
+"""Matrix products. Weights are [*k, *n], or [*n, *k] if ``transposed``; ``contract``: number of dimensions in *k."""
 
 from collections.abc import Mapping, Sequence
 from math import prod
@@ -11,7 +11,7 @@ from backends.torch.kernels.context import Attributes, KernelContext, KernelFunc
 
 
 def matmul(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x w, plus a bias where there is one."""
+    """Return x w, plus the bias if there is one."""
     x, weight = inputs[:2]
     matrix, contracted, remaining = as_matrix(weight, attributes)
     y = x.reshape(-1, matrix.shape[0]) @ matrix
@@ -29,7 +29,7 @@ def matmul_input_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes
 
 
 def matmul_weight_gradient(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Add x^T dy (dy^T x where transposed) to the gradient of w; return it alone where there is none to add to."""
+    """Return x^T dy (dy^T x if transposed), added to the gradient of w if there is one."""
     x, dy, *accumulated = inputs
     leading = x.dim() - int(attributes.get("contract", 1))
     contracted, remaining = x.shape[leading:], dy.shape[leading:]

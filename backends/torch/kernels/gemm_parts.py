@@ -1,4 +1,4 @@
-"""Matrix products of one part of a weight that is split along its input dimension, as their costs define them."""
+"""Matrix products with one part of a weight that is split along its input dimension."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -11,14 +11,14 @@ from backends.torch.kernels.gemm import as_matrix, matmul, matmul_input_gradient
 
 
 def _part_of(x: Tensor, attributes: Attributes) -> Tensor:
-    """Return the part of an activation's first contracted dimension, as a view."""
+    """Return one part of an activation along its first contracted dimension, as a view."""
     index, count = attributes["part"]
     part: Tensor = x.chunk(count, x.dim() - int(attributes.get("contract", 1)))[index]
     return part
 
 
 def matmul_part(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x[part] w, added to the product of other parts where it is given, plus a bias where there is one."""
+    """Return x[part] w, added to the product of other parts if that is given, plus the bias if there is one."""
     x, weight, *rest = inputs
     (y,) = matmul(context, (_part_of(x, attributes), weight), attributes)
     if not rest:
@@ -32,7 +32,7 @@ def matmul_part(context: KernelContext, inputs: Sequence[Tensor], attributes: At
 def matmul_part_input_gradient(
     context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Return a gradient of x of which this part is dy w^T; of what is new, other parts are still to be filled."""
+    """Write dy w^T into this part of the gradient of x; return that gradient. In a new one, other parts are zero."""
     dy, weight, *rest = inputs
     (part,) = matmul_input_gradient(context, (dy, weight), attributes)
     contracted = as_matrix(weight, attributes)[1]
@@ -45,7 +45,7 @@ def matmul_part_input_gradient(
 def matmul_part_weight_gradient(
     context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Add x[part]^T dy to the gradient of the part; return it alone where there is none to add to."""
+    """Return x[part]^T dy, added to the gradient of the weight's part if there is one."""
     x, *rest = inputs
     return matmul_weight_gradient(context, (_part_of(x, attributes), *rest), attributes)
 

@@ -1,4 +1,4 @@
-"""Matrix products of activations that travel between ranks in pieces, as their costs define them."""
+"""Matrix products of activations that travel between ranks in pieces."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -18,7 +18,7 @@ def _place(context: KernelContext, attributes: Attributes) -> int:
 
 
 def _filling(plain: KernelFunction) -> KernelFunction:
-    """Return the product of a piece of the activation, put at its rows of the whole product."""
+    """Return the kernel that writes the product of one piece of the activation into its rows of the whole product."""
 
     def product(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
         fills, count = attributes["fills"], attributes["pieces"]
@@ -31,7 +31,7 @@ def _filling(plain: KernelFunction) -> KernelFunction:
 
 
 def matmul_rows(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the product of a piece of x."""
+    """Return the product of one piece of x and the weight."""
     piece = inputs[0].chunk(attributes["pieces"])[_place(context, attributes)]
     return matmul(context, (piece, *inputs[1:]), attributes)
 
@@ -39,7 +39,7 @@ def matmul_rows(context: KernelContext, inputs: Sequence[Tensor], attributes: At
 def matmul_pieces_weight_gradient(
     context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Add x^T dy to the gradient of w, of whole operands, one of which comes in pieces, the rank's own first."""
+    """Return x^T dy, added to the gradient of w. One operand comes in pieces, this rank's own piece first."""
     count, first = attributes["pieces"], 0 if attributes["in_pieces"] == "x" else 1
     pieces, position = inputs[first : first + count], context.index(attributes["axes"])
     whole = torch.cat([pieces[(place - position) % count] for place in range(count)])

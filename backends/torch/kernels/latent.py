@@ -1,4 +1,4 @@
-"""Multi-head latent attention between its projections and its scores."""
+"""Reshaping kernels of multi-head latent attention, between its projections and its scores."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from backends.torch.kernels.context import Attributes, KernelContext, KernelFunc
 
 
 def split_latent(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the first ``kv_rank`` channels of x[s, b, r+p], and the others as one head's [s, b, 1, p]."""
+    """Return the first ``kv_rank`` channels of x[s, b, r+p], and the other channels as one head [s, b, 1, p]."""
     (x,), rank = inputs, attributes["kv_rank"]
     latent, position = x[..., :rank], x[..., rank:].unsqueeze(2)
     dense = torch.contiguous_format
@@ -19,13 +19,13 @@ def split_latent(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribu
 
 
 def merge_latent(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x[s, b, r+p] of what it was split into."""
+    """Return x[s, b, r+p], the inverse of ``split_latent``."""
     latent, position = inputs
     return (torch.cat((latent, position.squeeze(2)), -1),)
 
 
 def latent_heads(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return k[s, b, n, d+p] and v[s, b, n, e] of kv[s, b, n, d+e] and a position part [s, b, 1, p] for all heads."""
+    """Return k[s, b, n, d+p] and v[s, b, n, e] from kv[s, b, n, d+e] and the heads' common positions [s, b, 1, p]."""
     kv, position = inputs
     key, value = kv[..., : attributes["head_size"]], kv[..., attributes["head_size"] :]
     k = torch.cat((key, position.expand(-1, -1, kv.shape[2], -1)), -1)
@@ -33,7 +33,7 @@ def latent_heads(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribu
 
 
 def latent_heads_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the gradients of kv and, summed over heads, of the position part."""
+    """Return the gradient of kv, and the gradient of the position part, summed over heads."""
     dk, dv = inputs
     size = attributes["head_size"]
     dposition = wide(dk[..., size:]).sum(2, keepdim=True).to(dk.dtype)

@@ -1,4 +1,4 @@
-"""Both ends of a language model, the optimizer and the delay."""
+"""Token ids, embedding, loss, optimizer steps, and the delay kernel."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -28,14 +28,14 @@ def tokens(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) 
 
 
 def _local_rows(context: KernelContext, ids: Tensor, num_rows: int, axes: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return ids counted from my first vocabulary row (0 where outside my rows), and which are inside."""
+    """Return ids relative to this rank's first vocabulary row, 0 outside its rows, and a mask of the ids inside."""
     local = ids - context.index(axes) * num_rows
     inside = (local >= 0) & (local < num_rows)
     return torch.where(inside, local, 0), inside
 
 
 def embedding(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the table's rows; zeros for ids outside my part of the vocabulary."""
+    """Return the table's rows; zeros for ids outside this rank's part of the vocabulary."""
     ids, table = inputs
     rows, inside = _local_rows(context, ids, table.shape[0], attributes["vocab_axes"])
     return (table[rows] * inside.unsqueeze(-1).to(table.dtype),)
@@ -55,7 +55,7 @@ def _position_rows(context: KernelContext, x: Tensor, attributes: Attributes) ->
 
 
 def add_positions(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x[s, b, h] plus my positions' rows of the table."""
+    """Return x[s, b, h] plus the table's rows of this rank's positions."""
     x, table = inputs
     return (x + table[_position_rows(context, x, attributes)].unsqueeze(1),)
 
@@ -63,19 +63,19 @@ def add_positions(context: KernelContext, inputs: Sequence[Tensor], attributes: 
 def add_positions_backward(
     context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Add dy, summed over samples, to my positions' rows of the table's gradient."""
+    """Add dy, summed over samples, to the rows of the table's gradient at this rank's positions."""
     dy, gradient = inputs
     gradient[_position_rows(context, dy, attributes)] += dy.sum(1, dtype=gradient.dtype)
     return (gradient,)
 
 
 def logits_max(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the largest logit of each token, in the statistics' type."""
+    """Return the largest logit of each token, in the type of statistics (``wide``)."""
     return (wide(inputs[0].amax(-1)),)
 
 
 def exp_logits(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return exp(logits - max), its sum, and the label's logit - max (0 where another rank has it)."""
+    """Return exp(logits - max), its sum, and the label's logit minus max (0 if another rank has that logit)."""
     logits, maximum, labels = inputs
     rows, inside = _local_rows(context, labels, logits.shape[-1], attributes["vocab_axes"])
     shifted = wide(logits) - maximum.unsqueeze(-1)
@@ -103,9 +103,9 @@ def cross_entropy_backward(
 
 
 def adam(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Update parameter and moments (Kingma and Ba 2015, bias-corrected), and the low-precision copy if there is one.
+    """Update a parameter and its moments (Kingma and Ba 2015, bias-corrected), and the low-precision copy, if any.
 
-    The plan's ``step`` is that of the first step run.
+    The attribute ``step`` is the optimizer's step number in the first step of the run.
     """
     parameter, gradient, exp_avg, exp_avg_sq, *copies = inputs
     step = attributes["step"] + context.rank.step
@@ -121,7 +121,7 @@ def adam(context: KernelContext, inputs: Sequence[Tensor], attributes: Attribute
 
 
 def sgd(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Update a parameter by its gradient, and the low-precision copy if there is one."""
+    """Update a parameter by its gradient, and the low-precision copy, if any."""
     parameter, gradient, *copies = inputs
     parameter.sub_(gradient.to(parameter.dtype), alpha=attributes["learning_rate"])
     for copy in copies:
@@ -132,9 +132,9 @@ def sgd(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> t
 def _update_piece(
     update: KernelFunction, num_moments: int, context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Update this rank's piece of the concatenated parameters, and its state, in place.
+    """Update this rank's piece of the concatenated parameters, and its optimizer state, in place.
 
-    The gradients are of all parameters, of which this rank's piece counts, or that piece.
+    The gradients are those of all parameters, from which the piece is cut, or those of the piece alone.
     """
     last = len(inputs) - attributes["num_parameters"]
     first = last - attributes["num_gradients"]

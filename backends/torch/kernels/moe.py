@@ -1,7 +1,7 @@
-"""A layer of experts: router, choice of experts, dispatch to slots, grouped products, combination.
+"""Kernels of an expert layer: router, gate, dispatch to slots, grouped products, combination.
 
-Dispatched tokens are [E, C, h]: C slots for each of E experts. ``experts`` and ``slots`` are [s, b, k], of every
-token's k choices; slots are numbered over all experts, and E C stands for a choice that found none.
+Dispatched tokens are [E, C, h]: C slots for each of E experts. ``experts`` and ``slots`` are [s, b, k], for the k
+choices of every token. Slots are numbered over all experts; the number E C means that the choice has no slot.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from sim.moe.choices import forced_choices
 
 
 def router_matmul(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x w in 32 bits at least."""
+    """Return x w, computed in at least 32 bits."""
     x, weight = inputs
     return (wide(x) @ wide(weight),)
 
@@ -34,7 +34,7 @@ def router_matmul_input_gradient(
 def router_matmul_weight_gradient(
     _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Add x^T dy to the gradient of w; return it alone, in the type of x, where there is none to add to."""
+    """Return x^T dy, added to the gradient of w if there is one, otherwise in the type of x."""
     x, dy, *accumulated = inputs
     product = wide(x).flatten(0, -2).T @ dy.flatten(0, -2)
     return (accumulated[0].add_(product) if accumulated else product.to(x.dtype),)
@@ -58,10 +58,10 @@ def gate_tokens_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes
 
 
 def route(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the weights of the chosen experts, the experts, and a slot of each choice.
+    """Return the weights and numbers of the chosen experts, and the slot of each choice.
 
-    ``balanced``: experts are dealt out in turn, whatever the logits say; ``forced``: each is chosen so many times; else
-    they are those of the largest ``top_k``.
+    ``balanced``: choices go to the experts in turn and ignore the logits. ``forced``: number of choices of each expert;
+    they ignore the logits too. Otherwise each token chooses the experts with the ``top_k`` largest logits.
     """
     (logits,), top_k = inputs, attributes["top_k"]
     num_experts = logits.shape[-1]
@@ -76,7 +76,7 @@ def route(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) ->
 
 
 def route_k_top_1(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the same of the best expert in each of ``top_k`` groups, weighed by its share in the group's softmax."""
+    """Return the same for the best expert in each of ``top_k`` groups, with its share of the group's softmax."""
     (logits,) = inputs
     in_groups = _in_groups(logits, attributes["top_k"])
     starts = torch.arange(attributes["top_k"], device=logits.device) * in_groups.shape[-1]
@@ -85,7 +85,7 @@ def route_k_top_1(_: KernelContext, inputs: Sequence[Tensor], attributes: Attrib
 
 
 def route_k_top_1_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the gradient of the logits: each group's softmax, of its one chosen expert."""
+    """Return the gradient of the logits through the softmax of each group at its one chosen expert."""
     gradient, logits, chosen = inputs
     experts = chosen.long()
     pull = _group_weights(logits, experts) * gradient
@@ -94,9 +94,9 @@ def route_k_top_1_backward(_: KernelContext, inputs: Sequence[Tensor], _attribut
 
 
 def route_group_limited(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the same of the best experts in the ``top_groups`` groups whose best scores add up to most.
+    """Return the same for the best experts in the ``top_groups`` best groups.
 
-    As many scores of a group count as choices fall on one evenly.
+    The score of a group is the sum of its top_k / top_groups (at least 1) largest scores.
     """
     (logits,), top_k, kept = inputs, attributes["top_k"], attributes["top_groups"]
     in_groups = _in_groups(logits, attributes["num_groups"])
@@ -108,26 +108,26 @@ def route_group_limited(_: KernelContext, inputs: Sequence[Tensor], attributes: 
 
 
 def _numbered(experts: Tensor, num_experts: int, attributes: Attributes) -> tuple[Tensor, Tensor]:
-    """Return the experts of all choices, and the slots of these."""
+    """Return the experts of all choices, and the slots of the choices."""
     return experts.to(torch.int32), first_come_slots(experts, num_experts, attributes["capacity"])
 
 
 def forced_experts(logits: Tensor, counts: Sequence[int], top_k: int) -> Tensor:
-    """Return experts [..., k] of the tokens of logits[..., E], so that each is chosen as often as counted."""
+    """Return experts [..., k] for the tokens of logits[..., E], so that the numbers of choices equal ``counts``."""
     num_tokens = logits[..., 0].numel()
     chosen = torch.from_numpy(forced_choices(counts, num_tokens)).to(logits.device)
     return chosen.view(*logits.shape[:-1], top_k)
 
 
 def choice_weights(logits: Tensor, experts: Tensor) -> Tensor:
-    """Return the softmax over the chosen experts, of a single one its share among all (Fedus et al. 2021)."""
+    """Return the softmax over the chosen experts; for k = 1, its share of the softmax over all (Fedus et al. 2021)."""
     if experts.shape[-1] == 1:
         return logits.softmax(-1).gather(-1, experts)
     return logits.gather(-1, experts).softmax(-1)
 
 
 def _group_weights(logits: Tensor, experts: Tensor) -> Tensor:
-    """Return the share of every chosen expert in the softmax of its own group, of as many groups as choices."""
+    """Return the share of every chosen expert in the softmax of its own group. There is one group per choice."""
     shares = _in_groups(logits, experts.shape[-1]).softmax(-1).flatten(-2)
     return shares.gather(-1, experts)
 
@@ -138,9 +138,9 @@ def _in_groups(logits: Tensor, num_groups: int) -> Tensor:
 
 
 def first_come_slots(experts: Tensor, num_experts: int, capacity: int) -> Tensor:
-    """Return the slot, int32, of every choice of experts[..., k]: all first choices are served before second ones.
+    """Return the slot, int32, of every choice of experts[..., k]. All first choices get slots before second ones.
 
-    A choice of no expert, of number ``num_experts``, gets none.
+    The number ``num_experts`` means a choice of no expert, which gets no slot.
     """
     flat = experts.flatten(0, -2).T.flatten()
     order = flat.argsort(stable=True)
@@ -154,9 +154,9 @@ def first_come_slots(experts: Tensor, num_experts: int, capacity: int) -> Tensor
 
 
 def route_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the gradient of the logits, of the weights and of the loss that keeps experts equally busy.
+    """Return the gradient of the logits: from the gradient of the weights, and from the balance loss.
 
-    ``balanced_choices``: how many of a token's choices count in that loss, the first; left out: all.
+    ``balanced_choices``: number of a token's choices, from the first, that count in the balance loss; default all.
     """
     gradient, logits, chosen = inputs
     experts = chosen.long()
@@ -180,14 +180,14 @@ def route_backward(_: KernelContext, inputs: Sequence[Tensor], attributes: Attri
 
 
 def _from_slots(y: Tensor, slots: Tensor) -> Tensor:
-    """Return the rows [s, b, k, h] of y[E, C, h] that are in the slots; zeros for choices that have none."""
+    """Return the rows [s, b, k, h] of y[E, C, h] in the choices' slots; zeros for choices without a slot."""
     rows = y.flatten(0, 1)
     found = slots < rows.shape[0]
     return rows[slots.long().clamp(max=rows.shape[0] - 1)] * found[..., None].to(y.dtype)
 
 
 def _into_slots(rows: Tensor, slots: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return a tensor [E, C, h] with rows [s, b, k, h] in their slots, and zeros in those that are left."""
+    """Return a tensor [E, C, h] with rows [s, b, k, h] in their slots, and zeros in empty slots."""
     num_slots = shape[0] * shape[1]
     filled = rows.new_zeros(num_slots + 1, rows.shape[-1])
     filled[slots.long()] = rows
@@ -195,7 +195,7 @@ def _into_slots(rows: Tensor, slots: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def dispatch(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x in the slots of its choices."""
+    """Return the slots [E, C, h], filled with the tokens x that chose them."""
     x, slots = inputs
     rows = x.unsqueeze(-2).expand(*slots.shape, -1)
     return (_into_slots(rows, slots, (attributes["num_experts"], attributes["capacity"])),)
@@ -222,7 +222,7 @@ def combine_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: At
 
 
 def regroup(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return slots as they come from ranks, [P G, C, h], sorted by expert, [G, P C, h]; or the other way."""
+    """Return slots [G, P C, h] sorted by expert, from slots [P G, C, h] by source rank; or the inverse."""
     (x,), parts = inputs, attributes["parts"]
     if attributes["by_expert"]:
         sorted_ = x.view(parts, -1, *x.shape[1:]).transpose(0, 1)
@@ -235,7 +235,7 @@ def regroup(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) 
 
 
 def grouped_matmul(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x[g, m, k] times w[g, k, *n], group by group."""
+    """Return the product of x[g, m, k] and w[g, k, *n], group by group."""
     x, weight = inputs
     return (torch.bmm(x, weight.flatten(2)).view(*x.shape[:2], *weight.shape[2:]),)
 
@@ -251,7 +251,7 @@ def grouped_matmul_input_gradient(
 def grouped_matmul_weight_gradient(
     _: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes
 ) -> tuple[Tensor, ...]:
-    """Add x^T dy to the gradient of w, group by group; return it alone where there is none to add to."""
+    """Return x^T dy, group by group, added to the gradient of w if there is one."""
     x, dy, *accumulated = inputs
     product = torch.bmm(x.mT, dy.flatten(2)).view(x.shape[0], x.shape[2], *dy.shape[2:])
     return (accumulated[0].add_(product) if accumulated else product,)

@@ -1,4 +1,4 @@
-"""Dispatch and combination as products with one-hot masks [s, b, E, C] of tokens and slots."""
+"""Dispatch and combination as matrix products with one-hot masks [s, b, E, C] of tokens and slots."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, Ke
 
 
 def slot_masks(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the mask of ones in every choice's slot, and that of the choices' weights."""
+    """Return two masks: with a one, and with the choice's weight, in the slot of every choice."""
     weights, slots = inputs
     num_experts, capacity = attributes["num_experts"], attributes["capacity"]
     shape = (*slots.shape[:-1], num_experts * capacity + 1)
@@ -31,7 +31,7 @@ def slot_masks_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes:
 
 
 def einsum_dispatch(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return x in its slots."""
+    """Return the slots [E, C, h], filled with the tokens x that chose them."""
     x, mask = inputs
     return (torch.einsum("sbec,sbh->ech", mask, x),)
 

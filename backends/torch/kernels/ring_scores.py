@@ -1,6 +1,6 @@
-"""Products of ring self-attention: scores of all keys, made and used a block of keys at a time (Li et al. 2021).
+"""Products of ring self-attention, computed block by block of keys (Li et al. 2021).
 
-The keys and values that a rank holds at a step are those of the rank ``step`` places before it along the axis ``ring``.
+At each step a rank holds the keys or values of the rank ``step`` places before it along the axis ``ring``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,13 @@ from backends.torch.kernels.context import Attributes, KernelContext, KernelFunc
 
 
 def _columns(context: KernelContext, num_keys: int, attributes: Attributes) -> slice:
-    """Return the columns of the block of keys that is held."""
+    """Return the columns, among all keys, of the block of keys that this rank holds."""
     owner = (context.index((attributes["ring"],)) - attributes["step"]) % attributes["blocks"]
     return slice(owner * num_keys, (owner + 1) * num_keys)
 
 
 def ring_scores(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return ``factor`` x held^T in the block's columns of scores[b, n, s, keys], which may be given."""
+    """Write ``factor`` x held^T into the block's columns of scores[b, n, s, keys]; return the scores."""
     x, held, *given = inputs
     s, b, n, _ = x.shape
     scores = given[0] if given else x.new_zeros((b, n, s, attributes["blocks"] * held.shape[0]))
@@ -30,7 +30,7 @@ def ring_scores(context: KernelContext, inputs: Sequence[Tensor], attributes: At
 
 
 def ring_context(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return ``factor`` times the block's columns of weights[b, n, s, keys] times held, added to what is given."""
+    """Return ``factor`` x (the block's columns of weights[b, n, s, keys]) x held, added to a given sum."""
     weights, held, *given = inputs
     own = weights[..., _columns(context, held.shape[0], attributes)]
     made = attributes["factor"] * merged_groups(score_groups(own, held) @ kv_groups(held))
@@ -41,7 +41,7 @@ def ring_context(context: KernelContext, inputs: Sequence[Tensor], attributes: A
 
 
 def transposed_context(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return ``factor`` weights^T x as [keys, b, groups, d], summed over the heads of a group."""
+    """Return the product ``factor`` weights^T x as [keys, b, groups, d], summed over the heads of a group."""
     weights, x = inputs
     b, n, s, keys = weights.shape
     groups = attributes["groups"]

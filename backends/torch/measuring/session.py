@@ -20,12 +20,12 @@ from backends.torch.launching.local import LocalRanks
 from backends.torch.launching.worker import Worker
 
 _WINDOW_S = 0.008
-"""Repeats fill about this long: far more than a clock tick, or a turn of the scheduler."""
+"""Approximate time of a benchmark's repeats: far longer than a clock tick or a scheduler's time slice."""
 
 _FIRST_REPEATS = 3
 _FIRST_SHARE = 0.5
 _LEAST_REACHED = 4
-"""Benchmarks that are measured however little time there is."""
+"""Number of benchmarks that are measured even without time left."""
 
 _MOST_REPEATS = 200
 _TIMES_BESIDE = 6
@@ -35,15 +35,15 @@ def measure(
     benchmarks: Sequence[Benchmark], *, processes: int, budget_s: float, seed: int, device: DeviceKind = "cpu",
     timeout_s: float = SILENCE_S, beside: ExecutionRequest | None = None,
 ) -> Measured:  # fmt: skip
-    """Return every run of every benchmark; the figure of a step is its slowest rank's, of all else the mean.
+    """Return every run of every benchmark. A step's figure is that of its slowest rank; other figures are means.
 
-    All processes run a benchmark at the same time. The first round takes them in the order given, and at most half
-    of ``budget_s``; what it does not reach is left out. Later rounds take the same in ever other orders until
-    the budget is spent, so the last one may lack some. The launch is not in the budget.
-    ``beside``: a request of as many ranks, which runs between the benchmarks, at even intervals of their time; it
-    takes the time of its own.
-    ``timeout_s``: how long a process may not answer. Raises ExecutionError where the machine has too few devices, or a
-    rank fails or does not answer.
+    All processes run a benchmark at the same time. The first round measures benchmarks in the given order for at most
+    half of ``budget_s``, and leaves out the rest. Later rounds measure the same benchmarks in random orders until the
+    budget is spent; the last round may be incomplete. The launch does not count.
+    ``beside``: a request with the same number of ranks. It runs between the benchmarks at even intervals. Its time does
+    not count in the budget.
+    ``timeout_s``: longest silence of a process. Raises ExecutionError if the machine has too few devices, or if a rank
+    fails or does not answer.
     """
     if device == "cuda" and processes > torch.cuda.device_count():
         raise ExecutionError(f"{processes} processes need a CUDA device each; here are {torch.cuda.device_count()}")
@@ -57,7 +57,7 @@ def measure(
 
 
 def _together(ranks: Sequence[Run], slowest: Set[str]) -> Run:
-    """Return one run from those of the ranks that had a part in it."""
+    """Return one run, combined from the runs of the ranks that took part."""
     found: dict[str, list[float]] = {}
     for key, value in chain.from_iterable(run.figures.items() for run in ranks):
         found.setdefault(key, []).append(value)
@@ -67,7 +67,7 @@ def _together(ranks: Sequence[Run], slowest: Set[str]) -> Run:
 
 
 def copy_bandwidths(num_bytes: int = 1 << 26, repeats: int = 10) -> Mapping[str, float]:
-    """Return bytes per second of copies within the host, and with a GPU from pinned memory to it and back."""
+    """Return bytes per second of copies within host memory and, with a GPU, from pinned memory to the GPU and back."""
     source, target = torch.ones(num_bytes, dtype=torch.uint8), torch.empty(num_bytes, dtype=torch.uint8)
     found = {"host_to_host": _copies_per_s(target, source, repeats) * num_bytes}
     if torch.cuda.is_available():
@@ -98,9 +98,9 @@ def _measured(
 
 
 class _Session:
-    """One rank's part. All ranks decide the same: what they decide by is the slowest rank's.
+    """One rank's part of the measurements. All ranks decide alike, by the times of the slowest rank.
 
-    ``executed``: this rank's results of the request beside the benchmarks. Deadlines move by the time that it takes.
+    ``executed``: this rank's results of the request that runs between the benchmarks. Deadlines move by its time.
     """
 
     def __init__(self, worker: Worker, processes: int, budget_s: float, beside: ExecutionRequest | None) -> None:
@@ -113,7 +113,7 @@ class _Session:
         self.executed: list[RankResult] = []
 
     def run(self, benchmarks: Sequence[Benchmark], shuffler: random.Random) -> list[Run | None]:
-        """Return what this rank found in every run of every round; None where it had no part."""
+        """Return this rank's runs of every round; None for a run without this rank."""
         runs = self._round(benchmarks, first=True)
         known = [benchmark for benchmark in benchmarks if benchmark.key in self._repeats]
         while not self._is_past(self._deadline_s):
@@ -122,7 +122,7 @@ class _Session:
         return runs
 
     def _round(self, benchmarks: Sequence[Benchmark], *, first: bool) -> list[Run | None]:
-        """Run benchmarks in their order until the deadline; the first few however late it is."""
+        """Run benchmarks in their order until the deadline. The first few run even after it."""
         runs: list[Run | None] = []
         for count, benchmark in enumerate(benchmarks):
             if count >= _LEAST_REACHED and self._is_past(self._first_deadline_s if first else self._deadline_s):
@@ -146,7 +146,7 @@ class _Session:
     def _execute(self, beside: ExecutionRequest) -> None:
         begin_s = perf_counter()
         result = self._worker.run(beside)
-        assert result is not None  # it has a part for every rank
+        assert result is not None  # every rank takes part in the request
         self.executed.append(result)
         spent_s = perf_counter() - begin_s
         self._first_deadline_s += spent_s
@@ -157,7 +157,7 @@ class _Session:
         return _agreed(perf_counter() - moment_s) > 0
 
     def _fitting_repeats(self, benchmark: Benchmark) -> int:
-        """Return how many repeats fill a window, from a first run; one of a step."""
+        """Return the number of repeats that fill a window, estimated from a first run; 1 for a step."""
         if not isinstance(benchmark, WindowBenchmark):
             return 1
         result = self._run(benchmark, _FIRST_REPEATS)

@@ -1,4 +1,4 @@
-"""Copies between tiers of memory: between a device's tensors and its host's."""
+"""Copies between tiers of memory: device, host and drive."""
 
 from collections.abc import Sequence
 from os import posix_fallocate
@@ -12,12 +12,12 @@ from sim.plan.words.buffer import Buffer, Tier
 
 
 def place_of(buffer: Buffer, device: torch.device) -> torch.device:
-    """Return where the tensor of a buffer lives: on the device, or on its host."""
+    """Return the torch device of a buffer's tensor: the rank's device, or its host."""
     return device if buffer.tier is Tier.DEVICE else torch.device("cpu")
 
 
 def empty(buffer: Buffer, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return memory for a buffer; that of a GPU's host is pinned, so that copies need not wait for it."""
+    """Return an uninitialised tensor for a buffer. Beside a GPU, host memory is pinned, for asynchronous copies."""
     if buffer.tier is Tier.NVME:
         return on_drive(buffer, dtype)
     pinned = buffer.tier is Tier.HOST and device.type == "cuda"
@@ -25,9 +25,9 @@ def empty(buffer: Buffer, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 def on_drive(buffer: Buffer, dtype: torch.dtype) -> Tensor:
-    """Return a tensor in a file of its own, which has no name any more and vanishes with the tensor.
+    """Return a tensor in a file of its own. The file has no name and vanishes with the tensor.
 
-    Raises ExecutionError where the file cannot be made, as on a full disk.
+    Raises ExecutionError if the file cannot be made, as on a full disk.
     """
     num_bytes = max(1, buffer.num_bytes)
     try:
@@ -43,7 +43,7 @@ def on_drive(buffer: Buffer, dtype: torch.dtype) -> Tensor:
 
 
 def copy_between_tiers(reads: Sequence[Tensor], writes: Sequence[Tensor], *, muted: bool) -> None:
-    """Copy a flat vector in pieces into another one, in its own pieces; muted: leave zeros."""
+    """Copy a flat vector, stored in several tensors, into other tensors. ``muted``: write zeros instead."""
     if muted:
         for tensor in writes:
             tensor.zero_()

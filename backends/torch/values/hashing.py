@@ -1,7 +1,7 @@
 """Random numbers as pure functions of a key and a global index.
 
-Any rank can make its slice of a random tensor without making the whole, and every sharding sees the same
-numbers. Bits come from two rounds of the splitmix64 finaliser (Steele, Lea and Flood 2014).
+A rank can make its slice of a random tensor without the whole tensor, and every sharding gets the same numbers. Bits
+come from two rounds of the splitmix64 finaliser (Steele, Lea and Flood 2014).
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def key_of(*parts: int | str) -> int:
 
 
 def global_index(shape: Sequence[int], places: Sequence[Tensor]) -> Tensor:
-    """Return the row-major index, in a tensor of ``shape``, of the elements at places (int64) of each dimension."""
+    """Return row-major indices of elements in a tensor of ``shape``. ``places``: int64 indices in each dimension."""
     index = torch.zeros((1,) * len(shape), dtype=torch.int64, device=places[0].device if places else None)
     for dim, positions in enumerate(places):
         steps = positions * prod(shape[dim + 1 :])
@@ -41,7 +41,7 @@ def uniform(key: int, index: Tensor) -> Tensor:
 
 
 def normal(key: int, index: Tensor) -> Tensor:
-    """Return float64 numbers of mean 0 and standard deviation 1 (Box and Muller 1958)."""
+    """Return normally distributed float64 numbers, mean 0, standard deviation 1 (Box and Muller 1958)."""
     radius = torch.sqrt(-2.0 * torch.log1p(-uniform(key, 2 * index)))
     return radius * torch.cos(2.0 * pi * uniform(key, 2 * index + 1))
 
@@ -58,5 +58,5 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, count: int) -> Tensor:
-    """Return x shifted right by ``count`` bits, zeros moving in."""
+    """Return x shifted right by ``count`` bits; zeros enter from the left."""
     return (x >> count) & ((1 << (64 - count)) - 1)

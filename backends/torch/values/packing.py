@@ -1,4 +1,4 @@
-"""Many tensors one after another, as a collective takes them."""
+"""Packing of many tensors into one flat tensor, as a collective needs it."""
 
 from collections.abc import Sequence
 
@@ -7,17 +7,17 @@ from torch import Tensor
 
 
 class FlatMemory:
-    """Where one stream lays tensors out flat, and receives them, for one collective after another.
+    """The flat memory in which one stream packs and receives the tensors of its collectives.
 
-    A host's memory is kept for the next one: to touch fresh pages takes several times as long as to copy into known
-    ones. A GPU's allocator keeps its own, and what a collective holds there counts only while it runs.
+    Host memory is kept for the next collective: the first write to a fresh page takes several times as long as a copy
+    into a used page. On a GPU the allocator keeps memory itself, and a collective's memory counts only while it runs.
     """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def empty(self, use: str, numel: int, like: Tensor) -> Tensor:
-        """Return [numel] of ``like``'s type and device; what was returned before for the same ``use`` is no more."""
+        """Return a tensor [numel] like ``like``. On a host it takes the memory of the last one for the same ``use``."""
         if like.device.type != "cpu":
             return like.new_empty(numel)
         key = use, like.dtype
@@ -26,7 +26,7 @@ class FlatMemory:
         return self._kept[key][:numel]
 
     def packed(self, tensors: Sequence[Tensor], numel: int | None = None) -> Tensor:
-        """Return the tensors one after another, in memory of their own, with zeros after them up to ``numel``."""
+        """Return the tensors, flattened and concatenated in this memory, padded with zeros to ``numel`` elements."""
         used = sum(tensor.numel() for tensor in tensors)
         flat = self.empty("packed", max(used, numel or 0), tensors[0])
         torch.cat([tensor.reshape(-1) for tensor in tensors], out=flat[:used])
@@ -35,7 +35,7 @@ class FlatMemory:
 
 
 def unpack(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    """Copy a flat vector (its end may be padding) into tensors, in order."""
+    """Copy a flat vector into tensors, in order; its end may be padding."""
     start = 0
     for tensor in tensors:
         tensor.copy_(flat[start : start + tensor.numel()].reshape(tensor.shape))

@@ -1,4 +1,4 @@
-"""What a run draws at random: parameters, tokens, dropout masks, experts. The reference draws the same."""
+"""Random values of a run: parameters, tokens, dropout masks, gate draws. The dense reference uses the same values."""
 
 from collections.abc import Sequence
 from math import prod
@@ -12,7 +12,7 @@ from backends.torch.values.hashing import global_index, integers, key_of, normal
 def initial_normal(
     seed: int, source: str, shape: Sequence[int], starts: Sequence[int], sizes: Sequence[int], *, device: torch.device
 ) -> Tensor:
-    """Return a slice of the standard normal tensor of global ``shape`` that belongs to a parameter, in float64."""
+    """Return a slice of a parameter's standard normal tensor of global ``shape``, in float64."""
     places = [torch.arange(start, start + n, device=device) for start, n in zip(starts, sizes, strict=True)]
     return normal(key_of("parameter", seed, source), global_index(shape, places))
 
@@ -26,19 +26,19 @@ def token_ids(
     positions: Tensor,
     vocab_size: int,
 ) -> Tensor:
-    """Return the token ids [positions, samples] of some samples of a step's global batch."""
+    """Return the token ids [positions, samples] of consecutive samples of a step's global batch."""
     return integers(key_of("tokens", seed, step), _places(first_sample, num_samples, positions), vocab_size)
 
 
 def expert_draws(seed: int, step: int, salt: str, *, first_sample: int, num_samples: int, positions: Tensor) -> Tensor:
-    """Return float64 numbers [positions, samples] in [0, 1) by which a gate draws, of tokens of a step's batch."""
+    """Return a gate's random numbers for tokens of a step's batch: float64 [positions, samples] in [0, 1)."""
     return uniform(key_of("experts", seed, step, salt), _places(first_sample, num_samples, positions))
 
 
 def gumbel_noise(
     seed: int, step: int, salt: str, num_experts: int, *, first_sample: int, num_samples: int, positions: Tensor
 ) -> Tensor:
-    """Return Gumbel noise [positions, samples, expert], float64, of tokens of a step's global batch."""
+    """Return Gumbel noise, float64 [positions, samples, expert], for tokens of a step's global batch."""
     places = _places(first_sample, num_samples, positions)[..., None] * num_experts
     index = places + torch.arange(num_experts, device=positions.device)
     drawn = uniform(key_of("gumbel", seed, step, salt), index)
@@ -52,7 +52,7 @@ def hashed_experts(seed: int, salt: str, ids: Tensor, num_experts: int) -> Tenso
 
 
 def _places(first_sample: int, num_samples: int, positions: Tensor) -> Tensor:
-    """Return a number for each token [positions, samples] of a step's global batch."""
+    """Return the index of each token [positions, samples] of a step's global batch."""
     samples = torch.arange(first_sample, first_sample + num_samples, dtype=torch.int64, device=positions.device)
     return (samples[None, :] << 32) + positions[:, None]
 
@@ -66,10 +66,10 @@ def kept_by_dropout(
     first_sample: int,
     probability: float,
 ) -> Tensor:
-    """Return a mask (uint8, 1: kept) of the elements at these places of each dimension of a tensor of ``shape``.
+    """Return a dropout mask (uint8, 1: kept) for elements of a tensor. ``places``: indices in each dimension.
 
-    An element's fate depends on its sample's number in the global batch and its place within the sample,
-    so neither micro-batches nor sharding change it.
+    The mask of an element depends only on its sample's number in the global batch and its place in the sample. So it is
+    the same for all micro-batch sizes and shardings.
     """
     inside = [1 if dim == batch_dim else n for dim, n in enumerate(shape)]
     index = global_index(inside, [x[:1] * 0 if dim == batch_dim else x for dim, x in enumerate(places)])

@@ -15,9 +15,9 @@ def cut(tensor: Tensor, place: Slice) -> Tensor:
 
 
 def flat_piece(tensors: Sequence[Tensor], index: int, size: int) -> Tensor:
-    """Return a copy of the ``index``-th piece of ``size`` elements of the concatenation of flattened tensors.
+    """Return a copy of piece number ``index``, of ``size`` elements, of the concatenation of flattened tensors.
 
-    Zeros past its end. Tensors of which nothing lies in the piece are not touched.
+    A piece past the end of the concatenation is padded with zeros. Tensors outside the piece are not read.
     """
     piece = tensors[0].new_empty(size)
     filled = 0
@@ -29,13 +29,13 @@ def flat_piece(tensors: Sequence[Tensor], index: int, size: int) -> Tensor:
 
 
 def write_piece(tensors: Sequence[Tensor], index: int, piece: Tensor) -> None:
-    """Write the ``index``-th piece of the concatenation of flattened tensors; what is past its end is dropped."""
+    """Write piece number ``index`` of the concatenation of flattened tensors; padding past its end is dropped."""
     for part, place in _parts(tensors, index, piece.numel()):
         part.copy_(piece[place])
 
 
 def _parts(tensors: Sequence[Tensor], index: int, size: int) -> Iterator[tuple[Tensor, slice]]:
-    """Yield views of what lies in a piece of the concatenation, in order, and where in the piece."""
+    """Yield, in order, views of the tensors' parts inside a piece of the concatenation, and their slices of it."""
     start = index * size
     for tensor in tensors:
         begin, end = max(start, 0), min(start + size, tensor.numel())
