@@ -1,4 +1,4 @@
-"""A training of cached embedding tables to execute, and its counts. They need no torch."""
+"""The request to train cached embedding tables, and its result. They need no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingRequest:
-    """Tables in host memory, the cache of their rows on a device, and the batches that train them by SGD.
+    """A training of embedding tables by SGD: tables in host memory, a cache of rows on a device, and batches.
 
-    ``check``: train the tables once more without a cache, and compare all weights bit by bit.
+    ``check``: train the tables a second time without a cache, and compare all weights bit by bit.
     """
 
     tables: Sequence[Table]
@@ -35,13 +35,12 @@ class EmbeddingRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddingExecution:
-    """What was counted in each batch where rows were found and moved; arrays of one length.
+    """The counts and times of a training with a cache, one array element per batch.
 
-    ``hits``: lookups that found their row on the device, by the row numbers kept there. ``rows_in``, ``rows_out``,
-    ``in_bytes``, ``out_bytes``: rows and bytes of the tensors that were copied to the device and back.
-    ``cache_s``, ``batch_s``: the time to have all rows on the device, and that of the whole batch.
-    ``differing_weights``: elements of all parameters whose bits are not those of the run without a cache; None if
-    there was none.
+    ``hits``: lookups that found their row in the cache on the device.
+    ``rows_in``, ``rows_out``, ``in_bytes``, ``out_bytes``: rows and bytes copied to the device and back.
+    ``cache_s``, ``batch_s``: seconds to bring all rows of the batch to the device, and of the whole batch.
+    ``differing_weights``: number of weights whose bits differ from the run without a cache; None without such a run.
     """
 
     hits: Ints

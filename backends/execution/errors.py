@@ -1,10 +1,10 @@
-"""Errors of the torch backend.
+"""Errors of executing plans with torch.
 
 ExecutionError (RuntimeError)
-├── OpError              an op failed; the message names rank, stream, op and micro-batch
+├── OpError              an op failed; the message states rank, stream, op and micro-batch
 │   └── CommunicationError   a peer did not answer
-├── RankError            a rank ended early or does not answer; the message names it
-└── JobError             a variable of the environment does not describe a job that this process could join
+├── RankError            a rank ended early or does not answer; the message states the rank
+└── JobError             an environment variable is missing or wrong, so this process cannot join its job
 """
 
 
@@ -13,7 +13,7 @@ class ExecutionError(RuntimeError):
 
 
 class OpError(ExecutionError):
-    """An op failed; the message names rank, stream, op and micro-batch."""
+    """An op failed; the message states rank, stream, op and micro-batch."""
 
 
 class CommunicationError(OpError):
@@ -21,11 +21,11 @@ class CommunicationError(OpError):
 
 
 class RankError(ExecutionError):
-    """A rank failed, was killed or does not answer; the message names it."""
+    """A rank failed, was killed or does not answer; the message states the rank."""
 
 
 class JobError(ExecutionError):
-    """A variable of the environment with a wrong value; the user must change it.
+    """An environment variable has a wrong value, which the user must change.
 
     ``value``: the variable's value, None if it is not set.
     """

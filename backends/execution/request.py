@@ -13,32 +13,32 @@ from sim.training.spec.job import DenseTraining
 DeviceKind = Literal["cpu", "cuda"]
 Timing = Literal["op", "step"]
 MOST_COUNTED_STEPS: Final = 9
-"""Largest number of steps whose times a rank keeps, to choose the median: a time per op each."""
+"""Largest number of steps whose op times a rank keeps, to choose the median step."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExplicitCollectives:
-    """Run collectives as step lists over messages.
+    """The option to run collectives as step lists over messages.
 
-    ``algorithms``: by kind; a kind that is left out follows its first step list (rings; all_to_all: direct; barrier:
-    dissemination). ``devices_per_node``: ranks of one node, which hierarchical algorithms look at; None: one node.
+    ``algorithms``: algorithm by kind. The default of a kind is its first step list (rings; all_to_all: direct; barrier:
+    dissemination). ``devices_per_node``: ranks per node, for hierarchical algorithms; None: all ranks are on one node.
     """
 
     algorithms: Mapping[str, str] = field(default_factory=dict)
     devices_per_node: int | None = None
 
     def algorithm(self, kind: str) -> str:
-        """Return the algorithm that collectives of a kind follow."""
+        """Return the algorithm of a kind of collective."""
         return self.algorithms.get(kind) or next(iter(STEP_LISTS[kind]))
 
     def node_of(self, rank: int) -> int:
-        """Return the node that a rank lies on."""
+        """Return the index of a rank's node."""
         return rank // self.devices_per_node if self.devices_per_node else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """The position of a plan in its session. ``plans``, ``steps``: the numbers run before it."""
+    """The position of a plan in its session. ``plans``, ``steps``: numbers of plans and steps that ran before it."""
 
     plans: int
     steps: int
@@ -46,14 +46,16 @@ class Continuation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRequest:
-    """A plan to run. ``check_against``: the training that it must reproduce, None for no check.
+    """A request to run a plan with torch.
 
-    ``mute``: names of ops that communicate nothing (to prove that the check notices). ``keep``: buffers whose last
-    values come back with the result. ``iterations``: the number of steps. After them a plan with deferred calls is
-    drained; memory, check and values are those of the last step, times those of the median among the steps that count
-    (see ``counted_steps``). ``timing``: of every op, or of the step alone.
-    ``explicit``: run collectives as step lists over messages; None: use the library's own. ``after``: the residents
-    before a step of a session; None: a run of its own, which starts from initial values and leaves nothing.
+    ``check_against``: the training that the plan must reproduce; None: no check.
+    ``mute``: names of ops that communicate nothing, to prove that the check notices them.
+    ``keep``: buffers whose last values are part of the result.
+    ``iterations``: number of steps. A plan with deferred calls is drained after them. Memory, check and values are
+    those of the last step. Times are those of the median among the counted steps (see ``counted_steps``).
+    ``timing``: time every op, or only the step.
+    ``explicit``: run collectives as step lists over messages; None: use the library's collectives.
+    ``after``: position in a session; None: a single run, which starts from initial values and leaves no buffers.
     """
 
     plan: Plan
@@ -73,10 +75,10 @@ class ExecutionRequest:
 
     @property
     def counted_steps(self) -> int:
-        """Return how many of the last steps count for times: the first warms up, or has no earlier one to complete."""
+        """Return the number of last steps whose times count. The first warms up, or completes no earlier step."""
         return min(max(self.iterations - max(self.longest_lag, 1), 1), MOST_COUNTED_STEPS)
 
     @property
     def longest_lag(self) -> int:
-        """Return how many steps back calls of the plan belong."""
+        """Return the largest lag of the plan's calls: the number of steps between a call and the step it completes."""
         return max(longest_lag(program) for program in self.plan.programs)

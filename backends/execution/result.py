@@ -15,10 +15,10 @@ InstanceKey = tuple[str, int | None]
 
 @dataclass(frozen=True, slots=True)
 class MemoryAccount:
-    """Live bytes of one step, each tensor rounded as the allocator rounds it.
+    """The live bytes of one step. Each tensor's size is rounded as the allocator rounds it.
 
-    ``before_bytes[c]`` lives before call c, ``most_bytes[c]`` is the most inside it, at op ``most_at_op[c]`` of
-    its task; ``after_bytes`` lives after the last call.
+    ``before_bytes[c]``: live bytes before call c. ``most_bytes[c]``: peak inside call c, at op ``most_at_op[c]`` of its
+    task. ``after_bytes``: live bytes after the last call.
     """
 
     peak_bytes: int
@@ -31,7 +31,7 @@ class MemoryAccount:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The largest error of every tensor, relative to the largest element of the reference's whole tensor."""
+    """The result of a check: each tensor's largest error, relative to the largest element of the reference tensor."""
 
     errors: Mapping[str, float]
     tolerance: float
@@ -49,14 +49,17 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class RankResult:
-    """One rank's results of the last step; times are those of the median step that counts. ``rank``: of the plan.
+    """One rank's results of the last step. Times are those of the median counted step.
 
-    ``starts_s`` and ``ends_s``: of every op in issue order, from the step's common origin; empty if ops were not timed.
-    ``allocator_peak_bytes``: the device allocator's own figure, None on a CPU. ``values``: the kept buffers, by buffer
-    and micro-batch, in float64. ``cpu_s``: processor time of all of the rank's threads in the step. ``sent_bytes``:
-    bytes that this rank sent in collectives that ran as step lists, in all steps; 0 without such. ``host_peak_bytes``:
-    the peak of its buffers on the host. ``work``: ops run and bytes sent, counted during the run. ``step_times_s``: of
-    the steps that count, each as long as the job's slowest rank took.
+    ``rank``: rank of the plan.
+    ``starts_s``, ``ends_s``: times of every op in issue order, from the step's common origin; empty without op timing.
+    ``allocator_peak_bytes``: peak reported by the device's allocator; None on a CPU.
+    ``values``: kept buffers by name and micro-batch, in float64.
+    ``cpu_s``: processor time of all threads of the rank in the step.
+    ``sent_bytes``: bytes that this rank sent in collectives run as step lists, over all steps; 0 without step lists.
+    ``host_peak_bytes``: peak of the rank's buffers in host memory.
+    ``work``: ops and sent bytes, counted during the run.
+    ``step_times_s``: times of the counted steps, each that of the job's slowest rank.
     """
 
     rank: int
@@ -77,24 +80,24 @@ class RankResult:
 
 @dataclass(frozen=True, slots=True)
 class Execution:
-    """One request, run: the results of all ranks in order."""
+    """The results of one executed request, by rank."""
 
     plan: Plan
     ranks: tuple[RankResult, ...]
 
     @property
     def iteration_time_s(self) -> float:
-        """Return the time of the median step, to the end of the last rank."""
+        """Return the time of the median step, until the last rank ends."""
         return max(result.step_s for result in self.ranks)
 
     @property
     def step_times_s(self) -> tuple[float, ...]:
-        """Return the times of all steps that count, in their order."""
+        """Return the times of all counted steps, in order."""
         return self.ranks[0].step_times_s
 
     @property
     def check(self) -> CheckReport | None:
-        """Return all ranks' checks in one (names lead with the rank), None where none was asked for."""
+        """Return the checks of all ranks as one report, with names that begin with the rank; None without a check."""
         reports = [(result.rank, result.check) for result in self.ranks if result.check is not None]
         if not reports:
             return None

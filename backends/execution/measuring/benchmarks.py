@@ -1,4 +1,4 @@
-"""Benchmarks measured alone: collectives, messages and handoffs between streams, each as a plan of many repeats.
+"""Benchmarks of single operations: collectives, messages and handoffs between streams. Each is a plan of repeats.
 
 The plans run like all others, through the same interpreter, threads and streams. So the figures include the cost of
 issuing an op, as in a step. Kernels are measured inside steps (``steps``).
@@ -15,11 +15,11 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 
 BUFFER_BYTES: Final = 1 << 20
-"""Bytes of payload per buffer, about."""
+"""Approximate payload of one buffer, in bytes."""
 
 
 class Request(NamedTuple):
-    """A plan, the number of steps to run, and whether every op is timed or only the step; the last step counts."""
+    """A benchmark run: a plan, the number of steps (the last one counts), and the timing of ops or of the step."""
 
     plan: Plan
     iterations: int = 1
@@ -27,41 +27,41 @@ class Request(NamedTuple):
 
 
 class Result(Protocol):
-    """One rank's results of the last step; see ``RankResult``."""
+    """One rank's results of the last step: the part of ``RankResult`` that benchmarks read."""
 
     @property
     def starts_s(self) -> Sequence[float]:
-        """Return when every op began."""
+        """Return the start of every op, in seconds."""
 
     @property
     def ends_s(self) -> Sequence[float]:
-        """Return when every op ended."""
+        """Return the end of every op, in seconds."""
 
     @property
     def step_s(self) -> float:
-        """Return when the rank was done."""
+        """Return the end of the rank's step, in seconds."""
 
     @property
     def cpu_s(self) -> float:
-        """Return the processor time of the step."""
+        """Return the processor time of the step, in seconds."""
 
 
 class Benchmark(Protocol):
-    """One thing to measure. ``key``: a name that no other has."""
+    """A benchmark: a plan to run, and the figures to take from its result. ``key``: its unique name."""
 
     @property
     def key(self) -> str:
         """Return the benchmark's name."""
 
     def request(self, processes: int, repeats: int) -> Request:
-        """Return a run on at most so many ranks that does it ``repeats`` times after a first time that warms up."""
+        """Return a run on at most ``processes`` ranks: one repeat that warms up, then ``repeats`` repeats."""
 
     def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
-        """Return the seconds measured by one rank, by key."""
+        """Return the figures of one rank, in seconds, by key."""
 
 
 class WindowBenchmark(ABC):
-    """A small operation repeated without a break; its figure is the mean of all repeats."""
+    """A small operation, repeated without a pause. Its figure is the mean time of the repeats."""
 
     ops_per_repeat: int
 
@@ -72,19 +72,19 @@ class WindowBenchmark(ABC):
 
     @property
     def share_key(self) -> str:
-        """Return the key of the fraction of a core that the operation takes, on every rank."""
+        """Return the key of the operation's processor share: the fraction of a core that it uses, on every rank."""
         return f"{self.key}, processor"
 
     @abstractmethod
     def plan(self, processes: int, repeats: int) -> Plan:
-        """Return a plan over at most so many ranks that does it ``repeats`` times, one after the other."""
+        """Return a plan on at most ``processes`` ranks that repeats the operation ``repeats`` times in sequence."""
 
     def request(self, processes: int, repeats: int) -> Request:
-        """Return one step of ``repeats`` repeats and one before them."""
+        """Return a run of one step: one repeat that warms up, then ``repeats`` repeats."""
         return Request(self.plan(processes, repeats + 1))
 
     def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
-        """Return the seconds of one op, from the end of the first repeat on."""
+        """Return the mean seconds of one op, counted from the end of the first repeat."""
         ends_s = result.ends_s
         first = len(ends_s) // (repeats + 1) - 1
         return {
@@ -95,10 +95,10 @@ class WindowBenchmark(ABC):
 
 @dataclass(frozen=True, slots=True)
 class CollectiveBenchmark(WindowBenchmark):
-    """One collective of float32 among ``group`` neighbours, in as many groups at once as there are processes for.
+    """A collective of float32 among ``group`` neighbouring ranks, in as many groups at once as the processes allow.
 
-    ``num_bytes`` as the cost models count a collective's payload, a multiple of 4 x ``group``. Long payloads are
-    made up of many buffers, as gradients and parameters are.
+    ``num_bytes``: payload as the cost models count it, a multiple of 4 x ``group``. A long payload consists of many
+    buffers, as gradients and parameters do.
     """
 
     kind: CollectiveKind
@@ -108,11 +108,11 @@ class CollectiveBenchmark(WindowBenchmark):
 
     @property
     def key(self) -> str:
-        """Return kind, payload and group."""
+        """Return kind, payload and group size."""
         return f"{self.kind} {self.num_bytes} B {self.group} ranks"
 
     def plan(self, processes: int, repeats: int) -> Plan:
-        """Return the collective, again and again, on one stream; at the end something waits for the last result."""
+        """Return a plan that repeats the collective on one stream. At its end an op waits for the last result."""
         gathers, scatters = self.kind is CollectiveKind.ALL_GATHER, self.kind is CollectiveKind.REDUCE_SCATTER
         in_place = self.kind is CollectiveKind.ALL_REDUCE
         read = self._vectors("x", Scope.PERSISTENT, of=self.group if gathers else 1)
@@ -133,7 +133,7 @@ class CollectiveBenchmark(WindowBenchmark):
         return max(1, self.num_bytes // BUFFER_BYTES)
 
     def _vectors(self, name: str, scope: Scope, of: int) -> list[Buffer]:
-        """Return one buffer for a piece of the payload, else buffers for all of it, of one length but the first."""
+        """Return one buffer for a piece of the payload, or buffers of equal length (but the first) for all of it."""
         count = 1 if of > 1 else self._num_buffers
         length, rest = divmod(self.num_bytes // 4 // of, count)
         return [_vector(f"{name}{i}", length + (rest if i == 0 else 0), scope) for i in range(count)]
@@ -141,18 +141,18 @@ class CollectiveBenchmark(WindowBenchmark):
 
 @dataclass(frozen=True, slots=True)
 class MessageBenchmark(WindowBenchmark):
-    """A float32 message there and back between pairs of neighbours; each way is one message."""
+    """A float32 message that goes back and forth between pairs of neighbours; each way counts as one message."""
 
     num_bytes: int
     ops_per_repeat: int = 2
 
     @property
     def key(self) -> str:
-        """Return the size."""
+        """Return the size of the message."""
         return f"message {self.num_bytes} B"
 
     def plan(self, processes: int, repeats: int) -> Plan:
-        """Return a message that goes back and forth: each side sends what it has just received."""
+        """Return a plan of a message that goes back and forth: each rank sends the tensor that it has just received."""
         there = Send("there", "pp", 1, Direction.FORWARD, ("x",), "send")
         caught = Recv("caught", "pp", -1, Direction.FORWARD, ("x",), "receive")
         back = Send("back", "pp", -1, Direction.BACKWARD, ("x",), "send")
@@ -167,18 +167,18 @@ class MessageBenchmark(WindowBenchmark):
 
 @dataclass(frozen=True, slots=True)
 class HandoffBenchmark(WindowBenchmark):
-    """The smallest kernel, on one stream or alternating between two (``hands_over``); the difference is a handoff."""
+    """The smallest kernel, on one stream or (``hands_over``) on two in turn. A handoff is the difference in time."""
 
     hands_over: bool
     ops_per_repeat: int = 2
 
     @property
     def key(self) -> str:
-        """Return what is done."""
+        """Return the name of the variant."""
         return "handoff" if self.hands_over else "no handoff"
 
     def plan(self, processes: int, repeats: int) -> Plan:
-        """Return two kernels per repeat, each waiting for the one before."""
+        """Return a plan of two kernels per repeat, each of which waits for the kernel before."""
         one = Compute("one", "zero", ("x",), ("x",))
         other = replace(one, name="other", stream="other" if self.hands_over else one.stream)
         x = _vector("x", 1, Scope.PERSISTENT)

@@ -1,4 +1,4 @@
-"""The kernels to measure: those of training steps, in the shapes and types of models of several sizes."""
+"""The cases of a calibration: kernels of training steps of several model sizes, and network benchmarks."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -32,15 +32,15 @@ _SIZES: Final = {
         (8192, 4096, 1, 32000, 128),
     ),
 }  # fmt: skip
-"""Hidden size, sequence length, sequences per micro-batch, vocabulary, size of a head."""
+"""Hidden size, sequence length, sequences per micro-batch, vocabulary, head size."""
 
 _DEPTHS: Final = {"cpu": (2, 2), "cuda": (1, 1)}
-"""Layers, and micro-batches of a step: enough of them that no kernel reads the data written last."""
+"""Layers, and micro-batches of a step: so many that no kernel finds the last written data in a cache."""
 
 _PRECISIONS: Final[dict[str, tuple[Precision, ...]]] = {"cpu": ("fp32", "fp64", "bf16"), "cuda": ("bf16", "fp16")}
 _WAYS: Final = ((1, 1), (2, 1), (1, 2))
-"""Ranks that share a layer (the sequence split too), and slices that a sequence goes through in: they bring narrower
-products and sums, and kernels that cut and append.
+"""Tensor-parallel ranks (with sequence parallelism), and slices per sequence. These steps add narrower products, sums,
+and kernels that slice and append.
 """
 
 _PAYLOADS: Final = {"cpu": (1 << 10, 1 << 24), "cuda": (1 << 10, 1 << 29)}
@@ -50,9 +50,9 @@ _COLLECTIVES: Final = (
 
 
 def kernel_steps(device: str, processes: int, precisions: Sequence[Precision] = ()) -> list[StepKernels]:
-    """Return training steps of some models, smaller ones first, that have every kernel in several shapes.
+    """Return training steps of several models, in order of size. Together they have every kernel in several shapes.
 
-    ``precisions``: those wanted; none named: all that the device is calibrated for.
+    ``precisions``: the wanted precisions; if empty, all precisions calibrated on the device.
     """
     found = []
     for key, job in _jobs(device, precisions or _PRECISIONS[device]):
@@ -63,7 +63,7 @@ def kernel_steps(device: str, processes: int, precisions: Sequence[Precision] = 
 
 
 def network_benchmarks(device: str, processes: int) -> list[WindowBenchmark]:
-    """Return handoffs between streams, and collectives and messages over sizes and groups; sizes grow fourfold."""
+    """Return benchmarks of handoffs, and of collectives and messages for several groups and sizes (factor 4)."""
     least, most = _PAYLOADS[device]
     sizes = [least << shift for shift in range(0, (most // least).bit_length(), 2)]
     groups = [2**power for power in range(1, processes.bit_length()) if 2**power <= processes]
@@ -78,7 +78,7 @@ def network_benchmarks(device: str, processes: int) -> list[WindowBenchmark]:
 
 
 def kernel_sample(call: KernelCall, seconds: float) -> KernelSample:
-    """Return a measured kernel call as the fit takes it."""
+    """Return a measured kernel call as a sample for the fit."""
     program = Program({}, call.buffers, {}, ())
     dtype = next((b.dtype for b in call.buffers.values() if "float" in b.dtype), "float32")
     return KernelSample(
@@ -90,10 +90,10 @@ def kernel_sample(call: KernelCall, seconds: float) -> KernelSample:
 def network_sample(
     benchmark: Benchmark, seconds: float, handoff_s: float, compute_share: float | None = None
 ) -> CollectiveSample | None:
-    """Return a measured collective or message as the fit takes it; None for a handoff.
+    """Return a measured collective or message as a sample for the fit; None for a handoff.
 
-    A collective of a plan starts on another thread than the kernel before it, and so does the kernel after it: two
-    handoffs are added to its time. Messages have them within.
+    In a plan a collective runs on another thread than the kernels before and after it. So the time of two handoffs is
+    added to its time. The measured time of a message includes its handoffs.
     """
     if isinstance(benchmark, CollectiveBenchmark):
         kind, group, total_s = str(benchmark.kind), (benchmark.group,), seconds + 2 * handoff_s

@@ -1,4 +1,4 @@
-"""The benchmarks that tell something of one plan, so that a short budget repeats them often."""
+"""Selection of the benchmarks that are relevant to one plan, so that a short budget repeats them often."""
 
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -16,15 +16,15 @@ from sim.plan.words.op import Collective, Op, Recv, Send
 from sim.plan.words.program import Plan
 
 LARGER: Final = 8.0
-"""FLOP of a step's largest kernel over those of the plan's largest, above which the step tells nothing of the plan."""
+"""Largest ratio of the FLOP of a step's largest kernel to the FLOP of the plan's largest kernel in a relevant step."""
 FEWEST: Final = 12
-"""Network benchmarks that a fit needs, some of them held out; where fewer concern the plan, all are measured."""
+"""Number of network benchmarks that a fit needs, held-out ones included. If fewer are relevant, all are measured."""
 
 
 def concerning_steps(plan: Plan, steps: Sequence[StepKernels]) -> list[StepKernels]:
-    """Return the steps of the plan's kernels alone, in sizes from the smallest to some way above the plan's.
+    """Return the steps with only kernels of the plan, from the smallest size to somewhat above the plan's size.
 
-    Where these lack a kernel that the plan has and another step too, all steps up to that size are returned.
+    If they lack a kernel that both the plan and another step have, all steps up to that size are returned.
     """
     wanted, most_flop = _kernels(plan), LARGER * _most_flop(plan)
     small = [step for step in steps if _most_flop(step.plan) <= most_flop] or list(steps[:1])
@@ -35,7 +35,7 @@ def concerning_steps(plan: Plan, steps: Sequence[StepKernels]) -> list[StepKerne
 
 
 def concerning_network(plan: Plan, network: Sequence[WindowBenchmark]) -> list[WindowBenchmark]:
-    """Return handoffs, messages if the plan sends any, and the collectives of its kinds among as many ranks."""
+    """Return handoffs, messages if the plan has any, and collectives of the plan's kinds and group sizes."""
     ops = list(_ops(plan))
     collectives = {(op.kind, _group_size(plan, op)) for op in ops if isinstance(op, Collective)}
     sends = any(isinstance(op, Send | Recv) for op in ops)

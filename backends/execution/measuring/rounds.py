@@ -1,4 +1,4 @@
-"""Runs of benchmarks on a shared machine, and the choice of those that count."""
+"""Runs of benchmarks on a shared machine, and the choice of the quiet runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from typing import Final, NamedTuple
 from backends.execution.result import Execution
 
 QUIET: Final = 0.97
-"""Least processor share of a quiet run, relative to the best run of its benchmark."""
+"""Smallest processor share of a quiet run, relative to the best run of its benchmark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a benchmark. ``figures``: seconds by key, of one or several things that it measures.
+    """One run of a benchmark. ``figures``: its measured seconds, by key.
 
     ``by_rank``: the figures of each rank that took part.
-    ``cpu_share``: processor time of a rank over time, mean over ranks. Waiting makes it less than 1, equally in every
-    run; other programs make it less in some runs.
+    ``cpu_share``: processor time of a rank divided by elapsed time, mean over ranks. Waiting lowers it below 1, by the
+    same amount in every run. Other programs lower it in some runs.
     """
 
     benchmark: str
@@ -33,7 +33,7 @@ class Measured(NamedTuple):
 
 
 def quiet(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs in which the machine did little else: of each benchmark at least half."""
+    """Return the quiet runs, in which other programs used little of the machine: at least half of each benchmark's."""
     shares: dict[str, list[float]] = {}
     for run in runs:
         shares.setdefault(run.benchmark, []).append(run.cpu_share)

@@ -1,7 +1,8 @@
 """Benchmarks of whole training steps: the time of the step, or of every kernel in it.
 
-A kernel in a step finds other data in the caches than a kernel that is repeated alone, and memory that others have just
-freed. On a CPU it takes a sixth longer in the mean, and small kernels twice as long. So kernels are timed in steps.
+A kernel in a step finds other data in the caches than a kernel that is repeated alone, and uses memory that other ops
+have just freed. On a CPU it takes a sixth longer on average, and a small kernel takes twice as long. So kernels are
+timed in steps.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ _UNTIMED = frozenset({"delay", "none"})
 
 @dataclass(frozen=True, slots=True)
 class KernelCall:
-    """A kernel on buffers of given shapes, those that the op names. ``key``: the same for calls that are alike."""
+    """A kernel call on the buffers that its op names. ``key``: equal for calls with equal shapes and attributes."""
 
     key: str
     op: Compute
@@ -30,28 +31,28 @@ class KernelCall:
 
 @dataclass(frozen=True, slots=True)
 class StepBenchmark:
-    """A whole step of a plan, after one that warms up."""
+    """A whole step of a plan, after one step that warms up."""
 
     key: str
     plan: Plan = field(hash=False)
 
     def request(self, processes: int, repeats: int) -> Request:
-        """Return the plan's own steps."""
+        """Return a run of ``repeats`` steps of the plan after one step that warms up."""
         del processes
         return Request(self.plan, repeats + 1, "step")
 
     def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
-        """Return when this rank was done with the last step."""
+        """Return the end of this rank's last step, in seconds."""
         del repeats
         return {self.key: result.step_s}
 
 
 @dataclass(frozen=True, slots=True)
 class StepKernels:
-    """Every kernel of a training step of one rank, or of a tensor-parallel group, on all processes at once.
+    """The kernels of a training step of one rank or one tensor-parallel group, measured on all processes at once.
 
-    ``plan``: with a mesh of one replica; the replicas here are independent of each other. ``kind``: a name shared by
-    steps that differ only in size.
+    ``plan``: its mesh has one replica; the measured replicas are independent of each other.
+    ``kind``: a name shared by steps that differ only in size.
     """
 
     key: str
@@ -68,13 +69,13 @@ class StepKernels:
         return found
 
     def request(self, processes: int, repeats: int) -> Request:
-        """Return as many replicas as there are processes for."""
+        """Return a run of as many replicas as the processes allow."""
         group = self.plan.mesh.size
         axes = tuple((name, processes // group if name == "dp" else size) for name, size in self.plan.mesh.axes)
         return Request(replace(self.plan, mesh=replace(self.plan.mesh, axes=axes)), repeats + 1)
 
     def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
-        """Return the mean time of every kernel call, the usual pause before an op included."""
+        """Return the mean seconds of every kernel call, with the usual pause before an op."""
         del repeats
         program = self.plan.program_of(0)
         ops = [op for _, _, _, op in program.instances()]
@@ -96,7 +97,7 @@ def kernel_calls(benchmarks: Iterable[StepKernels]) -> dict[str, KernelCall]:
 
 
 def timed_kernels(program: Program) -> Iterator[Compute]:
-    """Yield the kernels of a program that have a measured time, once per task that they stand in."""
+    """Yield the timed kernels of a program, once per task that contains them."""
     return (op for task in program.tasks.values() for op in task.ops if _is_timed(op))
 
 
@@ -105,7 +106,7 @@ def _is_timed(op: Op) -> TypeGuard[Compute]:
 
 
 def _call(program: Program, op: Compute) -> KernelCall:
-    """Return the call of an op; its key has kernel, shapes, types and attributes, but no names and salts."""
+    """Return the call of an op. Its key states kernel, shapes, types and attributes, but no names or salts."""
     buffers = {name: program.buffers[name] for name in (*op.reads, *op.writes)}
     shapes = " ".join(f"{b.dtype}{list(b.shape)}" for b in buffers.values())
     attributes = " ".join(f"{name}={value}" for name, value in sorted(op.attributes.items()) if name != "salt")
@@ -113,7 +114,7 @@ def _call(program: Program, op: Compute) -> KernelCall:
 
 
 def _usual_pause_s(ops: Sequence[Op], result: Result) -> float:
-    """Return the median time from the end of a kernel to the start of the next one."""
+    """Return the median time, in seconds, from the end of a kernel to the start of the next one."""
     kernels = [row for row, op in enumerate(ops) if isinstance(op, Compute)]
     pauses = [result.starts_s[after] - result.ends_s[row] for row, after in pairwise(kernels)]
     return median(pauses) if pauses else 0.0

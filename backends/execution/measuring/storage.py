@@ -26,9 +26,9 @@ NOTHING: Final = "nothing: the page cache may have answered"
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Bytes per second of one process that writes and reads a file from its begin to its end.
+    """The sequential write and read rates of one process on one file, in bytes per second.
 
-    ``bypassed``: the cache kept out of the measurement. ``filesystem``: its type, if known.
+    ``bypassed``: the cache that the measurement bypasses. ``filesystem``: type of the file system, if known.
     """
 
     write_bytes_per_s: float
@@ -39,16 +39,16 @@ class Storage:
 
 
 def measure_storage(folder: Path, budget_s: float) -> Storage | None:
-    """Return the rates of the drive that holds a folder; None where it has too little room, or refuses.
+    """Return the rates of the drive that holds a folder; None if the drive lacks space or refuses.
 
-    Writes a file without a name, at most 4 GiB and 5 % of what is free, for half of the budget, and reads it for the
-    other half: whole blocks of 8 MiB, at least four. Nothing is left behind, however the process ends.
+    Writes a file without a name for half of the budget, and reads it for the other half. The file has at most 4 GiB and
+    5 % of the free space. Transfers are whole blocks of 8 MiB, at least four. No file is left when the process ends.
     """
     try:
         most = min(_MOST_BYTES, int(_MOST_OF_FREE * shutil.disk_usage(folder).free))
         if most < _LEAST_BYTES:
             return None
-        with undisturbed():  # nothing may come between making the file's name and removing it
+        with undisturbed():  # no signal may end the process between the creation of the file's name and its removal
             file, bypassed = _opened(folder)
         try:
             return _measured(file, most // _BLOCK_BYTES, budget_s / 2, bypassed, _filesystem(folder))
@@ -59,7 +59,7 @@ def measure_storage(folder: Path, budget_s: float) -> Storage | None:
 
 
 def _opened(folder: Path) -> tuple[int, str]:
-    """Return a file that has no name any more, past the page cache if the file system can, and what it bypasses."""
+    """Return an open file without a name, outside the page cache if possible, and the cache that it bypasses."""
     direct = getattr(os, "O_DIRECT", 0)
     for flag in (direct, 0) if direct else (0,):
         handle, name = tempfile.mkstemp(dir=folder, prefix=".meshtwin-")
@@ -103,7 +103,7 @@ def _measured(file: int, most_blocks: int, budget_s: float, bypassed: str, files
 
 
 def _repeated(transfer: Callable[[int], None], most: int, budget_s: float) -> int:
-    """Return how many blocks were transferred until the time was over, at least _LEAST_BYTES of them."""
+    """Return the number of blocks transferred within the time, at least _LEAST_BYTES of data."""
     least, end_s = _LEAST_BYTES // _BLOCK_BYTES, perf_counter() + budget_s
     for place in range(most):
         if place >= least and perf_counter() >= end_s:
@@ -113,7 +113,7 @@ def _repeated(transfer: Callable[[int], None], most: int, budget_s: float) -> in
 
 
 def _filesystem(folder: Path) -> str:
-    """Return the type of the file system that a folder is on, nothing where the system does not tell."""
+    """Return the type of a folder's file system; an empty text if the system does not report it."""
     if not _MOUNTS.is_file():
         return ""
     mounts = [line.split()[1:3] for line in _MOUNTS.read_text(encoding="utf-8").splitlines()]
