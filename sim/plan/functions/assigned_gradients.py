@@ -1,8 +1,8 @@
-"""Gradients that nobody clears: the first op of a step that would add to one assigns it.
+"""Gradients without clearing: the first op of a step that would add to a gradient assigns it instead.
 
-PyTorch's ``zero_grad(set_to_none=True)``: if a parameter has no gradient, autograd keeps the first computed one as it
-is (torch/csrc/autograd/functions/accumulate_grad.h). So a finished program loses the clearing, and one addition per
-gradient: the task that writes a gradient first gets another version.
+This is PyTorch's ``zero_grad(set_to_none=True)``: if a parameter has no gradient, autograd keeps the first computed one
+as it is (torch/csrc/autograd/functions/accumulate_grad.h). So a finished program loses the clearing ops, and one
+addition per gradient. The task that writes a gradient first gets another version.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,11 +20,11 @@ _NEW_WITHOUT: Final = frozenset(
         "rms_norm_backward", "router_matmul_weight_gradient", "grouped_matmul_weight_gradient", "norm_of_sums_backward",
     }
 )  # fmt: skip
-"""Kernels that make new gradients where they get none to add to."""
+"""Kernels that return new gradients if they get no gradient to add to."""
 
 
 def assign_gradients(program: Program) -> Program:
-    """Return a program that computes the same, without the ops that clear gradients before a step.
+    """Return an equivalent program without the ops that clear gradients before a step.
 
     The first call that adds to a gradient runs ``{task}.first`` (the task's own name if it is never called again).
     There a kernel writes the gradient instead of adding to it. If a second kernel adds a weight gradient, the product
@@ -43,10 +43,10 @@ def assign_gradients(program: Program) -> Program:
 
 @dataclass(slots=True)
 class _Rewriter:
-    """Goes through a program's calls in order.
+    """The rewriting of a program, in the order of its calls.
 
-    ``kept_clear``: gradients that are cleared as before. ``unassigned``: those that are cleared so far and not yet
-    written. ``used_unassigned``: those that an op used all the same.
+    ``kept_clear``: gradients that are still cleared. ``unassigned``: gradients cleared so far and not yet written.
+    ``used_unassigned``: unassigned gradients that an op used before any op wrote them.
     """
 
     program: Program
@@ -76,7 +76,7 @@ class _Rewriter:
         }
 
     def _version(self, call: Call) -> Task:
-        """Return the task to call here: as it is, without clearing, or assigning what is not yet assigned."""
+        """Return the task for a call: unchanged, without clearing ops, or with assignments of unassigned gradients."""
         task, fresh = self.program.tasks[call.task], set[str]()
         clears = {name for op in task.ops for name in self._cleared(op)}
         self.unassigned |= clears
@@ -102,14 +102,14 @@ class _Rewriter:
         self.touched.add(name)
 
     def _cleared(self, op: Op) -> tuple[str, ...]:
-        """Return the gradients that an op clears, and need not."""
+        """Return the gradients that an op clears without need."""
         if not (isinstance(op, Compute) and op.kernel == "zero"):
             return ()
         is_gradient = {name: self.program.buffers[name].kind is Kind.GRADIENT for name in op.writes}
         return tuple(name for name in op.writes if is_gradient[name] and name not in self.kept_clear)
 
     def _rewritten(self, task: Task, fresh: set[str]) -> Task:
-        """Return a task that assigns the gradients ``fresh``, and clears none."""
+        """Return a version of a task that assigns the gradients ``fresh`` and clears none."""
         left = [self._without(op, self._cleared(op)) for op in task.ops]
         ops = tuple(_assigning([op for op in left if op is not None], set(fresh), self.program.buffers))
         count = sum(name == task.name for name, names in self.versions if names)
@@ -118,7 +118,7 @@ class _Rewriter:
 
     @staticmethod
     def _without(op: Op, cleared: Sequence[str]) -> Op | None:
-        """Return a clearing op without some of its buffers; None where no others are left."""
+        """Return a clearing op without some of its buffers; None if no buffer is left."""
         if not cleared:
             return op
         left = tuple(name for name in op.writes if name not in cleared)
@@ -126,7 +126,7 @@ class _Rewriter:
 
 
 def _assigning(ops: Sequence[Op], fresh: set[str], buffers: Mapping[str, Buffer]) -> Iterator[Op]:
-    """Yield copies of a task's ops, the first that adds to each gradient of ``fresh`` assigning it.
+    """Yield copies of a task's ops. The first op that adds to a gradient of ``fresh`` assigns it instead.
 
     They are copies because an op belongs to one task.
     """
@@ -150,7 +150,7 @@ def _assigning(ops: Sequence[Op], fresh: set[str], buffers: Mapping[str, Buffer]
 
 
 def _added_products(ops: Sequence[Op], fresh: set[str], buffers: Mapping[str, Buffer]) -> dict[str, str]:
-    """Return the gradients to which an op adds what the task made for nothing else, by the name of that product.
+    """Return, by product, the gradients to which an op adds a product that the task uses for nothing else.
 
     Other ops may update a product in place before it is added.
     """

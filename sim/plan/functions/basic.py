@@ -1,8 +1,8 @@
-"""Differentiable functions on symbolic tensors, with which a builder writes a forward pass.
+"""Differentiable functions on symbolic tensors. A builder writes a forward pass with them.
 
-Each emits its forward ops and records its vector-Jacobian rule as plan ops. Layout rules: a matrix product
-over a sharded contraction is born ``Partial``; a sum over a sharded dimension (the gradient of a weight, a
-bias or a norm) is born ``Partial`` over that dimension's axes.
+Each function emits its forward ops and records its vector-Jacobian rule as plan ops. Layout rules: a matrix product
+over a sharded contraction is ``Partial``; a sum over a sharded dimension (the gradient of a weight, a bias or a norm)
+is ``Partial`` over the axes of that dimension.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ from sim.plan.words.op import Reduction
 
 
 def only(gradients: Gradients) -> Tensor:
-    """Return the gradient of a step's first output, which must have one."""
+    """Return the gradient of the first output, which must exist."""
     gradient = gradients[0]
     assert gradient is not None
     return gradient
 
 
 def summed_layout(parameter: Parameter, x: Tensor, kept_dims: Sequence[int] = ()) -> Layout:
-    """Return the layout of a gradient that sums over all dimensions of ``x`` but ``kept_dims``."""
+    """Return the layout of a parameter's gradient: a sum over all dimensions of ``x`` except ``kept_dims``."""
     layout = parameter.value.layout
     for axis, placement in x.layout.placements:
         if isinstance(placement, Shard) and placement.dim not in kept_dims and layout.get(axis) is None:
@@ -38,14 +38,14 @@ def summed_layout(parameter: Parameter, x: Tensor, kept_dims: Sequence[int] = ()
 
 
 def all_reduce(t: TaskTracer, x: Tensor, axis: str) -> Tensor:
-    """Partial to replicated over an axis. Its gradient is replicated already: backward does nothing."""
+    """Change the layout from partial to replicated over an axis. Backward does nothing: the gradient is replicated."""
     y = t.all_reduce(x, axis)
     t.record((x,), (y,), lambda _, gradients: gradients)
     return y
 
 
 def reduce_scatter(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
-    """Partial to sharded along ``dim``; backward gathers."""
+    """Change the layout from partial to sharded along ``dim``. Backward gathers."""
     y = t.scatter_sum(x, axis, dim, x.layout.without(axis).with_(axis, Shard(dim)), Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
@@ -56,8 +56,9 @@ def reduce_scatter(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
 
 
 def all_gather(t: TaskTracer, x: Tensor, axis: str, dim: int, *, regather: bool = False) -> Tensor:
-    """Sharded along ``dim`` to replicated; backward reduce-scatters, or slices a gradient already summed.
+    """Change the layout from sharded along ``dim`` to replicated.
 
+    Backward reduce-scatters the gradient, or slices it if it is already summed.
     ``regather``: keep only the slice and gather again in backward (Korthikanti et al. 2022, section 4.2.2).
     """
     y = t.gather(x, axis, dim, Kind.ACTIVATION)
@@ -76,9 +77,9 @@ def all_gather(t: TaskTracer, x: Tensor, axis: str, dim: int, *, regather: bool 
 
 
 def all_to_all(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
-    """Sharded along one dimension to sharded along ``dim``; backward exchanges back (Jacobs et al. 2023).
+    """Change the sharded dimension of x to ``dim``. Backward changes it back (Jacobs et al. 2023).
 
-    Raises LayoutError where ``axis`` is not what cuts ``x`` last, along another dimension.
+    Raises LayoutError unless ``axis`` shards ``x`` along another dimension, with the smallest slices.
     """
     y = t.exchange(x, axis, dim, Kind.ACTIVATION)
     old = x.layout.get(axis)
@@ -93,10 +94,10 @@ def all_to_all(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
 
 
 def broadcast(t: TaskTracer, x: Tensor, axis: str, root: int) -> Tensor:
-    """Sharded over an axis to the root's slice on every rank (SUMMA); backward sums at the root, zeros elsewhere.
+    """Return the root's slice of x on every rank of an axis that shards x (SUMMA).
 
-    Raises LayoutError where ``axis`` does not shard ``x``, and in backward where the gradient is a sum already: its
-    terms are what is reduced.
+    Backward sums the ranks' gradients at the root; other ranks get zeros. Raises LayoutError if ``axis`` does not shard
+    ``x``, and in backward if the gradient is already summed, so that there are no terms to reduce.
     """
     own = x.layout.get(axis)
     if not isinstance(own, Shard):
@@ -114,10 +115,10 @@ def broadcast(t: TaskTracer, x: Tensor, axis: str, root: int) -> Tensor:
 
 
 def reduce(t: TaskTracer, x: Tensor, axis: str, root: int, dim: int) -> Tensor:
-    """Partial to the sum as the root's slice of a tensor sharded along ``dim``, zeros in the others' slices.
+    """Sum a partial tensor at the root. The result is sharded along ``dim``: zeros in the slices of other ranks.
 
-    Backward broadcasts the root's gradient: that of a partial tensor is the same on every rank.
-    Raises LayoutError where ``x`` is not partial over ``axis``.
+    Backward broadcasts the root's gradient, because the gradient of a partial tensor is replicated.
+    Raises LayoutError if ``x`` is not partial over ``axis``.
     """
     if not isinstance(x.layout.get(axis), Partial):
         raise LayoutError(f"{x.name} is not partial over {axis!r}: there are no terms to reduce")
@@ -132,14 +133,14 @@ def reduce(t: TaskTracer, x: Tensor, axis: str, root: int, dim: int) -> Tensor:
 
 
 def slice_(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
-    """Replicated to sharded along ``dim``, without communication; backward gathers."""
+    """Change the layout from replicated to sharded along ``dim``, without communication. Backward gathers."""
     y = sliced(t, x, axis, dim, Kind.ACTIVATION)
     t.record((x,), (y,), lambda r, gradients: [r.gather(only(gradients), axis, dim, Kind.WORKSPACE)])
     return y
 
 
 def keep_slice(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
-    """Return a replicated x of which backward finds only slices along ``dim``, and gathers them."""
+    """Return a replicated x of which only slices along ``dim`` are kept. Backward gathers the slices."""
     own = sliced(t, x, axis, dim, Kind.ACTIVATION)
     regather = partial(_gathered_again, own, axis, dim)
     y = Tensor(x.name, x.shape, x.dtype, x.layout, regather)
@@ -164,7 +165,7 @@ def sliced(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
 
 
 def elementwise(t: TaskTracer, name: str, kernel: str, x: Tensor, **attributes: Any) -> Tensor:
-    """Return kernel(x) for a kernel whose backward takes (dy, x): ``gelu``, ``swiglu``, ``geglu``, ``soft_cap``."""
+    """Return kernel(x). The kernel's backward takes (dy, x): ``gelu``, ``swiglu``, ``geglu``, ``soft_cap``."""
     layout = x.layout
     if kernel in ("swiglu", "geglu"):
         layout = Layout(tuple((a, Shard(2) if p == Shard(3) else p) for a, p in layout.placements))
@@ -185,7 +186,7 @@ def scaled(t: TaskTracer, name: str, x: Tensor, factor: float) -> Tensor:
     (y,) = t.compute(name, "scaled", (x,), (x.layout,), factor=factor)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        dy = only(gradients)  # it may still be a sum to be made: scaling is linear
+        dy = only(gradients)  # the gradient may be partial: scaling is linear
         return r.compute(f"{name}.backward", "scaled", (dy,), (dy.layout,), kind=Kind.WORKSPACE, factor=factor)
 
     t.record((x,), (y,), backward, settles=False)
@@ -193,15 +194,15 @@ def scaled(t: TaskTracer, name: str, x: Tensor, factor: float) -> Tensor:
 
 
 def rotary(t: TaskTracer, name: str, x: Tensor, base: float, rows: Rows, width: int | None = None) -> Tensor:
-    """Return x[s, b, n, d] turned by its rows' positions (Su et al. 2021); backward needs nothing kept.
+    """Return x[s, b, n, d] with rotary position embedding (Su et al. 2021). Backward needs no kept tensor.
 
-    ``width``: how many channels, the last of each head, are turned; None: all.
+    ``width``: number of rotated channels, the last ones of each head; None: all.
     """
     attributes: dict[str, Any] = {"base": base, **rows.attributes} | ({} if width is None else {"width": width})
     (y,) = t.compute(name, "rotary", (x,), (x.layout,), **attributes)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        dy = only(gradients)  # it may still be a sum to be made: turning is linear
+        dy = only(gradients)  # the gradient may be partial: rotation is linear
         return r.compute(f"{name}.backward", "rotary_backward", (dy,), (dy.layout,), kind=Kind.WORKSPACE, **attributes)
 
     t.record((x,), (y,), backward, settles=False)
@@ -216,13 +217,13 @@ def add(t: TaskTracer, name: str, a: Tensor, b: Tensor) -> Tensor:
 
 
 Spans = Mapping[int, Rows]
-"""Of dimensions that a tensor has only a part of, which part that is."""
+"""The rows of a tensor along each dimension that is only a part of the whole sequence, by dimension."""
 
 
 def _dropout_attributes(
     t: TaskTracer, x: Tensor, probability: float, salt: str, batch_dim: int, spans: Spans
 ) -> Mapping[str, Any]:
-    """Return what makes a mask a function of global positions; the batch goes by sample number, not by axis."""
+    """Return the attributes that make a mask a function of global positions, and of sample numbers in the batch."""
     dealt = {spans[dim].dealt_over for dim in spans}
     shards = (() if dim == batch_dim else x.layout.shard_axes(dim) for dim in range(len(x.shape)))
     axes = tuple(tuple(axis for axis in found if axis not in dealt) for found in shards)
@@ -237,14 +238,14 @@ def _dropout_attributes(
 
 
 def _shared_batch(axes: Sequence[str]) -> dict[str, Any]:
-    """Return the attribute of a micro-batch that several ranks share, by whose places samples are numbered."""
+    """Return the attribute of a micro-batch shared by several ranks: the axes by which samples are numbered."""
     return {"batch_axes": tuple(axes)} if len(axes) > 1 else {}
 
 
 def dropout(
     t: TaskTracer, name: str, x: Tensor, probability: float, *, batch_dim: int, spans: Spans = MappingProxyType({})
 ) -> Tensor:
-    """Return x with elements dropped; ``name`` salts the mask, so any sharding drops the same elements."""
+    """Return x with some elements dropped. ``name`` is the salt of the mask: any sharding drops the same elements."""
     if not probability:
         return x
     attributes = _dropout_attributes(t, x, probability, name, batch_dim, spans)
@@ -321,7 +322,7 @@ def rms_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter) -> Tensor:
 def _norm_backward(
     r: TaskTracer, name: str, kernel: str, inputs: Sequence[Tensor], updated: Sequence[Tensor]
 ) -> Tensor:
-    """Emit a norm's backward: a new dx, and the weight gradients accumulated in the same kernel."""
+    """Emit a norm's backward: one kernel returns dx and adds to the gradients of the weights."""
     return r.compute_and_update(f"{name}.backward", kernel, inputs, updated, inputs[1].layout)
 
 
@@ -329,7 +330,7 @@ def _norm_backward(
 
 
 def split_qkv(t: TaskTracer, name: str, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return q[s, b, g*r, d], k[s, b, g, d] and v[s, b, g, d] of qkv[s, b, g, r+2, d]."""
+    """Return q[s, b, g*r, d], k[s, b, g, d] and v[s, b, g, d] from qkv[s, b, g, r+2, d]."""
     layouts = (qkv.layout,) * 3
     q, k, v = t.compute(f"{name}.split", "split_qkv", (qkv,), layouts, labels=("q", "k", "v"))
 
@@ -343,7 +344,7 @@ def split_qkv(t: TaskTracer, name: str, qkv: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def heads_layout(q: Tensor) -> Layout:
-    """Return how tensors [b, n, ...] lie where q[s, b, n, d] is given."""
+    """Return the layout of tensors [b, n, ...], given q[s, b, n, d]."""
     dims = {0: Shard(2), 1: Shard(0), 2: Shard(1)}
     return Layout(tuple((a, dims[p.dim]) for a, p in q.layout.placements if isinstance(p, Shard)))
 
@@ -351,10 +352,11 @@ def heads_layout(q: Tensor) -> Layout:
 def causal_softmax(
     t: TaskTracer, name: str, scores: Tensor, window: int = 0, *, cut_over: tuple[str, ...] = (), causal: bool = True
 ) -> Tensor:
-    """Return softmax over the keys up to each query's own, of scores[b, n, queries, keys].
+    """Return the softmax of scores[b, n, queries, keys] over the keys up to each query's own.
 
-    ``window``: a query sees at most so many keys, the last ones; 0: all. ``cut_over``: mesh axes that share out the
-    queries of a sequence, in order. Without ``causal`` every query sees all keys.
+    ``window``: a query sees at most this number of last keys; 0: no limit.
+    ``cut_over``: mesh axes that split the queries of a sequence, in order.
+    ``causal``: if False, every query sees all keys.
     """
     seen = masked(causal=causal, window=window) | ({"cut_over": cut_over} if cut_over and causal else {})
     (probabilities,) = t.compute(name, "causal_softmax", (scores,), (scores.layout,), **seen)
@@ -370,7 +372,7 @@ def causal_softmax(
 
 
 def masked(*, causal: bool, window: int = 0) -> dict[str, Any]:
-    """Return the attributes of a kernel whose queries see all keys, those up to their own, or of them a window."""
+    """Return the mask attributes of an attention kernel: no mask, a causal mask, or a causal mask with a window."""
     return ({"window": window} if window else {}) | ({} if causal else {"causal": False})
 
 
@@ -384,12 +386,13 @@ def core_attention(
     cap: float = 0.0,
     causal: bool = True,
 ) -> Tensor:
-    """Return attention, causal or not, as separate kernels; scores, probabilities and mask are kept for backward.
+    """Return attention as separate kernels. Scores, probabilities and dropout mask are kept for backward.
 
-    ``window``: keys that a query sees at most. ``cap``: scores stay softly below it (Gemma 2). 0: without.
+    ``window``: largest number of keys that a query sees; 0: no limit.
+    ``cap``: soft limit of scores, cap tanh(score / cap) (Gemma 2); 0: no limit.
     """
     q, k, v = qkv
-    seen = masked(causal=True, window=window)  # products are made of all scores either way
+    seen = masked(causal=True, window=window)  # products compute all scores, masked or not
     (scores,) = t.compute(f"{name}.scores", "attention_scores", (q, k), (heads_layout(q),), **seen)
     t.record((q, k), (scores,), _two_input_backward(f"{name}.scores", "attention_scores", q, k, seen))
     if cap:
@@ -414,9 +417,9 @@ def _two_input_backward(name: str, kernel: str, a: Tensor, b: Tensor, attributes
 def flash_attention(
     t: TaskTracer, name: str, q: Tensor, k: Tensor, v: Tensor, *, window: int = 0, causal: bool = True
 ) -> Tensor:
-    """Return attention, causal or not, as one kernel that keeps only the log-sum-exp (Dao et al. 2022).
+    """Return attention as one kernel that keeps only the log-sum-exp of the scores (Dao et al. 2022).
 
-    ``window``: a query sees at most so many keys, its own and those before it; 0: all.
+    ``window``: largest number of keys that a query sees, its own and those before it; 0: no limit.
     """
     seen, layouts = masked(causal=causal, window=window), (q.layout, heads_layout(q))
     y, lse = t.compute(name, "flash_attention", (q, k, v), layouts, labels=("", "lse"), **seen)
@@ -439,7 +442,7 @@ def tokens(
 ) -> Tensor:
     """Return token ids[s, b] of this rank's rows and samples; ``shift`` 1 gives the labels.
 
-    ``axes``: those over which samples are dealt out; the first deals out micro-batches, others share one.
+    ``axes``: mesh axes that split samples. The first gives micro-batches to ranks; other axes split a micro-batch.
     """
     layout = Layout((*((axis, Shard(1)) for axis in axes), *((axis, Shard(0)) for axis in rows.axes)))
     (ids,) = t.compute(
@@ -451,10 +454,12 @@ def tokens(
 
 
 def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_gradient: bool = False) -> Tensor:
-    """Return rows of table[V, h]; partial over the axes that shard the vocabulary (Shoeybi et al. 2019).
+    """Return the ids' rows of table[V, h]. The result is partial over axes that shard the vocabulary.
 
-    ``whole_gradient``: backward makes the gradient of all rows, as autograd does: zeros, to whose rows it adds; another
-    kernel adds that to the accumulated gradient. Otherwise backward adds to the accumulated gradient's rows.
+    Source: Shoeybi et al. 2019.
+    ``whole_gradient``: backward computes a gradient of the whole table, as autograd does: it clears a tensor, adds to
+    the ids' rows, and another kernel adds the tensor to the accumulated gradient. Otherwise backward adds to the ids'
+    rows of the accumulated gradient.
     """
     axes = table.value.layout.shard_axes(0)
     layout = ids.layout
@@ -480,7 +485,7 @@ def embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, whole_
 
 
 def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter, rows: Rows) -> Tensor:
-    """Return x[s, b, h] plus its rows of the learned positions table[S, h]."""
+    """Return x[s, b, h] plus the rows of the learned table[S, h] at the positions of x."""
     within = tuple(axis for axis in x.layout.shard_axes(0) if axis not in rows.axes)
     attributes: dict[str, Any] = {"sequence_axes": within, **rows.attributes}
     (y,) = t.compute(name, "add_positions", (x, table.value), (x.layout,), **attributes)
@@ -496,7 +501,7 @@ def add_positions(t: TaskTracer, name: str, x: Tensor, table: Parameter, rows: R
 
 
 def cross_entropy(t: TaskTracer, name: str, logits: Tensor, labels: Tensor, loss: Tensor, scale: float) -> Tensor:
-    """Add scale x the summed cross entropy to ``loss`` without gathering the logits.
+    """Add ``scale`` times the summed cross entropy to ``loss``, without gathering the logits.
 
     Three all_reduce of one number per token: maximum, sum of exponentials, target logit
     (Megatron-LM core/tensor_parallel/cross_entropy.py). Backward needs no communication.

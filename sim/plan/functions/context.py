@@ -1,7 +1,7 @@
-"""Attention to gathered keys and values, of sequences that ranks share.
+"""Attention with gathered keys and values, for sequences that are split over ranks.
 
-Of a sequence in two chunks per rank, all ranks run one program: kernels learn a rank's chunks from its place along the
-axis. Of a sequence in one block per rank, the causal mask leaves rank i only the keys of i + 1 ranks, so every place
+With two chunks of the sequence per rank, all ranks run one program: kernels compute a rank's chunks from its place
+along the axis. With one block per rank, the causal mask leaves rank i only the keys of i + 1 ranks. So every place
 along the axis has a program of its own.
 """
 
@@ -17,10 +17,11 @@ from sim.plan.words.layout import PARTIAL
 
 @dataclass(frozen=True, slots=True)
 class SharedSequence:
-    """A sequence whose tokens lie over ``degree`` = n ranks along ``axis``.
+    """A sequence whose tokens are split over ``degree`` = n ranks along ``axis``.
 
-    ``zigzag``: in 2n chunks, of which rank i has chunks i and 2n-1-i. Otherwise in n blocks, of which it has the i-th.
-    ``causal``: queries see the keys up to their own, else all keys.
+    ``zigzag``: the sequence has 2n chunks, and rank i has chunks i and 2n-1-i. Otherwise it has n blocks, and rank i
+    has block i.
+    ``causal``: a query sees the keys up to its own; otherwise it sees all keys.
     """
 
     axis: str
@@ -30,26 +31,27 @@ class SharedSequence:
 
     @property
     def gathers_in_order(self) -> bool:
-        """Return whether gathered keys may stay in the order of the ranks: it is that of the sequence, or no matter."""
+        """Return whether gathered keys can stay in rank order: it is the sequence's order, or order does not matter."""
         return not (self.zigzag and self.causal)
 
     def place(self, t: TaskTracer) -> int:
-        """Return the place along the axis of the ranks that run a program, which must be theirs alone."""
+        """Return the place along the axis of the ranks of a program; the program must be for one place only."""
         return t.program.role[self.axis]
 
     def mask(self, t: TaskTracer, own_tokens: int) -> Mapping[str, Any]:
-        """Return what kernels are told of the gathered keys that a rank's queries see."""
+        """Return the kernel attributes that state which gathered keys a rank's queries see."""
         if not self.causal:
             return f.masked(causal=False)
         return {"dealt_over": self.axis} if self.zigzag else {"context": self.place(t) * own_tokens}
 
 
 def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: SharedSequence) -> Tensor:
-    """Return attention of this rank's queries to all ranks' keys and values, gathered before.
+    """Return attention of this rank's queries to the gathered keys and values of all ranks.
 
-    Kept are this rank's own keys and values; backward gathers again, and sums the gradients of all of them with a
-    reduce_scatter. The result is copied to its place and kept for backward besides (Transformer Engine,
-    AttnFuncWithCPAndKVAllGather, whose two calls, one for each chunk of queries on a stream of its own, are one here).
+    Only this rank's own keys and values are kept. Backward gathers them again, and sums the gradients of all keys and
+    values with a reduce_scatter. The kernel's result is kept for backward, and a copy of it is the output. Source:
+    Transformer Engine, AttnFuncWithCPAndKVAllGather. It has two calls, one per chunk of queries, each on a stream of
+    its own; here they are one call.
     """
     q, k, v = qkv
     everything = [_gathered(t, x, shared, Kind.ACTIVATION, "all_gather") for x in (k, v)]
@@ -70,7 +72,7 @@ def gathering_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared:
 
 
 def _gathered(t: TaskTracer, x: Tensor, shared: SharedSequence, kind: Kind, label: str) -> Tensor:
-    """Return x of all ranks in the order of the sequence."""
+    """Return x gathered from all ranks, in the order of the sequence."""
     dealt = t.gather(x, shared.axis, 0, kind, label)
     if shared.gathers_in_order:
         return dealt
@@ -81,7 +83,7 @@ def _gathered(t: TaskTracer, x: Tensor, shared: SharedSequence, kind: Kind, labe
 
 
 def _own_sum(r: TaskTracer, gradient: Tensor, like: Tensor, shared: SharedSequence) -> Tensor:
-    """Return the sum over ranks of this rank's chunks of a gradient in the order of the sequence."""
+    """Return the sum over ranks of this rank's chunks of a gradient that is in the order of the sequence."""
     dealt = gradient.relaid(like.layout.with_(shared.axis, PARTIAL))
     if not shared.gathers_in_order:
         order = [chunk for index in range(shared.degree) for chunk in (index, 2 * shared.degree - 1 - index)]
@@ -90,7 +92,7 @@ def _own_sum(r: TaskTracer, gradient: Tensor, like: Tensor, shared: SharedSequen
 
 
 def _reordered(t: TaskTracer, x: Tensor, order: Sequence[int], kind: Kind) -> Tensor:
-    """Return x with its equal chunks of rows in another order: the i-th is that of number ``order[i]``."""
+    """Return x with its equal chunks of rows in another order: chunk i of the result is chunk ``order[i]`` of x."""
     (y,) = t.compute(f"{x.name}.reordered", "take_chunks", (x,), (x.layout,), kind=kind, order=tuple(order))
     return y
 
@@ -101,6 +103,6 @@ def _copied(t: TaskTracer, name: str, x: Tensor, kind: Kind) -> Tensor:
 
 
 def zeros_like(t: TaskTracer, name: str, x: Tensor) -> Tensor:
-    """Return zeros in the form of x, to which a backward adds."""
+    """Return zeros with the shape and type of x, to which a backward adds."""
     (y,) = t.compute(name, "zeros", (), (x.layout,), kind=Kind.WORKSPACE, shapes=(x.shape,), dtype=x.dtype)
     return y

@@ -1,9 +1,9 @@
-"""Experts with a row for every choice and none besides: sizes follow the tokens, and no choice is dropped.
+"""Experts without padding: one row per choice. Sizes follow the tokens, and no choice is dropped.
 
-Dispatched tokens are [1, R, h], one group of R rows, a row per choice, sorted by expert. Ranks that share out experts
-first tell each other how many rows come (a small all_to_all of counts), then exchange the rows themselves, as many as
-there are for each (He et al. 2021, FastMoE; Gale et al. 2023, MegaBlocks, for the products). Which rank has how many
-rows the plan knows from a forced routing; kernels read it from the exchanged counts, as real systems do.
+Dispatched tokens are [1, R, h]: one group of R rows, one row per choice, sorted by expert. Ranks with different experts
+first exchange the numbers of rows (a small all_to_all of counts), then the rows themselves (He et al. 2021, FastMoE;
+Gale et al. 2023, MegaBlocks, for the products). The plan takes the numbers of rows from a forced routing. Kernels read
+them from the exchanged counts, as real systems do.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ from sim.plan.words.layout import REPLICATED
 from sim.plan.words.op import Collective, CollectiveKind
 
 Sizes = tuple[tuple[int, ...], ...]
-"""Rows that each rank of a group sends to each, in order."""
+"""Number of rows that each rank of a group sends to each rank, in order."""
 Copies = tuple[tuple[int, int], ...]
-"""The expert of each copy, and how many of this rank's choices go to it; -1: no copy, and none."""
+"""By copy: its expert, and the number of this rank's choices that go to it; expert -1: there is no copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExactRoutes:
-    """The choices of every token as rows, and how many rows each expert has: ``counts``, [E], int64."""
+    """The choices of every token as rows. ``counts``, [E], int64: number of rows of each expert."""
 
     routes: ex.Routes
     counts: Tensor
@@ -35,10 +35,11 @@ def route_exact(
     t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float = 0.0,
     copies: Copies = (),
 ) -> ExactRoutes:  # fmt: skip
-    """Return the choices of logits[s, b, E], and a row for each, sorted by expert.
+    """Return the choices of logits[s, b, E], with one row per choice, sorted by expert.
 
-    ``forced``: how often this rank chooses each expert. ``balance_loss``: see ``sim.plan.functions.experts.route``.
-    ``copies``: of experts with replicas; then rows are sorted by copy, and counts are those of copies.
+    ``forced``: number of this rank's choices of each expert.
+    ``balance_loss``: see ``sim.plan.functions.experts.route``.
+    ``copies``: copies of replicated experts; with them rows are sorted, and counted, by copy.
     """
     layouts = (logits.layout,) * 3
     attributes: dict[str, Any] = {"copies": copies} if copies else {}
@@ -51,9 +52,9 @@ def route_exact(
 
 
 def exchange_rows(t: TaskTracer, x: Tensor, axis: str, sizes: Sizes, place: int) -> Tensor:
-    """Return the rows [1, M, h] that come for x[1, R, h]; backward sends gradients back.
+    """Send the rows x[1, R, h] to other ranks; return the received rows [1, M, h]. Backward sends gradients back.
 
-    ``sizes``: of the ranks of ``axis``, of which this is the one at ``place``.
+    ``sizes``: rows between the ranks of ``axis``. ``place``: this rank's place among them.
     """
     y = _exchange(t, x, axis, sizes, place, Kind.ACTIVATION)
     back = tuple(zip(*sizes, strict=True))
@@ -74,9 +75,9 @@ def _exchange(t: TaskTracer, x: Tensor, axis: str, sizes: Sizes, place: int, kin
 
 
 def sort_rows(t: TaskTracer, x: Tensor, counts: Tensor, num_ranks: int, *, by_expert: bool) -> Tensor:
-    """Return rows x[1, M, h] as they come from ranks, sorted by expert; or the other way. Backward sorts back.
+    """Return received rows x[1, M, h], ordered by source rank, sorted by expert; or the inverse. Backward sorts back.
 
-    ``counts``: rows by source rank and expert, [ranks times experts of a rank].
+    ``counts``: number of rows by source rank and expert, [ranks x experts of a rank].
     """
     y = _sort(t, x, counts, num_ranks, by_expert=by_expert, kind=Kind.ACTIVATION)
 
@@ -95,9 +96,9 @@ def _sort(t: TaskTracer, x: Tensor, counts: Tensor, num_ranks: int, *, by_expert
 
 
 def part_rows(t: TaskTracer, x: Tensor, counts: Tensor, num_ranks: int, rows: Sequence[int]) -> tuple[Tensor, ...]:
-    """Return the rows [1, n, h] of each copy that has any, of rows x[1, M, h] as they come from ranks.
+    """Return the rows [1, n, h] of each copy with rows, from received rows x[1, M, h] ordered by source rank.
 
-    ``rows``: of each copy. ``counts``: as for ``sort_rows``.
+    ``rows``: number of rows of each copy. ``counts``: as for ``sort_rows``.
     """
     attributes: dict[str, Any] = {"parts": num_ranks, "rows": tuple(rows)}
     labels = [f"copy{index}" for index, number in enumerate(rows) if number]
@@ -114,7 +115,7 @@ def part_rows(t: TaskTracer, x: Tensor, counts: Tensor, num_ranks: int, rows: Se
 
 
 def join_rows(t: TaskTracer, parts: Sequence[Tensor], counts: Tensor, num_ranks: int, rows: Sequence[int]) -> Tensor:
-    """Return the rows of all copies as they go back to ranks, [1, M, h]; the inverse of ``part_rows``."""
+    """Return the rows of all copies, [1, M, h], ordered by source rank; the inverse of ``part_rows``."""
     attributes: dict[str, Any] = {"parts": num_ranks, "rows": tuple(rows)}
     name = f"{parts[0].name}.join"
     (y,) = _joined(t, name, parts, counts, attributes, Kind.ACTIVATION)

@@ -1,9 +1,9 @@
-"""A layer of experts on symbolic tensors: the choice of experts, dispatch, exchange, grouped products, combination.
+"""An expert layer on symbolic tensors: gate, dispatch, exchange, grouped products, combination.
 
-Every rank has C slots for each of E experts: a dispatched tensor is [E, C, h], its first dimension the experts, its
-second the slots of all ranks that tokens come from (drop and pad; Lepikhin et al. 2021, GShard). So the ranks that
-share out the experts change from slots to experts, and back, by an all_to_all. All of it is linear in the tokens:
-gradients that are sums still to be made go through as they come.
+Every rank has C slots for each of E experts (drop and pad; Lepikhin et al. 2021, GShard). A dispatched tensor is
+[E, C, h]: its first dimension is the experts, its second the slots of all ranks from which tokens come. An all_to_all
+changes its sharding from slots to experts, and another one changes it back. All functions are linear in the tokens, so
+partial gradients pass through them unsummed.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from sim.plan.words.op import Collective, CollectiveKind
 
 @dataclass(frozen=True, slots=True)
 class RouterProducts(Products):
-    """How the router's products are made: in 32 bits at least, of operands as they are."""
+    """The products of a router: computed in at least 32 bits, from operands in their own types."""
 
     prefix: ClassVar[str] = "router_"
 
@@ -54,12 +54,14 @@ def route(
     forced: Sequence[int] = (),
     balance_loss: float = 0.0,
 ) -> Routes:
-    """Return the choices of logits[s, b, E]: ``top_k`` experts each, and their slots as far as there are any.
+    """Return the choices of logits[s, b, E]: ``top_k`` experts per token, and their slots while slots are left.
 
-    ``capacity``: slots per expert. Whatever the logits say, ``balanced`` deals experts out in turn, and ``forced`` has
-    this rank choose every expert so many times; empty: not. ``balance_loss``: times E sum_e f_e p_e each token adds to
-    the loss, f_e being the part of the choices that fell on expert e, and p_e the token's share of the softmax (Fedus
-    et al. 2021, equation 4, over all choices).
+    ``capacity``: slots per expert.
+    ``balanced``: choices go to the experts in turn and ignore the logits.
+    ``forced``: number of this rank's choices of each expert, which ignore the logits; empty: not forced.
+    ``balance_loss``: coefficient of the balance loss. Each token adds the coefficient times E sum_e f_e p_e to the
+    loss. f_e is the fraction of choices of expert e, and p_e is the token's softmax (Fedus et al. 2021, equation 4,
+    over all choices).
     """
     attributes: dict[str, Any] = {"top_k": top_k, "capacity": capacity, "balanced": balanced}
     if forced:
@@ -68,7 +70,7 @@ def route(
 
 
 def route_in_groups(t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int) -> Routes:
-    """Return the choice of the best expert in each of ``top_k`` groups, weighed by its softmax there."""
+    """Return the choice of the best expert in each of ``top_k`` groups, with its weight in the group's softmax."""
     weights, experts, slots = _choice(t, name, "route_k_top_1", logits, top_k=top_k, capacity=capacity)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
@@ -84,9 +86,9 @@ def route_in_groups(t: TaskTracer, name: str, logits: Tensor, *, top_k: int, cap
 def route_limited(
     t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, limit: tuple[int, int], balance_loss: float
 ) -> Routes:
-    """Return the choices of ``route`` from some groups of experts alone, those whose best scores add up to most.
+    """Return the choices of ``route`` from the best groups of experts: those with the largest sums of best scores.
 
-    ``limit``: how many groups there are, and how many of them a token chooses from.
+    ``limit``: number of groups, and number of groups from which a token chooses.
     """
     groups = {"num_groups": limit[0], "top_groups": limit[1]}
     return _routed(t, name, "route_group_limited", logits, balance_loss, top_k=top_k, capacity=capacity, **groups)
@@ -100,9 +102,9 @@ def route_assigned(t: TaskTracer, name: str, logits: Tensor, *, capacity: int) -
 def route_drawn(
     t: TaskTracer, name: str, logits: Tensor, rows: TokenRows, *, capacity: int, balance_loss: float
 ) -> Routes:
-    """Return the two best experts of each token, of which the second gets a slot at random (``gate: gshard``).
+    """Return the two best experts of each token. The second choice gets a slot at random (``gate: gshard``).
 
-    ``rows``: which tokens of their sequences these are. In the balance loss first choices count alone.
+    ``rows``: positions of the tokens in their sequences. Only first choices count in the balance loss.
     """
     weights, experts, slots = _choice(
         t, name, "route_gshard", logits, top_k=2, capacity=capacity, salt=name, **rows.attributes
@@ -112,7 +114,7 @@ def route_drawn(
 
 
 def route_by_experts(t: TaskTracer, name: str, logits: Tensor, *, capacity: int) -> Routes:
-    """Return the tokens that experts choose, ``capacity`` each; the weights are the softmax over all experts."""
+    """Return the choices of experts: each chooses ``capacity`` tokens. Weights are the softmax over all experts."""
     weights, slots = t.compute(
         name, "route_expert_choice", (logits,), (logits.layout,) * 2, labels=("weights", "slots"), capacity=capacity
     )
@@ -122,9 +124,10 @@ def route_by_experts(t: TaskTracer, name: str, logits: Tensor, *, capacity: int)
 
 @dataclass(frozen=True, slots=True)
 class Cooling:
-    """A Gumbel softmax at a temperature, of which weights above the threshold count, or the ``hard`` best alone.
+    """The setting of a Gumbel softmax: its temperature, and the threshold of the weights that count.
 
-    ``expected_choices``: experts that count, over all tokens, on the mean.
+    ``hard``: only the best expert of a token counts.
+    ``expected_choices``: mean number of experts that count, over all tokens.
     """
 
     temperature: float
@@ -134,9 +137,9 @@ class Cooling:
 
 
 def route_cooling(t: TaskTracer, name: str, logits: Tensor, rows: TokenRows, cooling: Cooling, capacity: int) -> Routes:
-    """Return any number of experts for each token, weighed by a Gumbel softmax (``gate: dense_to_sparse``).
+    """Return a variable number of experts per token, weighted by a Gumbel softmax (``gate: dense_to_sparse``).
 
-    ``rows``: which tokens of their sequences these are.
+    ``rows``: positions of the tokens in their sequences.
     """
     weights, slots = t.compute(
         name, "route_dense_to_sparse", (logits,), (logits.layout,) * 2, labels=("weights", "slots"),
@@ -147,7 +150,7 @@ def route_cooling(t: TaskTracer, name: str, logits: Tensor, rows: TokenRows, coo
 
 
 def _record_softmax(t: TaskTracer, name: str, logits: Tensor, weights: Tensor, temperature: float) -> None:
-    """Put a gate on the tape whose weights are the softmax of all logits at a temperature."""
+    """Record a gate on the tape. Its weights are the softmax of all logits at a temperature."""
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
@@ -159,7 +162,7 @@ def _record_softmax(t: TaskTracer, name: str, logits: Tensor, weights: Tensor, t
 
 
 def route_words(t: TaskTracer, name: str, ids: Tensor, dtype: str, *, num_experts: int, capacity: int) -> Routes:
-    """Return the fixed expert of every token id[s, b], with the weight 1 in a type."""
+    """Return the fixed expert of every token id[s, b], with the weight 1 of type ``dtype``."""
     weights, _, slots = t.compute(
         name, "route_hash", (ids,), (ids.layout,) * 3, labels=("weights", "experts", "slots"),
         num_experts=num_experts, capacity=capacity, salt=name, dtype=dtype,
@@ -168,14 +171,14 @@ def route_words(t: TaskTracer, name: str, ids: Tensor, dtype: str, *, num_expert
 
 
 def _routed(t: TaskTracer, name: str, kernel: str, logits: Tensor, balance_loss: float, **attributes: Any) -> Routes:
-    """Emit the kernel of a gate whose weights are the softmax of what was chosen."""
+    """Emit the kernel of a gate. Its weights are the softmax over the chosen experts."""
     weights, experts, slots = _choice(t, name, kernel, logits, **attributes)
     record_choice(t, name, logits, weights, experts, balance_loss)
     return Routes(weights, slots, logits.shape[-1], attributes["capacity"])
 
 
 def _choice(t: TaskTracer, name: str, kernel: str, logits: Tensor, **attributes: Any) -> Sequence[Tensor]:
-    """Emit the kernel of a gate; return weights, experts and slots."""
+    """Emit the kernel of a gate; return its weights, experts and slots."""
     labels = ("weights", "experts", "slots")
     return t.compute(name, kernel, (logits,), (logits.layout,) * 3, labels=labels, **attributes)
 
@@ -189,7 +192,7 @@ def record_choice(
     balance_loss: float,
     **attributes: Any,
 ) -> None:
-    """Put the choice of experts on the tape: the logits' gradient comes from the weights and from the balance loss."""
+    """Record the choice on the tape: the gradient of the logits comes from the weights and the balance loss."""
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(
@@ -201,7 +204,7 @@ def record_choice(
 
 
 def gate_tokens(t: TaskTracer, name: str, x: Tensor, gate: Tensor) -> Tensor:
-    """Return x[s, b, h], each token weighed by the sigmoid of its gate[s, b, 1]; x may be a sum to be made."""
+    """Return x[s, b, h] with each token multiplied by the sigmoid of its gate[s, b, 1]; x may be partial."""
     (y,) = t.compute(name, "gate_tokens", (x, gate), (x.layout,))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
@@ -216,7 +219,7 @@ def gate_tokens(t: TaskTracer, name: str, x: Tensor, gate: Tensor) -> Tensor:
 
 
 def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes, expert_axis: str = "") -> Tensor:
-    """Return x[s, b, h] in the slots of its choices, [E, C, h]; ``expert_axis``: that of the ranks that share them."""
+    """Return x[s, b, h] in the slots of its choices, [E, C, h]. ``expert_axis``: the axis that splits experts."""
     attributes: dict[str, Any] = {"num_experts": routes.num_experts, "capacity": routes.capacity}
     (y,) = t.compute(name, "dispatch", (x, routes.slots), (slots_layout(x, expert_axis),), **attributes)
 
@@ -230,16 +233,16 @@ def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes, expert_axis: s
 
 
 def slots_layout(x: Tensor, expert_axis: str) -> Layout:
-    """Return the layout of slots [E, C, h] that tokens x[s, b, h] are dispatched to: all ranks' slots along C."""
+    """Return the layout of the slots [E, C, h] of tokens x[s, b, h]: C counts the slots of all ranks."""
     slots = Layout(tuple((axis, Shard(1)) for axis, p in x.layout.placements if isinstance(p, Shard)))
     return slots.with_(expert_axis, Shard(1)) if expert_axis else slots
 
 
 def exchange(t: TaskTracer, x: Tensor, axis: str, dim: int) -> Tensor:
-    """Return a dispatched tensor laid along the experts (``dim`` 0) or along the slots (1); backward exchanges back.
+    """Return a dispatched tensor sharded along experts (``dim`` 0) or slots (1). Backward exchanges back.
 
-    If a rank has several experts, the received tokens are sorted by expert, and back.
-    Raises LayoutError if ``axis`` does not cut the other of the two dimensions.
+    If a rank has several experts, the received tokens are sorted by expert, and sorted back.
+    Raises LayoutError unless ``axis`` shards the other one of the two dimensions.
     """
     old = x.layout.get(axis)
     if old != Shard(1 - dim):
@@ -268,7 +271,7 @@ def _exchange(t: TaskTracer, x: Tensor, axis: str, dim: int, kind: Kind) -> Tens
 
 
 def all_to_all(t: TaskTracer, x: Tensor, axis: str, kind: Kind) -> Tensor:
-    """Send every rank of an axis its experts' part of x; parts are equal, and what comes lies in the order of ranks."""
+    """Emit an all_to_all of equal parts of x along an axis; received parts are in rank order."""
     name = t.unique(f"{x.name}.all_to_all")
     y = t.program.tensor(Buffer(name + t.part, x.shape, x.dtype, kind, t.scope), x.layout)
     t.emit(Collective(name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=0))
@@ -278,7 +281,7 @@ def all_to_all(t: TaskTracer, x: Tensor, axis: str, kind: Kind) -> Tensor:
 def combine(t: TaskTracer, name: str, y: Tensor, routes: Routes) -> Tensor:
     """Return the weighted sum of y[E, C, h] over the choices of every token, [s, b, h].
 
-    Over an axis where y is a sum still to be made, so is the result.
+    The result is partial over each axis over which y is partial.
     """
     weights, partial = routes.weights, y.layout.partial_axes
     (out,) = t.compute(name, "combine", (y, weights, routes.slots), (partial_over(weights.layout, partial),))
@@ -303,9 +306,10 @@ def partial_over(layout: Layout, axes: Sequence[str]) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of experts of unequal numbers, which lie one expert after the other in one group.
+    """The numbers of rows per expert. The rows of all experts lie one after the other in one group.
 
-    ``counts``: rows by source rank and expert, as they came from these ranks; ``of_experts``: of this rank's experts.
+    ``counts``: rows by source rank and expert, as received from the source ranks. ``of_experts``: rows of each of this
+    rank's experts.
     """
 
     counts: Tensor
@@ -315,10 +319,10 @@ class Rows:
 def grouped_linear(
     t: TaskTracer, name: str, x: Tensor, weight: Parameter, weight_gradient: WeightGradient, rows: Rows | None = None
 ) -> Tensor:
-    """Return x[g, m, k] times weight[g, k, *n], a product per expert in one kernel.
+    """Return x[g, m, k] times weight[g, k, *n]: one product per expert, in one kernel.
 
-    ``rows``: x is [1, m, k], and has so many rows of each expert; None: every expert has m.
-    Raises LayoutError where the two do not lie as a product needs them.
+    ``rows``: numbers of rows per expert, if x is [1, m, k]; None: every expert has m rows.
+    Raises LayoutError if the layouts of x and weight do not fit a product.
     """
     kernel = "grouped_matmul" if rows is None else "ragged_matmul"
     attributes: dict[str, Any] = {} if rows is None else {"rows": rows.of_experts}
@@ -348,9 +352,9 @@ def grouped_linear(
 
 
 def _grouped_layout(x: Tensor, w: Tensor, experts_dim: int) -> Layout:
-    """Return the layout of x w: experts and rows lie as those of x, columns as those of w.
+    """Return the layout of x w: experts and rows as in x, columns as in w.
 
-    ``experts_dim``: the dimension of x along which the ranks that share out experts have theirs.
+    ``experts_dim``: the dimension of x along which ranks have different experts.
     """
     layout = Layout(tuple((a, p) for a, p in x.layout.placements if isinstance(p, Shard) and p.dim < 2))
     for axis, placement in w.layout.placements:

@@ -1,8 +1,8 @@
-"""Linear layers with operands of eight bits: E4M3, gradients E5M2 (Transformer Engine's HYBRID).
+"""Linear layers with eight-bit operands: E4M3, and E5M2 for gradients (Transformer Engine's HYBRID recipe).
 
-Every operand is cast by an op of its own, with a scale per tensor, of what a rank has of it. A weight is cast once per
-step, by a task of its own, or, where passes gather their weights anew, in each of them, right before it is used. The
-cast input is what the backward keeps, unless it is gathered anew there, and then cast anew.
+Every operand is cast by an op of its own, with one scale per rank's part of a tensor. A weight is cast once per step,
+by a task of its own. If every pass gathers its weights again, the weight is cast in each pass, right before its use.
+The backward keeps the cast input. If the backward gathers the input again, it also casts it again.
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -20,12 +20,12 @@ E5M2: Final = "float8_e5m2"
 
 
 class Float8Products(Products):
-    """Products of operands that are cast to eight bits, each with its scale."""
+    """The products of operands cast to eight bits, each with its scale."""
 
     prefix = "float8_"
 
     def attributes(self, x: Tensor) -> dict[str, Any]:
-        """Return the attribute that gives a product the type of its tensors before the cast."""
+        """Return the attribute with the result type of a product: the type of its tensors before the cast."""
         return {"dtype": x.dtype}
 
     def weight(self, t: TaskTracer, weight: Parameter) -> Twice:
@@ -40,14 +40,14 @@ class Float8Products(Products):
         return (forward, scale), (backward, scale)
 
     def activation(self, t: TaskTracer, name: str, x: Tensor) -> Twice:
-        """Return x in E4M3, the copy for backward only where the whole of x would be kept."""
+        """Return x in E4M3, and a copy for backward if the whole of x is kept."""
         label = f"{name}.input"
         if x.regather is None:
             return _cast_twice(t, label, x, E4M3, Kind.ACTIVATION)
         return _cast(t, label, x, E4M3, Kind.ACTIVATION), ()
 
     def kept(self, r: TaskTracer, name: str, x: Tensor, taken: Twice) -> tuple[Tensor, ...]:
-        """Return the input as the forward cast it, or cast anew where only a slice of it was kept."""
+        """Return the input as cast in forward, or cast again if only a slice of it was kept."""
         return taken[1] or _cast(r, f"{name}.regathered", r.saved(x), E4M3, Kind.WORKSPACE)
 
     def gradient(self, r: TaskTracer, name: str, dy: Tensor) -> Twice:
@@ -63,7 +63,7 @@ class Float8Products(Products):
         return _cast(r, name, dy, E5M2, Kind.WORKSPACE)
 
     def turned(self, r: TaskTracer, name: str, pieces: Sequence[tuple[Tensor, ...]]) -> Sequence[tuple[Tensor, ...]]:
-        """Return copies of all pieces as they lie for the other product, made in one pass."""
+        """Return copies of all pieces in the element order of the other product, made by one op."""
         tensors = [piece[0] for piece in pieces]
         turned = r.compute(
             f"{name}.transposed", "transpose_float8", tensors, [x.layout for x in tensors],
@@ -73,7 +73,7 @@ class Float8Products(Products):
 
 
 def cast_weights(t: TaskTracer, parameters: Iterable[Parameter]) -> None:
-    """Write the casts of those parameters that products take in eight bits."""
+    """Emit the casts of the parameters that products use in eight bits."""
     for parameter in parameters:
         names = _copies(parameter)
         if names[0] in t.program.buffers:
@@ -84,9 +84,9 @@ def cast_weights(t: TaskTracer, parameters: Iterable[Parameter]) -> None:
 
 
 def cast_in_pass(program: ProgramTracer, task: Task, parameters: Iterable[Parameter], label: str) -> Task:
-    """Return a pass that casts weights itself, each before its first product, in the orders that its products take.
+    """Return a pass that casts its weights itself, each before its first product, in the element orders it needs.
 
-    The copies are of one micro-batch, and their names end in ``label``, by which passes tell theirs apart.
+    The copies belong to one micro-batch. Their names end in ``label``, which differs from pass to pass.
     """
     weight_of = {name: p for p in parameters for name in _copies(p) if name in program.buffers}
     used = {name for op in task.ops for name in op.reads if name in weight_of}
@@ -106,7 +106,7 @@ def cast_in_pass(program: ProgramTracer, task: Task, parameters: Iterable[Parame
 
 
 def _cast_of_weight(source: str, weight_of: Mapping[str, Parameter], used: Set[str], label: str) -> Compute:
-    """Return the cast of a weight into those of its copies that are used, and their scale."""
+    """Return the op that casts a weight into its used copies and their scale."""
     (weight,) = {p.value.name for p in weight_of.values() if p.source == source}
     writes = tuple(f"{name}{label}" for name, p in weight_of.items() if p.source == source and name in used)
     attributes = {"dtype": E4M3, "copies": len(writes) - 1}
@@ -114,7 +114,7 @@ def _cast_of_weight(source: str, weight_of: Mapping[str, Parameter], used: Set[s
 
 
 def drop_casts(program: ProgramTracer, parameters: Iterable[Parameter]) -> None:
-    """Remove the copies of weights for a whole step, where every pass has its own."""
+    """Remove the step-wide copies of weights, if every pass has its own copies."""
     for parameter in parameters:
         for name in _copies(parameter):
             program.buffers.pop(name, None)
@@ -131,7 +131,7 @@ def _cast(t: TaskTracer, name: str, x: Tensor, dtype: str, kind: Kind) -> tuple[
 
 
 def _cast_twice(t: TaskTracer, name: str, x: Tensor, dtype: str, kind: Kind) -> Twice:
-    """Return x as it lies for one product, and for the other."""
+    """Return two casts of x: in the element order of the first product, and in that of the second."""
     first, second, scale = t.compute(
         f"{name}.cast", "cast_float8", (x,), (x.layout,) * 3,
         labels=("", "transposed", "scale"), kind=kind, dtype=dtype, copies=2,

@@ -1,4 +1,4 @@
-"""The plan's own reverse pass: a tape in, the ops of its backward out."""
+"""Automatic differentiation of plans: from the tape of a forward task to the ops of its backward."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -11,23 +11,23 @@ from sim.plan.words.layout import Layout, Partial, Shard
 from sim.plan.words.op import Direction, Op, Recv, Send, reads_from_outside
 
 RECOMPUTED: Final = ".recomputed"
-"""How the names of ops end that run a forward again."""
+"""Suffix of the names of recomputed ops."""
 
 
 def is_recomputed(op: Op) -> bool:
-    """Return whether an op of a backward runs a part of the forward again."""
+    """Return whether an op of a backward recomputes a part of the forward."""
     return op.name.endswith(RECOMPUTED)
 
 
 def backpropagate(
     tracer: TaskTracer, tape: Sequence[Record], seeds: Mapping[Tensor, Tensor | None]
 ) -> dict[Tensor, Tensor]:
-    """Write the backward ops of ``tape`` and return the gradient of every tensor that has one.
+    """Emit the backward ops of ``tape``; return the gradient of every tensor that has one.
 
-    ``seeds`` maps outputs to their gradients; None for a loss, whose gradient is a constant that its own
-    backward kernel knows. Gradients of parameters are accumulated by the kernels and not returned.
-    A gradient may stay ``Partial`` until a step needs it in the layout of its forward tensor; then, and
-    only then, the change of layout is emitted.
+    ``seeds``: gradients of outputs; None for a loss, because its backward kernel contains the constant.
+    Kernels accumulate the gradients of parameters, which are not returned.
+    A gradient may stay ``Partial`` until a record needs it in the layout of its forward tensor. Only then is the change
+    of layout emitted.
     """
     pending: dict[Tensor, list[Tensor]] = {t: [g] for t, g in seeds.items() if g is not None}
     losses = {t for t, g in seeds.items() if g is None}
@@ -47,7 +47,7 @@ def backpropagate(
 
 
 def _collect(tracer: TaskTracer, tensor: Tensor, pending: dict[Tensor, list[Tensor]], *, settle: bool) -> Tensor | None:
-    """Return the sum of a tensor's pending gradients, in the tensor's layout where ``settle``."""
+    """Return the sum of a tensor's pending gradients. ``settle``: bring it to the tensor's layout."""
     terms = pending.pop(tensor, [])
     if not terms:
         return None
@@ -62,9 +62,9 @@ def _collect(tracer: TaskTracer, tensor: Tensor, pending: dict[Tensor, list[Tens
 
 
 def settled(tracer: TaskTracer, gradient: Tensor, layout: Layout) -> Tensor:
-    """Return a gradient in the layout of its forward tensor: sums made, slices taken or exchanged.
+    """Return a gradient in the layout of its forward tensor: summed, sliced or exchanged.
 
-    Where the forward tensor is itself partial, its gradient is replicated.
+    If the forward tensor is partial, its gradient is replicated.
     """
     for axis, placement in gradient.layout.placements:
         wanted = layout.get(axis)
@@ -88,12 +88,13 @@ def checkpoint(
     *,
     stops_early: bool = False,
 ) -> Tensor:
-    """Return ``function(inputs)``, keeping nothing of its inside: backward runs it again (Chen et al. 2016).
+    """Return ``function(inputs)`` without kept intermediate tensors: backward recomputes them (Chen et al. 2016).
 
-    All ops of ``function`` run again, collectives included, before the first op of its backward: autograd starts from
-    the output that was made again (Megatron-LM, ``CheckpointFunction.backward``). ``stops_early``: only those ops run
-    again that backward needs (``torch.utils.checkpoint`` with ``use_reentrant=False``). Either way a wait stands
-    between the two, so that a backward in two parts has the recomputation in its first part.
+    All ops of ``function`` run again, with their collectives, before the first op of its backward: autograd starts from
+    the recomputed output (Megatron-LM, ``CheckpointFunction.backward``).
+    ``stops_early``: only the ops that backward needs run again (``torch.utils.checkpoint``, ``use_reentrant=False``).
+    In both cases a wait separates recomputation and backward. So a backward that is split in two parts has the
+    recomputation in its first part.
     """
     was_recording, tracer.recording = tracer.recording, False
     y = function(tracer, inputs)
@@ -124,7 +125,7 @@ def checkpoint(
 def _run_again(
     reverse: TaskTracer, function: Callable[[TaskTracer, Sequence[Tensor]], Tensor], kept: Sequence[Tensor]
 ) -> tuple[Tensor, list[Record]]:
-    """Write a checkpointed function's ops once more; return its output and its tape."""
+    """Emit a checkpointed function's ops again; return its output and its tape."""
     outer_tape, outer_suffix, outer_recording = reverse.tape, reverse.suffix, reverse.recording
     reverse.tape, reverse.suffix, reverse.recording = [], f"{outer_suffix}{RECOMPUTED}", True
     again = function(reverse, kept)
@@ -134,9 +135,9 @@ def _run_again(
 
 
 def _needed_ops(ops: Sequence[Op], later: Sequence[Op]) -> list[Op]:
-    """Return those of ``ops``, in their order, that write what the ops ``later`` read, directly or through others.
+    """Return the ops, in order, whose results the ops ``later`` read, directly or through other ops.
 
-    Peers run the same ops. So a message is sent where this rank receives the one of the same number and way.
+    Peers run the same ops. So a send is needed if this rank needs the receive of the same number and direction.
     """
     needed_later, receives = frozenset(reads_from_outside(later)), _receives(ops)
     kept: set[int] = set()

@@ -6,7 +6,7 @@ from sim.plan.words.layout import PARTIAL, Layout, Shard
 
 
 def split_latent(t: TaskTracer, name: str, x: Tensor, kv_rank: int) -> tuple[Tensor, Tensor]:
-    """Return the first ``kv_rank`` channels of x[s, b, r+p], the latent, and the others as one head's [s, b, 1, p]."""
+    """Return the latent, the first ``kv_rank`` channels of x[s, b, r+p], and the other channels as [s, b, 1, p]."""
     latent, position = t.compute(
         name, "split_latent", (x,), (x.layout, x.layout), labels=("latent", "position"), kv_rank=kv_rank
     )
@@ -19,9 +19,9 @@ def split_latent(t: TaskTracer, name: str, x: Tensor, kv_rank: int) -> tuple[Ten
 
 
 def latent_heads(t: TaskTracer, name: str, kv: Tensor, position: Tensor, head_size: int) -> tuple[Tensor, Tensor]:
-    """Return k[s, b, n, d+p] and v[s, b, n, e] of kv[s, b, n, d+e] and the position part [s, b, 1, p] of every key.
+    """Return k[s, b, n, d+p] and v[s, b, n, e] from kv[s, b, n, d+e] and the keys' position part [s, b, 1, p].
 
-    The gradient of that part is a sum over heads: partial over the axes that shard them.
+    The gradient of the position part is a sum over heads, so it is partial over the axes that shard heads.
     """
     k, v = t.compute(
         name, "latent_heads", (kv, position), (kv.layout, kv.layout), labels=("k", "v"), head_size=head_size
@@ -39,7 +39,7 @@ def latent_heads(t: TaskTracer, name: str, kv: Tensor, position: Tensor, head_si
 
 
 def _present(gradients: Gradients) -> list[Tensor]:
-    """Return the gradients of all outputs, each of which something reads."""
+    """Return the gradients of all outputs, which must exist."""
     present = [gradient for gradient in gradients if gradient is not None]
     assert len(present) == len(gradients)
     return present

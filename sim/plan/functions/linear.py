@@ -1,4 +1,4 @@
-"""Linear layers: products with a weight, forward and backward, and how their weight gradients are added up."""
+"""Linear layers: products with a weight, forward and backward, and the accumulation of weight gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from sim.plan.words.op import Compute
 
 @dataclass(frozen=True, slots=True)
 class WeightGradient:
-    """How backward computes the gradient of a product's weight.
+    """The method of computing and accumulating a weight gradient.
 
-    ``overlapped``: after the input gradient, during the collective on it; else before the input gradient.
-    ``fused``: the product itself adds to the accumulated gradient; else a second kernel adds the product.
-    ``placeholder``: autograd still needs a gradient, and gets an empty tensor. ``kept``: one tensor for all weights of
-    a shape, for good (Transformer Engine, get_dummy_wgrad); ``fresh``: a new one each time (Megatron-LM's own linear
-    layers).
+    ``overlapped``: it runs after the input gradient, during that gradient's collective; otherwise before it.
+    ``fused``: the kernel of the product adds to the accumulated gradient; otherwise a second kernel adds the product.
+    ``placeholder``: with ``fused``, autograd still needs a gradient and gets an empty tensor. ``kept``: one permanent
+    tensor for all weights of a shape (Transformer Engine, get_dummy_wgrad). ``fresh``: a new tensor each time
+    (Megatron-LM's own linear layers).
     """
 
     overlapped: bool = True
@@ -39,9 +39,9 @@ class WeightGradient:
         grouped: bool = False,
         **attributes: Any,
     ) -> None:
-        """Write the ops that add x^T dy, the kernel's product of its operands, to the weight's gradient.
+        """Emit the ops that add x^T dy, the product of the operands, to the weight's gradient.
 
-        ``grouped``: along its first dimension the weight is many, which autograd knows one by one.
+        ``grouped``: the weight's first dimension counts experts, and autograd has one weight per expert.
         """
         label = f"{name}.weight_gradient"
         if self.fused:
@@ -54,7 +54,7 @@ class WeightGradient:
         r.update(f"{label}.add", "add", (product,), (weight.gradient,))
 
     def _hold_place(self, r: TaskTracer, label: str, operands: Sequence[Tensor], spec: TensorSpec) -> None:
-        """Make what autograd gets in the gradient's place, while what the product took is still there."""
+        """Emit the placeholder that autograd gets instead of the gradient, while the operands still live."""
         kept = self.placeholder == "kept"
         shape = "x".join(map(str, spec.shape))
         name = f"gradient_placeholder.{shape}" if kept else f"{label}.placeholder{r.part}"
@@ -67,21 +67,21 @@ class WeightGradient:
 
 
 Twice = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-"""A factor that two products share, in the form that each of them takes."""
+"""The two forms of a factor that two products share, one form for each product."""
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
     """The products of a linear layer, from an input, a weight and a gradient in their own types.
 
-    ``prefix``: what the names of the kernels begin with.
+    ``prefix``: prefix of the kernels' names.
     """
 
     weight_gradient: WeightGradient = WeightGradient()
     prefix: ClassVar[str] = ""
 
     def attributes(self, _x: Tensor) -> dict[str, Any]:
-        """Return the attributes of the kernels beside the shapes, for an input x."""
+        """Return attributes of the kernels besides the shapes, for an input x."""
         return {}
 
     def weight(self, _t: TaskTracer, weight: Parameter) -> Twice:
@@ -109,7 +109,7 @@ class Products:
         return (dy,)
 
     def turned(self, _r: TaskTracer, _name: str, pieces: Sequence[tuple[Tensor, ...]]) -> Sequence[tuple[Tensor, ...]]:
-        """Return all pieces as the weight gradient takes them."""
+        """Return all pieces in the form that the weight gradient's product needs."""
         return pieces
 
 
@@ -129,8 +129,8 @@ def linear(
 ) -> Tensor:
     """Return x[..., *k] times weight[*k, *n] (or weight[n, k] transposed), plus bias[*n].
 
-    Over each axis: weight sharded along n gives y sharded there; x and weight sharded along the first
-    contracted dimension give a partial y; x sharded along a row dimension keeps it.
+    Layouts, for each axis: if the weight is sharded along n, y is sharded along n. If x and weight are sharded along
+    the first contracted dimension, y is partial. If x is sharded along a row dimension, so is y.
     """
     attributes: dict[str, Any] = {"contract": contract, "transposed": transposed, **products.attributes(x)}
     kernel = f"{products.prefix}matmul"

@@ -1,7 +1,7 @@
 """Dispatch and combination of experts' tokens as products with one-hot masks, as DeepSpeed-MoE and GShard do.
 
-The results are those of ``experts.dispatch`` and ``experts.combine``, which look up rows. The masks are as large as
-tokens times slots, and live until backward.
+The results equal those of ``experts.dispatch`` and ``experts.combine``, which copy rows. The size of a mask is tokens
+times slots. Masks live until backward.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from sim.plan.words.buffer import Kind
 
 @dataclass(frozen=True, slots=True)
 class Masks:
-    """Of every token, expert and slot [s, b, E, C]: ones where the token has the slot, and the choices' weights."""
+    """Two masks [s, b, E, C] of tokens and slots: one marks a token's slots, one has the choices' weights there."""
 
     dispatching: Tensor
     combining: Tensor
 
 
 def slot_masks(t: TaskTracer, name: str, routes: ex.Routes, dtype: str) -> Masks:
-    """Return the masks of some choices; ``dtype``: of the tokens."""
+    """Return the masks of choices. ``dtype``: type of the tokens."""
     weights, slots = routes.weights, routes.slots
     ones, combining = t.compute(
         name, "slot_masks", (weights, slots), (slots.layout, weights.layout), labels=("ones", "weights"),

@@ -20,14 +20,14 @@ class Ring:
     queue: str = ""
 
     def send(self, t: TaskTracer, name: str, tensors: Sequence[Tensor], offset: int) -> None:
-        """Send tensors, in one message, to the rank ``offset`` places on."""
+        """Send tensors in one message to the rank ``offset`` places ahead."""
         reads, stream = tuple(x.name for x in tensors), f"{self.axis}_send{self.queue}"
         t.emit(Send(t.unique(f"{name}.send"), self.axis, offset, self.direction, reads, stream))
 
     def receive(
         self, t: TaskTracer, name: str, likes: Sequence[Tensor], labels: Sequence[str], offset: int, kind: Kind
     ) -> tuple[Tensor, ...]:
-        """Return new tensors like others, received in one message from the rank ``offset`` places on."""
+        """Receive one message from the rank ``offset`` places ahead; return new tensors like ``likes``."""
         op_name = t.unique(name)
         received = tuple(
             t.program.tensor(Buffer(f"{op_name}{label}{t.part}", x.shape, x.dtype, kind, t.scope), x.layout)

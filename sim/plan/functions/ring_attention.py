@@ -55,10 +55,10 @@ def ring_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], shared: Shar
 
 
 def _backward(r: TaskTracer, name: str, shared: SharedSequence, saved: Sequence[Tensor]) -> Gradients:
-    """Return the gradients of q, k and v, of what the forward's last step read and what all of it gave.
+    """Return the gradients of q, k and v from the operands of the forward's last step and the forward's results.
 
-    Sums of the gradients of keys and values follow these one step behind: they are needed once a step is computed.
-    A rank that sees none of the first keys begins their sums with zeros.
+    Sums of the gradients of keys and values follow the keys and values one step later, because a step's result is added
+    after it is computed. If a rank sees none of the first keys, its sums begin with zeros.
     """
     dy, q, *held, y, lse = saved
     back, sums = _ring(shared, Direction.FORWARD), _ring(shared, Direction.BACKWARD)
@@ -87,17 +87,17 @@ def _backward(r: TaskTracer, name: str, shared: SharedSequence, saved: Sequence[
 
 
 def _ring(shared: SharedSequence, direction: Direction) -> Ring:
-    """Return the messages of keys and values, which go forward, or of their gradients; none waits for the others."""
+    """Return the ring of keys and values (forward) or of their gradients; the two use different streams."""
     return Ring(shared.axis, direction, f"_{direction}")
 
 
 def _label(name: str, step: int) -> str:
-    """Return what a step's ops are called."""
+    """Return the label of a step's ops."""
     return f"{name}.{step}" if step else name
 
 
 def _mask(t: TaskTracer, shared: SharedSequence, step: int) -> Mapping[str, Any] | None:
-    """Return what kernels are told of the keys of a step: own ones are causal; None: no query sees them."""
+    """Return the mask attributes of a step's keys: causal for the own keys; None if no query sees the keys."""
     if step == 0 or not shared.causal:
         return f.masked(causal=shared.causal)
     if shared.zigzag:
@@ -106,13 +106,13 @@ def _mask(t: TaskTracer, shared: SharedSequence, step: int) -> Mapping[str, Any]
 
 
 def _passed(ring: Ring, t: TaskTracer, name: str, held: Sequence[Tensor], ahead: int, kind: Kind) -> list[Tensor]:
-    """Send keys and values to the rank that lies ``ahead``; return those that come from the rank as far behind."""
+    """Send keys and values ``ahead`` places forward; return those received from the rank as far behind."""
     ring.send(t, name, held, ahead)
     return list(ring.receive(t, f"{name}.recv", held, _KEYS_AND_VALUES, -ahead, kind))
 
 
 def _added(r: TaskTracer, name: str, parts: Sequence[Tensor], totals: Sequence[Tensor], labels: str) -> list[Tensor]:
-    """Return the totals with the parts added to them; the parts where there are none yet."""
+    """Return the totals plus the parts, or the parts if there are no totals yet."""
     for label, part, total in zip(labels, parts, totals, strict=False):
         r.update(f"{name}.{label}_sum", "add", (part,), (total,))
     return list(totals or parts)

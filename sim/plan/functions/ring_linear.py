@@ -1,4 +1,4 @@
-"""Linear layers whose communication over an axis goes in pieces beside their own products (collective matmul).
+"""Linear layers that overlap their communication over an axis with their products, piece by piece (collective matmul).
 
 There are two kinds. Gathered: an input that is cut along its rows travels around a ring of the axis's ranks, and each
 piece is multiplied while the next one travels. Scattered: a product that is a sum over the axis is computed piece by
@@ -22,7 +22,7 @@ from sim.plan.words.layout import Layout, Partial, Shard
 from sim.plan.words.op import Compute, Direction
 
 Piece = tuple[Tensor, ...]
-"""A piece of an activation as a product takes it: the tensor, and its scale if it has one."""
+"""A piece of an activation as an operand: the tensor, and its scale if there is one."""
 
 
 def gathered_linear(
@@ -35,7 +35,7 @@ def gathered_linear(
     axis: str,
     products: Products = PLAIN,
 ) -> Tensor:
-    """Return ``linear`` of x gathered over ``axis`` along its rows, piece by piece; only the own piece is kept."""
+    """Return ``linear`` of x, gathered by rows over ``axis`` piece by piece. Only the rank's own piece is kept."""
     whole = x.relaid(x.layout.without(axis))
     layout, cuts = product_layout(whole, weight.value, 1, transposed=False), _cuts(t, axis)
     own, factor = products.piece(t, f"{name}.input", x), products.weight(t, weight)
@@ -81,9 +81,9 @@ def scattered_linear(
     contract: int = 1,
     products: Products = PLAIN,
 ) -> Tensor:
-    """Return ``linear`` of x, summed over ``axis`` and cut along its rows, piece by piece.
+    """Return ``linear`` of x, reduce-scattered over ``axis`` along its rows, piece by piece.
 
-    Raises LayoutError where the product is no sum over ``axis``.
+    Raises LayoutError if the product is not partial over ``axis``.
     """
     partial = product_layout(x, weight.value, contract, transposed=False)
     if not isinstance(partial.get(axis), Partial):
@@ -112,9 +112,9 @@ def scattered_linear(
 
 
 def _around(ring: Ring, t: TaskTracer, name: str, own: Piece, kind: Kind) -> list[Piece]:
-    """Return the pieces of all ranks, the own one first, then that of the next rank: each is sent on when it comes.
+    """Return the pieces of all ranks, the own one first, then that of the next rank. Each piece is forwarded.
 
-    Pieces go one rank back at a time.
+    Pieces move one rank back per step.
     """
     pieces = [own]
     for number in range(1, t.mesh.degree(ring.axis)):
@@ -123,7 +123,7 @@ def _around(ring: Ring, t: TaskTracer, name: str, own: Piece, kind: Kind) -> lis
 
 
 def _exchanged(ring: Ring, t: TaskTracer, name: str, piece: Piece, ahead: int, kind: Kind) -> Piece:
-    """Send a piece to the rank that lies ``ahead``; return the one that comes from the rank as far behind."""
+    """Send a piece ``ahead`` places forward; return the piece received from the rank as far behind."""
     likes = [x.relaid(x.layout.without(ring.axis)) for x in piece]
     ring.send(t, name, piece, ahead)
     return ring.receive(t, name, likes, ("", ".scale")[: len(piece)], -ahead, kind)
@@ -147,7 +147,7 @@ def _filled(
     kind: Kind,
     attributes: dict[str, Any],
 ) -> Tensor:
-    """Return the product of all pieces, in the order in which they come: the first makes it, the others fill it."""
+    """Return the product of all pieces, in order of arrival: the first one allocates it, the others fill it."""
     first, *others = pieces
     (y,) = t.compute(name, kernel, (*first, *factors), (layout,), kind=kind, piece=0, fills=False, **attributes)
     for number, piece in enumerate(others, start=1):
@@ -160,7 +160,7 @@ def _filled(
 def _scattered(
     t: TaskTracer, name: str, kernel: str, operands: Piece, layout: Layout, attributes: dict[str, Any], axis: str
 ) -> list[Tensor]:
-    """Return this rank's rows of a product and what the others made of them; the others' rows go to their ranks."""
+    """Return the terms of this rank's rows of a product: its own and the received ones; send away other rows."""
     ring = Ring(axis, Direction.FORWARD)
     terms: list[Tensor] = []
     count = t.mesh.degree(axis)
@@ -181,6 +181,6 @@ def _add_weight_gradient(
     products: Products,
     attributes: dict[str, Any],
 ) -> None:
-    """Write one product of all rows, of which one operand has come in pieces, that adds to a weight's gradient."""
+    """Emit one product of all rows that adds to a weight's gradient. One operand is a list of pieces."""
     kernel = f"{products.prefix}matmul_pieces_weight_gradient"
     products.weight_gradient.emit(r, name, kernel, factors, weight, in_pieces=in_pieces, **attributes)

@@ -1,8 +1,8 @@
 """Ring self-attention: keys, then values go around a ring; the scores of all keys are kept (Li et al. 2021).
 
-A rank has one block of a sequence. While the keys of all ranks pass by, it makes the scores of its queries with all
-keys, [b, n, s/N, s]. After the softmax the values pass by. Backward lets values and then keys go around again; the
-gradients of all keys and values are summed with an all_reduce over their full length, of which a rank takes its block.
+Each of N ranks has one block of a sequence. While the keys of all ranks pass by, a rank computes the scores of its
+queries with all keys, [b, n, s/N, s]. After the softmax the values pass by. In backward, values and then keys go around
+again. An all_reduce over the full length sums the gradients of all keys and values, and each rank takes its block.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ Operands = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """The ranks of a ring, of which each has one block: ``degree`` of them along ``axis``."""
+    """The ring of ``degree`` ranks along ``axis``. Each rank has one block of the sequence."""
 
     axis: str
     degree: int
@@ -30,9 +30,9 @@ class _Blocks:
     def products(
         self, t: TaskTracer, name: str, kernel: str, operands: Operands, layout: Layout, kind: Kind, factor: float
     ) -> Tensor:
-        """Return the sum, or the columns, of a kernel's products of a tensor with the blocks of all ranks.
+        """Return the products of a tensor with the blocks of all ranks, summed or side by side, as the kernel does.
 
-        ``operands``: the tensor, and this rank's block, of those that pass by.
+        ``operands``: the tensor, and this rank's block of the tensor that goes around.
         """
         x, held = operands
         ring, y, shared = Ring(self.axis, Direction.FORWARD), list[Tensor](), {"ring": self.axis, "blocks": self.degree}
@@ -68,9 +68,9 @@ def ring_self_attention(
     dropout: float = 0.0,
     cap: float = 0.0,
 ) -> Tensor:
-    """Return attention of this rank's queries to all ranks' keys and values, with scores kept.
+    """Return attention of this rank's queries to the keys and values of all ranks. Scores are kept for backward.
 
-    ``dropout``: probability that a weight is dropped. ``cap``: scores stay softly below it; 0: they do not.
+    ``dropout``: probability that a weight is dropped. ``cap``: soft limit of scores; 0: no limit.
     """
     q, k, v = qkv
     blocks = _Blocks(axis, t.mesh.degree(axis))

@@ -1,4 +1,4 @@
-"""Which tokens of a sequence the rows of a task's tensors are."""
+"""The positions, in their sequence, of the rows of a task's tensors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """``num_tokens`` of the ``num_total`` tokens of a sequence: from ``start`` on, or a rank's part.
+    """The rows of a tensor: ``num_tokens`` of a sequence's ``num_total`` tokens, from ``start`` on or a rank's part.
 
     ``dealt_over``: a mesh axis of n ranks. The sequence has 2n equal chunks, and rank i has chunks i and 2n-1-i.
-    ``cut_over``: mesh axes that share out these chunks, or the whole sequence, in order: the i-th of n ranks has the
-    i-th of n blocks. Other axes of a layout share out a rank's rows, in order.
+    ``cut_over``: mesh axes that split these chunks, or the whole sequence, in order: the i-th of n ranks has the i-th
+    of n blocks. Other axes of a layout split a rank's rows, in order.
     """
 
     num_tokens: int
@@ -22,7 +22,7 @@ class Rows:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Return the mesh axes that share out the sequence, those with larger parts first."""
+        """Return the mesh axes that split the sequence, axes with larger parts first."""
         return (*([self.dealt_over] if self.dealt_over else []), *self.cut_over)
 
     @property

@@ -1,4 +1,4 @@
-"""A linear layer whose weight comes in parts, split along its input: one product per part, summed in place.
+"""A linear layer with a weight in parts, split along the input dimension: one product per part, summed in place.
 
 So each part can be gathered, used and freed on its own (OSDP's operator splitting, Jiang et al. 2023, section 3.3).
 """
@@ -28,7 +28,7 @@ def split_linear(
 ) -> Tensor:
     """Return ``linear`` of two or more equal parts of a weight, in order; the last product adds the bias.
 
-    Backward takes the parts in reverse, and needs each once.
+    Backward uses the parts in reverse order, each once.
     """
     layout = product_layout(x, weights[0].value, contract, transposed)
     if bias is not None and layout.partial_axes:
@@ -75,7 +75,7 @@ def _input_gradient(
     layout: Layout,
     attributes: dict[str, Any],
 ) -> Tensor:
-    """Write a part's input gradient: into that of the other parts, or as the first."""
+    """Emit the input gradient of a part: into the tensor of the other parts, or, for the first part, a new one."""
     kernel, name = "matmul_part_input_gradient", f"{label}.input_gradient"
     if dx is None:
         (made,) = r.compute(name, kernel, (dy, weight.value), (layout,), kind=Kind.WORKSPACE, **attributes)
@@ -87,5 +87,5 @@ def _input_gradient(
 def _in_place(
     t: TaskTracer, name: str, kernel: str, reads: Sequence[Tensor], updated: Tensor, attributes: dict[str, Any]
 ) -> None:
-    """Write a kernel that reads some tensors, of which it updates one."""
+    """Emit a kernel that updates one of the tensors that it reads."""
     t.emit(Compute(t.unique(name), kernel, tuple(x.name for x in reads), (updated.name,), attributes))

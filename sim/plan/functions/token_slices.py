@@ -34,7 +34,7 @@ class TokenSlice:
 
     @property
     def rows(self) -> Rows:
-        """Return which tokens these are."""
+        """Return the positions of these tokens."""
         return Rows(self.num_tokens, self.num_total, self.start)
 
 
@@ -45,7 +45,7 @@ def token_slices(lengths: Sequence[int]) -> tuple[TokenSlice, ...]:
 
 
 def append(t: TaskTracer, name: str, x: Tensor, part: TokenSlice) -> Tensor:
-    """Return the cache ``name`` with x[s, ...] put at its slice's rows; backward takes these rows of its gradient."""
+    """Write x[s, ...] into its slice's rows of the cache ``name``; return it. Backward takes the gradient's rows."""
     shape = (part.num_total, *x.shape[1:])
     known = name in t.program.buffers
     if not known:
@@ -93,9 +93,9 @@ def flash_attention(t: TaskTracer, name: str, qkv: Sequence[Tensor], part: Token
 def _cached_backward(
     name: str, kernel: str, saved: Sequence[Tensor], num_caches: int, attributes: Mapping[str, Any]
 ) -> Any:
-    """Return the rule of a kernel whose inputs are a tensor and caches, with ``saved`` what its backward reads.
+    """Return the backward rule of a kernel of a tensor and caches. ``saved``: operands of the backward kernel.
 
-    The caches follow the first saved tensor. Their gradients are new where no later slice has made them.
+    In ``saved`` the caches follow the first tensor. Their gradients are new if no later slice has written them.
     """
     first, caches = saved[0], saved[1 : 1 + num_caches]
 

@@ -1,4 +1,4 @@
-"""Write the ops of a program by calling functions on symbolic tensors.
+"""Tracing: functions on symbolic tensors write the ops of a program.
 
 A ``ProgramTracer`` collects the buffers, tasks and parameters of one program; a ``TaskTracer`` collects the
 ops of one task and, while it records, a tape from which ``sim.plan.functions.gradients`` derives the backward task.
@@ -20,10 +20,10 @@ from sim.plan.words.program import Phase, Task
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tensor:
-    """A symbolic tensor: a buffer's name, this rank's shape, and how the whole lies over the mesh.
+    """A symbolic tensor: a buffer's name, this rank's shape, and the layout of the whole tensor over the mesh.
 
-    ``regather``: writes the tensor again from what was kept (a gathered input that backward gathers anew);
-    None for a tensor that is simply kept.
+    ``regather``: function that writes the tensor again from a kept tensor (backward gathers an input again); None for a
+    tensor that is kept itself.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Tensor:
 
     @property
     def spec(self) -> TensorSpec:
-        """Return shape and element type, as the cost models take them."""
+        """Return shape and element type for the cost models."""
         return TensorSpec(self.shape, self.dtype)
 
     def relaid(self, layout: Layout) -> "Tensor":
@@ -46,8 +46,8 @@ class Tensor:
 class Parameter:
     """A trainable tensor and the buffer in which its gradient accumulates over micro-batches.
 
-    ``source``: its name in the dense model, and the number of its part where it is split.
-    ``holders``: where not all ranks have the part, the positions of those that do, along the axis that shares parts.
+    ``source``: its name in the dense model, and its part's number if it is split.
+    ``holders``: positions, along the axis that splits parts, of the ranks with this part, if not all ranks have it.
     """
 
     value: Tensor
@@ -61,11 +61,11 @@ Gradients = Sequence[Tensor | None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """One differentiable step on the tape.
+    """One differentiable operation on the tape.
 
-    ``backward(tracer, output_gradients)`` writes the step's vector-Jacobian products as ops and returns one
-    gradient per input (None where there is none). ``settles``: the output gradients must first be brought
-    to the outputs' layouts; a change of layout takes them as they come.
+    ``backward(tracer, output_gradients)`` emits the vector-Jacobian products as ops, and returns one gradient or None
+    per input. ``settles``: output gradients must first be brought to the outputs' layouts. A change of layout needs no
+    such conversion.
     """
 
     inputs: tuple[Tensor, ...]
@@ -76,7 +76,7 @@ class Record:
 
 @dataclass(slots=True)
 class ProgramTracer:
-    """Collects the mesh, buffers and parameters of one program, which its tasks share.
+    """The builder of one program. It collects the mesh, buffers, parameters and tasks.
 
     ``role``: the coordinates of the ranks that run it; empty: all ranks do.
     """
@@ -90,7 +90,7 @@ class ProgramTracer:
     tasks: dict[str, Task] = field(default_factory=dict)
 
     def add_buffer(self, buffer: Buffer) -> Buffer:
-        """Add a buffer; PlanError where its name is taken."""
+        """Add a buffer. Raises PlanError if its name is taken."""
         if buffer.name in self.buffers:
             raise PlanError(f"buffer {buffer.name!r} is defined twice")
         self.buffers[buffer.name] = buffer
@@ -111,10 +111,10 @@ class ProgramTracer:
         part: Part | None = None,
         holders: tuple[int, ...] = (),
     ) -> Parameter:
-        """Return the named parameter with its gradient accumulator, made on first use.
+        """Return a parameter with its gradient buffer; both are created on first use.
 
-        ``source`` is its name in the dense model, and decides the initial values. With ``part`` the parameter is that
-        part of the rank's shard; ``holders``: see ``Parameter``. Raises PlanError if the parts are not equal.
+        ``source``: its name in the dense model, which determines the initial values. ``part``: the parameter is this
+        part of the rank's shard. ``holders``: see ``Parameter``. Raises PlanError if the parts are not equal.
         """
         name = source if part is None else f"{source}.part{part.index}"
         if name in self.parameters:
@@ -135,9 +135,9 @@ class ProgramTracer:
         return self.parameters[name]
 
     def set_gradient_layout(self, parameter: Parameter, layout: Layout) -> None:
-        """Note over which axes a parameter's gradient is still a sum to be made.
+        """Set the layout of a parameter's gradient: the axes over which it is partial.
 
-        Raises PlanError where two uses of the parameter leave it in different layouts.
+        Raises PlanError if two uses of the parameter give its gradient different layouts.
         """
         known = self.parameters[parameter.source].gradient
         if known.layout not in (parameter.value.layout, layout):
@@ -145,7 +145,7 @@ class ProgramTracer:
         self.parameters[parameter.source] = replace(parameter, gradient=known.relaid(layout))
 
     def add_task(self, name: str, phase: Phase, ops: Sequence[Op], stage: int = -1) -> Task:
-        """Add a finished task; PlanError where its name is taken, or it has no ops."""
+        """Add a finished task. Raises PlanError if its name is taken or it has no ops."""
         if name in self.tasks:
             raise PlanError(f"task {name!r} is defined twice")
         if not ops:
@@ -162,7 +162,7 @@ def _part_shape(source: str, shape: tuple[int, ...], part: Part) -> tuple[int, .
 
 @dataclass(slots=True)
 class TaskTracer:
-    """Collects the ops of one task, and the tape while ``recording``.
+    """The builder of one task. It collects ops and, while ``recording``, the tape.
 
     ``suffix``: a suffix for the names of ops. ``part``: a suffix for the names of buffers, for several tasks of a
     program that do the same on different parts of its tensors.
@@ -184,7 +184,7 @@ class TaskTracer:
         return self.program.mesh
 
     def unique(self, name: str) -> str:
-        """Return the name of an op, numbered where this task used it before; ``name`` may hold that of a buffer."""
+        """Return an op name, with a number if this task used the name before; ``name`` may contain a buffer's name."""
         if self.part:
             name = name.replace(self.part, "")
         name += self.suffix
@@ -235,7 +235,7 @@ class TaskTracer:
         layout: Layout,
         **attributes: Any,
     ) -> Tensor:
-        """Emit a kernel that makes one new tensor and updates buffers in place; return the new tensor."""
+        """Emit a kernel with one new output that also updates buffers in place; return the output."""
         op_name = self.unique(name)
         everything = (*inputs, *updated)
         spec = KERNELS[kernel].outputs([tensor.spec for tensor in everything], attributes)[0]
@@ -245,18 +245,18 @@ class TaskTracer:
         return y
 
     def wait_for(self, *buffers: str) -> None:
-        """Hold the compute stream until these buffers are there, whatever comes next on it."""
+        """Emit a wait: later ops of the compute stream start after these buffers are written."""
         name = self.unique(f"{buffers[0]}.wait")
         self.ops.append(Compute(name, "delay", buffers, (), {"duration_s": 0.0}))
 
     def optimize(self, name: str, kernel: str, gradient: Tensor, updated: Sequence[Tensor], **attributes: Any) -> None:
-        """Emit an optimizer's step on ``updated``: parameter, its moments and, if given, a low-precision copy."""
+        """Emit an optimizer step on ``updated``: the parameter, its moments and, if given, a low-precision copy."""
         parameter, *rest = updated
         reads = tuple(t.name for t in (parameter, gradient, *rest))
         self.ops.append(Compute(self.unique(name), kernel, reads, tuple(t.name for t in updated), attributes))
 
     def emit(self, op: Op) -> None:
-        """Add an op as it stands."""
+        """Add an op unchanged."""
         self.ops.append(op)
 
     def all_reduce(self, x: Tensor, axis: str, reduction: Reduction = Reduction.SUM) -> Tensor:
@@ -291,10 +291,10 @@ class TaskTracer:
         return self._resize(collective, x, shape, layout, kind)
 
     def exchange(self, x: Tensor, axis: str, dim: int, kind: Kind) -> Tensor:
-        """Emit the all_to_all that lays a sharded tensor along ``dim`` instead.
+        """Emit the all_to_all that changes the sharded dimension of x to ``dim``.
 
-        Raises LayoutError where ``axis`` does not shard ``x`` along another dimension, or another axis cuts its slices
-        further; PlanError where ``dim`` does not divide.
+        Raises LayoutError if ``axis`` does not shard ``x`` along another dimension, or if another axis splits its
+        slices further. Raises PlanError if ``dim`` does not divide evenly.
         """
         old, degree = x.layout.get(axis), self.mesh.degree(axis)
         if not isinstance(old, Shard) or old.dim == dim:
@@ -311,13 +311,13 @@ class TaskTracer:
         return self._resize(collective, x, shape, x.layout.without(axis).with_(axis, Shard(dim)), kind)
 
     def broadcast(self, x: Tensor, axis: str, root: int, layout: Layout, kind: Kind) -> Tensor:
-        """Emit a broadcast of the root's ``x``."""
+        """Emit a broadcast of the root's x."""
         name = self.unique(f"{x.name}.broadcast")
         collective = Collective(name, CollectiveKind.BROADCAST, (axis,), (x.name,), (), axis, root=root)
         return self._resize(collective, x, x.shape, layout, kind)
 
     def reduce(self, x: Tensor, axis: str, root: int, layout: Layout, kind: Kind) -> Tensor:
-        """Emit a sum of everybody's ``x`` at the root, zeros elsewhere."""
+        """Emit a sum of all ranks' x at the root; other ranks get zeros."""
         name = self.unique(f"{x.name}.reduce")
         collective = Collective(name, CollectiveKind.REDUCE, (axis,), (x.name,), (), axis, root=root)
         return self._resize(collective, x, x.shape, layout, kind)
@@ -335,12 +335,12 @@ class TaskTracer:
         *,
         settles: bool = True,
     ) -> None:
-        """Put a step on the tape."""
+        """Record an operation on the tape."""
         if self.recording:
             self.tape.append(Record(tuple(inputs), tuple(outputs), backward, settles))
 
     def saved(self, tensor: Tensor) -> Tensor:
-        """Return a forward tensor for use in backward, gathered anew where only its slices were kept."""
+        """Return a forward tensor for use in backward; gather it again if only its slice was kept."""
         if tensor.regather is None:
             return tensor
         if tensor not in self._regathered:
@@ -348,7 +348,7 @@ class TaskTracer:
         return self._regathered[tensor]
 
     def global_shape(self, x: Tensor, *, without: str = "") -> tuple[int, ...]:
-        """Return the shape of the whole tensor, not counting what an axis shards."""
+        """Return the shape of the whole tensor; dimensions sharded by the axis ``without`` stay local."""
         return tuple(
             n * prod(self.mesh.degree(axis) for axis in x.layout.shard_axes(dim) if axis != without)
             for dim, n in enumerate(x.shape)

@@ -1,9 +1,9 @@
 """Products of matrices in blocks on a cube of ranks (Agarwal et al. 1995; Bian et al. 2021).
 
-An activation lies, rows and columns cut, over all three axes of the cube: its rows over ``weight`` and one of the
-other two, its columns over the third. A product gathers its rows over that one, and the weight over ``weight``; the
-product is a sum over the third axis, over which it is scattered by rows. So in the result the two axes have changed
-places, and a second product brings them back.
+An activation is sharded over all three axes of the cube: its rows over ``weight`` and ``rows``, its columns over
+``columns``. A product gathers the activation's rows over ``rows``, and the weight over ``weight``. The product is a sum
+over ``columns``, and a reduce_scatter over that axis shards it by rows. So ``rows`` and ``columns`` have changed places
+in the result, and a second product changes them back.
 """
 
 from dataclasses import dataclass
@@ -22,9 +22,11 @@ _BATCH = 1
 
 @dataclass(frozen=True, slots=True)
 class Cube:
-    """The axes of one product: ``rows`` cuts the rows of its input and ``columns`` its columns; ``weight`` both rows.
+    """The mesh axes of one product.
 
-    ``save_gathered``: forward keeps the gathered input and weight for backward, else backward gathers them again.
+    ``rows``: shards the rows of the input. ``columns``: shards the columns of the input. ``weight``: shards the rows of
+    the input and of the result, and the weight.
+    ``save_gathered``: forward keeps the gathered input and weight for backward; otherwise backward gathers them again.
     """
 
     rows: str
@@ -46,9 +48,9 @@ def cube_linear(
 ) -> Tensor:
     """Return x[..., *k] times weight[*k, *n], plus bias[*n], or times weight[n, k] transposed.
 
-    Rows of the result lie over ``cube.columns`` where those of x lie over ``cube.rows``, and its columns the other way
-    round. The weight's gradient is summed over the rows of ``cube.weight`` already. Raises LayoutError for inputs that
-    do not lie so.
+    In the result the axes ``cube.rows`` and ``cube.columns`` have changed places: rows are sharded over
+    ``cube.columns``, columns over ``cube.rows``. The weight's gradient is already summed over ``cube.weight``. Raises
+    LayoutError for inputs with other layouts.
     """
     cut = _weight_dim(weight.value, cube)
     if x.layout.shard_axes(_BATCH)[-1:] != (cube.rows,) or x.layout.get(cube.columns) != Shard(len(x.shape) - contract):
@@ -93,9 +95,9 @@ def cube_linear(
 
 
 def _gathered(t: TaskTracer, name: str, x: Tensor, axis: str, dim: int, kind: Kind, *, after: Tensor) -> Tensor:
-    """Return a tensor gathered once another is there: a library launches it after the kernels before.
+    """Return a gathered tensor. The all_gather starts after ``after`` exists, as a library issues it after that kernel.
 
-    Several uses of a table gather it under names of their own.
+    Several uses of one table gather it under different names.
     """
     if after is not x:
         t.emit(Compute(t.unique(f"{name}.begin_{axis}"), "delay", (after.name,), (), {"duration_s": 0.0}, axis))
@@ -107,7 +109,7 @@ def _gathered(t: TaskTracer, name: str, x: Tensor, axis: str, dim: int, kind: Ki
 
 
 def _weight_dim(w: Tensor, cube: Cube) -> int:
-    """Return the dimension of a weight that is gathered."""
+    """Return the dimension along which a weight is gathered."""
     place = w.layout.get(cube.weight)
     if not isinstance(place, Shard) or w.layout.shard_axes(place.dim)[-1] != cube.weight:
         raise LayoutError(f"{w.name} as {w.layout} is not cut last over {cube.weight!r}")
@@ -115,22 +117,23 @@ def _weight_dim(w: Tensor, cube: Cube) -> int:
 
 
 def _with_rows(layout: Layout, axis: str) -> Layout:
-    """Return a layout whose sum over an axis is scattered over the batch, inside the slices of the other axes."""
+    """Return the layout after a reduce_scatter over an axis along the batch, inside the slices of other axes."""
     return layout.without(axis).with_(axis, Shard(_BATCH))
 
 
 def _accumulate(r: TaskTracer, name: str, product: Tensor, weight: Parameter, cube: Cube, dim: int) -> None:
-    """Write the sum of a gathered weight's gradient, and its addition where nothing that computes waits for it."""
+    """Emit the sum of a weight's gradient, and its addition to the total on the stream of the communication."""
     own = r.scatter_sum(product, cube.weight, dim, weight.value.layout, Kind.WORKSPACE)
     label, total = r.unique(f"{name}.weight_gradient.add"), weight.gradient.name
     r.emit(Compute(label, "add", (own.name, total), (total,), {}, cube.weight))
 
 
 def cube_embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, cube: Cube) -> Tensor:
-    """Return rows of table[V, h], laid as the input of a product over ``cube``.
+    """Return the ids' rows of table[V, h], in the layout of the input of a product over ``cube``.
 
-    The table's words lie over ``cube.rows`` and ``cube.weight``, its columns over ``cube.columns``; the ids' rows over
-    ``cube.weight`` alone. So every rank looks up the words of its part, and the parts are summed over ``cube.rows``.
+    The table's words are sharded over ``cube.rows`` and ``cube.weight``, its columns over ``cube.columns``, and the
+    rows of the ids over ``cube.weight`` alone. So every rank looks up its own words, and a sum over ``cube.rows``
+    combines the results.
     """
     panel = _gathered(t, name, table.value, cube.weight, 0, Kind.WORKSPACE, after=ids)
     layout = ids.layout.with_(cube.columns, Shard(2)).with_(cube.rows, PARTIAL)

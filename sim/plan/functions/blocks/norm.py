@@ -1,4 +1,4 @@
-"""Norms over a dimension that ranks share: a rank's part of the sums, their total over the ranks, and the norm.
+"""Norms over a sharded dimension: every rank's partial sums, their all_reduce, and the norm.
 
 Forward and backward each send one or two numbers per row (Xu et al. 2021, section 3.2.2).
 """
@@ -14,7 +14,7 @@ _EPSILON = 1e-5
 
 
 def shared_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Parameter | None) -> Tensor:
-    """Return the layer norm of x over its last dimension, which is cut, or its RMS norm where there is no bias."""
+    """Return the layer norm of x over its sharded last dimension; without a bias, the RMS norm."""
     axes = x.layout.shard_axes(len(x.shape) - 1)
     parameters = (weight,) if bias is None else (weight, bias)
     attributes: dict[str, Any] = {"width": x.shape[-1] * t.mesh.degree(*axes), "epsilon": _EPSILON}
@@ -42,7 +42,7 @@ def shared_norm(t: TaskTracer, name: str, x: Tensor, weight: Parameter, bias: Pa
 
 
 def _rows(x: Tensor, axes: tuple[str, ...]) -> Layout:
-    """Return the layout of a rank's sums over its part of the rows of x."""
+    """Return the layout of a rank's partial sums over the rows of x."""
     rows = Layout(tuple((a, p) for a, p in x.layout.placements if p != Shard(len(x.shape) - 1)))
     for axis in axes:
         rows = rows.with_(axis, PARTIAL)

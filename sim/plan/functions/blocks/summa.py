@@ -24,19 +24,20 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute
 
 _MAIN_STREAM = "compute"
 _WHOLE = {"part": (0, 1)}
-"""The part of ``matmul_part`` that is all of its operands."""
+"""The part (first of one) with which ``matmul_part`` takes whole operands."""
 _Source = tuple[str, Tensor]
-"""A matrix whose blocks go along an axis, one after the other."""
+"""A mesh axis, and the matrix whose blocks are broadcast along that axis one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The ranks of a product: ``row`` is the axis along which rows of blocks are dealt out, ``column`` that of columns.
+    """The mesh axes of a product.
 
-    ``prefetch``: the blocks of the next step are broadcast, and the products of the last step summed, while a step
-    computes (Colossal-AI, parallel_2d); else the rank waits for each (Optimus). ``depth``: an axis of copies of the
-    weights whose gradients are summed after every backward (Wang et al. 2021, Tesseract); empty: this is left to the
-    end of the step, or there are none.
+    ``row``: the axis that splits rows of blocks. ``column``: the axis that splits columns of blocks.
+    ``prefetch``: while a step computes, the blocks of the next step are broadcast and the products of the last step are
+    summed (Colossal-AI, parallel_2d); otherwise the rank waits for each communication (Optimus).
+    ``depth``: the axis of copies of the weights, if their gradients are summed after every backward (Wang et al. 2021,
+    Tesseract); empty: the gradients are summed at the end of the step, or there are no copies.
     """
 
     row: str
@@ -51,7 +52,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """Writes the steps of one product. Its workspace holds the blocks of one step, or of two with prefetching."""
+    """The emitter of one product's steps. Its workspace holds the blocks of one step, or of two with prefetching."""
 
     t: TaskTracer
     grid: Grid
@@ -59,9 +60,9 @@ class _Product:
     _workspace: dict[str, list[Tensor]] = field(default_factory=dict)
 
     def run(self, ready: Tensor, sources: Sequence[_Source], multiply: Callable[[int, Sequence[Tensor]], None]) -> None:
-        """Write all steps: broadcasts of the sources' blocks, and what ``multiply`` writes for a step and its blocks.
+        """Emit all steps: the broadcasts of the sources' blocks, and the ops of ``multiply(step, blocks)``.
 
-        ``ready``: the operand that is made last. A library launches nothing before that.
+        ``ready``: the operand that is computed last. As in a library, no communication starts before it exists.
         """
         num_steps, ahead = self.t.mesh.degree(self.grid.row), int(self.grid.prefetch)
         if ahead:
@@ -76,7 +77,7 @@ class _Product:
             multiply(step, [self.block(f"block_{axis}", source, step) for axis, source in sources])
 
     def block(self, label: str, like: Tensor, step: int, shape: tuple[int, ...] = ()) -> Tensor:
-        """Return the workspace of a step, in the type and, without ``shape``, the shape of another tensor."""
+        """Return the workspace of a step, with the type of ``like`` and, without ``shape``, its shape."""
         slots = self._workspace.setdefault(label, [])
         place = step % (1 + int(self.grid.prefetch))
         if len(slots) <= place:
@@ -93,12 +94,12 @@ class _Product:
     def compute(
         self, step: int, kernel: str, reads: Sequence[Tensor], target: Tensor, attributes: dict[str, Any]
     ) -> None:
-        """Write a step's kernel, which makes, or adds to, a tensor."""
+        """Emit a step's kernel, which writes ``target`` or adds to it."""
         name = self.t.unique(f"{self.name}.step{step}")
         self.t.emit(Compute(name, kernel, tuple(x.name for x in reads), (target.name,), attributes))
 
     def reduce(self, axis: str, term: Tensor, total: Tensor, root: int) -> None:
-        """Write the sum of everybody's term as the root's total; totals of others keep what they hold."""
+        """Emit the sum of all ranks' terms into the root's total; the totals of other ranks keep their contents."""
         op_name, stream = self.t.unique(f"{self.name}.reduce_{axis}.{root}"), self.grid.stream(axis)
         kind = CollectiveKind.REDUCE
         op = Collective(op_name, kind, (axis,), (term.name,), (total.name,), stream, root=root, root_only=root > 0)
@@ -112,7 +113,7 @@ class _Product:
     def accumulated(
         self, x: Tensor, w: Tensor, y: Tensor, attributes: dict[str, Any], bias: Sequence[Tensor] = ()
     ) -> None:
-        """Write C = A B into y: the first product makes it, the others are added, the last one with the bias."""
+        """Emit C = A B into y: the first product writes y, the others add to it, the last one with the bias."""
 
         def multiply(step: int, blocks: Sequence[Tensor]) -> None:
             is_last = step == self.t.mesh.degree(self.grid.row) - 1
@@ -130,7 +131,7 @@ class _Product:
         operands: Callable[[Tensor], tuple[Tensor, ...]],
         attributes: dict[str, Any],
     ) -> None:
-        """Write a product whose terms are summed along an axis: C = A B^T, or C = A^T B."""
+        """Emit a product whose terms are summed along an axis: C = A B^T or C = A^T B."""
         axis, result = total
 
         def multiply(step: int, blocks: Sequence[Tensor]) -> None:
@@ -154,8 +155,8 @@ def summa_linear(
 ) -> Tensor:
     """Return x[..., *k] times weight[*k, *n], plus bias[*n], or times weight[n, k] transposed, without a bias.
 
-    Columns of x, and of the result, lie over ``grid.column``; rows of the weight over ``grid.row``, columns over
-    ``grid.column``. The weight's gradient is summed over rows already. Raises LayoutError for other layouts.
+    ``grid.column`` shards the columns of x, of the weight and of the result; ``grid.row`` shards the rows of the
+    weight. The weight's gradient is already summed over rows. Raises LayoutError for other layouts.
     """
     layout, shape = _result(x, weight.value, grid, contract, transposed=transposed)
     product = _Product(t, grid, name)
@@ -204,9 +205,9 @@ def _weight_gradient(p: _Product, dy: Tensor, x: Tensor, weight: Parameter, attr
 
 
 def _accumulate(p: _Product, dw: Tensor, weight: Parameter) -> None:
-    """Write the sum over depth, and the addition to what has accumulated, on the stream of the last communication.
+    """Emit the sum over ``depth``, and the addition to the accumulated gradient on the stream of the communication.
 
-    So nothing that computes waits for these.
+    So no computation waits for them.
     """
     if p.grid.depth:
         p.t.all_reduce(dw, p.grid.depth)
@@ -231,7 +232,7 @@ def _result(x: Tensor, w: Tensor, grid: Grid, contract: int, *, transposed: bool
 
 
 def summa_embedding(t: TaskTracer, name: str, ids: Tensor, table: Parameter, *, grid: Grid) -> Tensor:
-    """Return rows of table[V, h] in blocks: the blocks of a column go round it, and each rank takes what it needs."""
+    """Return the ids' rows of table[V, h]. The table's blocks are broadcast along columns; ranks look up their ids."""
     product, value = _Product(t, grid, name), table.value
     layout = ids.layout.with_(grid.column, Shard(2))
     y = product.made(name, (*ids.shape, value.shape[1]), value, layout, Kind.ACTIVATION)
