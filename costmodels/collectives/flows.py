@@ -1,8 +1,8 @@
 """Flows: the bytes from each member of a collective to each other one, over all rounds, as arrays.
 
-Flows say where traffic goes, not how long it takes: ``collective_cost`` has latencies, protocols and the bytes of the
-busiest port. Rings and trees run in channels, as in NCCL: one for every rank of the smallest node, so each of a node's
-adapters carries a part. Channel c enters a node at its c-th rank and leaves from the rank before, around the node.
+Flows state the ways of the traffic, not its time: ``collective_cost`` has latencies, protocols and the bytes of the
+busiest port. Rings and trees run in channels, as in NCCL: one for every rank of the smallest node, so each adapter of a
+node carries a part. Channel c enters a node at its c-th rank, goes around the node, and leaves from the rank before.
 
 A double binary tree loads all nodes equally except its root and its edge. A node is an inner node of one tree and a
 leaf of the other, and in both together it sends and receives twice the payload. The tree is laid out as neighbours that
@@ -114,7 +114,7 @@ def _chains(ranks_per_node: tuple[int, ...], rings: tuple[tuple[int, ...], ...],
 
 
 def _everyone(num_ranks: int, part: float) -> Flows:
-    """Return flows of ``part`` from every member to every other."""
+    """Return flows of ``part`` from every member to every other member."""
     sources, targets = np.divmod(np.arange(num_ranks * num_ranks, dtype=np.int64), num_ranks)
     apart = sources != targets
     return Flows(sources[apart], targets[apart], np.full(int(apart.sum()), part))

@@ -6,8 +6,8 @@ Chunks are numbered pieces of a collective's payload, each of any size:
 |---------------------|-----------------------------------------|-----------------------|-------------------|
 | all_reduce          | of the vector                           | all ranks: a term     | all ranks: sums   |
 | reduce              | of the vector                           | all ranks: a term     | root: sums        |
-| reduce_scatter      | r: what rank r gets                     | all ranks: a term     | rank r: sum of r  |
-| all_gather, barrier | r: what rank r gives, or that it came   | rank r: chunk r       | all ranks: all    |
+| reduce_scatter      | r: the result of rank r                 | all ranks: a term     | rank r: sum of r  |
+| all_gather, barrier | r: the input or arrival of rank r       | rank r: chunk r       | all ranks: all    |
 | broadcast           | of the vector                           | root: all             | all ranks: all    |
 | all_to_all          | s·g + t: from rank s to rank t          | rank s: its row       | rank t: a column  |
 
@@ -71,8 +71,8 @@ def relabelled(steps: Iterable[Step], ranks: Sequence[int], chunks: Sequence[int
 def reversed_in_time(steps: Iterable[Step], *, reduce: bool) -> list[Step]:
     """Return the steps from last to first with sources and targets swapped.
 
-    Where every rank receives a chunk once on its way from one owner, the reverse collects the chunk at its owner:
-    all_gather becomes reduce_scatter, broadcast becomes reduce (Träff 2009, duality of collectives).
+    If every rank receives a chunk once on the way from its owner, the reverse sums the chunk at its owner: all_gather
+    becomes reduce_scatter, broadcast becomes reduce (Träff 2009, duality of collectives).
     """
     steps = list(steps)
     last = max((step.round for step in steps), default=0)
@@ -142,7 +142,7 @@ def all_gather_hierarchical(ranks_per_node: tuple[int, ...]) -> StepList:
 
 
 def reduce_scatter_direct(num_ranks: int) -> StepList:
-    """Return one round in which every rank sends every other its chunk."""
+    """Return one round in which every rank sends to every other rank the term of that rank's chunk."""
     return _reduce_scatter(all_gather_direct(num_ranks))
 
 
@@ -176,7 +176,7 @@ def all_reduce_ring(num_ranks: int, channels: int = 1) -> StepList:
 
 
 def all_reduce_direct(num_ranks: int) -> StepList:
-    """Return two rounds: every rank sends every other its chunk, then its sum."""
+    """Return two rounds: terms go to the owner of each chunk, then every owner sends its sum to all ranks."""
     g = num_ranks
     return step_list("all_reduce", g, g, _scatter_then_gather(reduce_scatter_direct(g), all_gather_direct(g)))
 
@@ -184,7 +184,7 @@ def all_reduce_direct(num_ranks: int) -> StepList:
 def all_reduce_halving_doubling(num_ranks: int) -> StepList:
     """Return recursive halving, then doubling, among p ranks, the largest power of two (Thakur et al. 2005).
 
-    Rank p+i adds its vector to rank i's before, and gets the sum from it after.
+    Rank p+i sends its vector to rank i before, and gets the sum from rank i after.
     """
     g, p = num_ranks, _power_of_two(num_ranks)
     everything = tuple(range(p))
@@ -219,7 +219,7 @@ def all_reduce_hierarchical(
 ) -> StepList:
     """Return reduce_scatter inside nodes, ``between`` for each part over nodes, and all_gather inside nodes.
 
-    As many parts as the smallest node has ranks; local rank j of every node owns part j.
+    The number of parts is the number of ranks of the smallest node; local rank j of every node owns part j.
     """
     nodes = _nodes(ranks_per_node)
     inner, owners = between(len(nodes)), min(ranks_per_node)
@@ -266,7 +266,7 @@ def broadcast_store_forward(num_ranks: int, root: int = 0) -> StepList:
 
 
 def broadcast_tree(ranks_per_node: tuple[int, ...], root: int = 0) -> StepList:
-    """Return binomial trees: in each round every rank with the vector sends it to one without; first between nodes."""
+    """Return binomial trees, first between nodes: in each round every rank with the vector sends it to one without."""
     nodes, g = _nodes(ranks_per_node), sum(ranks_per_node)
     teams = [_cycle_to(root, list(node)) if root in node else list(node) for node in nodes]
     leaders = _cycle_to(root, [team[0] for team in teams])
@@ -292,7 +292,7 @@ def reduce_tree(ranks_per_node: tuple[int, ...], root: int = 0) -> StepList:
 
 
 def barrier_dissemination(num_ranks: int) -> StepList:
-    """Return ceil(log2 g) rounds in which rank r tells rank r+2^k who has arrived (Hensgen et al. 1988)."""
+    """Return ceil(log2 g) rounds. Rank r sends its list of arrived ranks to rank r+2^k (Hensgen et al. 1988)."""
     return step_list("barrier", num_ranks, num_ranks, _dissemination(num_ranks))
 
 

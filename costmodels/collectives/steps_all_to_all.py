@@ -1,6 +1,6 @@
-"""Step lists of all_to_all. Chunk s·g + t goes from rank s to rank t; what a rank keeps for itself is not sent.
+"""Step lists of all_to_all. Chunk s·g + t goes from rank s to rank t; a rank's chunk for itself is not sent.
 
-Sizes may differ: a step list says which chunks go, not how large they are.
+Chunks may have different sizes: a step list states the chunks of each message, not their sizes.
 """
 
 from collections import defaultdict
@@ -10,7 +10,7 @@ from costmodels.collectives.steps import Step, StepList, step_list
 
 
 def all_to_all_direct(num_ranks: int) -> StepList:
-    """Return one round in which everybody sends everybody else a chunk (NCCL: grouped send and recv)."""
+    """Return one round in which every rank sends a chunk to every other rank (NCCL: grouped send and recv)."""
     g = num_ranks
     steps = (Step(s, t, (s * g + t,), False, 0) for s in range(g) for t in range(g) if s != t)
     return step_list("all_to_all", g, g * g, steps)
@@ -24,9 +24,10 @@ def all_to_all_pairwise(num_ranks: int) -> StepList:
 
 
 def all_to_all_bruck(num_ranks: int) -> StepList:
-    """Return ceil(log2 g) rounds; in round k rank r sends rank r+2^k every chunk whose way has bit k.
+    """Return ceil(log2 g) rounds. In round k rank r sends to rank r+2^k the chunks whose distance has bit k.
 
-    A chunk that has d ranks to go travels the set bits of d, lowest first (Bruck et al. 1997).
+    A chunk with the distance d between its source and target makes one hop for each set bit of d, lowest bit first
+    (Bruck et al. 1997).
     """
     g = num_ranks
     steps = []
@@ -40,10 +41,10 @@ def all_to_all_bruck(num_ranks: int) -> StepList:
 
 
 def all_to_all_hierarchical(ranks_per_node: tuple[int, ...]) -> StepList:
-    """Return two rounds without a leader: inside the node to the local rank of the target's place, then to the target.
+    """Return two rounds: inside the node to the rank with the target's local rank, then to the target.
 
-    Tutel's 2DH (custom_kernel.cpp, nccl_all_to_all_2d_async). Where nodes differ, a chunk for local rank k passes
-    through local rank k modulo the number of ranks of its source's node.
+    This is Tutel's 2DH (custom_kernel.cpp, nccl_all_to_all_2d_async). If nodes have different numbers of ranks, a chunk
+    for local rank k passes through local rank k modulo the number of ranks of its source's node.
     """
     places, g = _places(ranks_per_node), sum(ranks_per_node)
     first: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -62,10 +63,10 @@ def all_to_all_hierarchical(ranks_per_node: tuple[int, ...]) -> StepList:
 
 
 def all_to_all_leader(ranks_per_node: tuple[int, ...]) -> StepList:
-    """Return three rounds: whole buffers to each node's first rank, an exchange among these, and out again.
+    """Return three rounds: whole buffers to each node's leader, an exchange among leaders, and buffers to ranks.
 
-    HetuMoE (src/communication/mpi_nccl_communication.cu): what stays inside the node makes the detour too, what
-    a rank keeps for itself included.
+    This is HetuMoE's (src/communication/mpi_nccl_communication.cu). The leader of a node is its first rank. Chunks
+    within a node also go through the leader, even a rank's chunk for itself.
     """
     places, g = _places(ranks_per_node), sum(ranks_per_node)
     gather, scatter = [], []

@@ -49,9 +49,9 @@ def steps_cost(
 ) -> CollectiveCost:
     """Return the cost of a step list with consecutive rounds, with the fastest protocol.
 
-    A round lasts one hop and its busiest port or adapter. Every rank that sends out of its node has an adapter, as far
-    as there are enough. Steps without bytes are left out, except a barrier's. Raises CollectiveError if the chunks,
-    ranks or protocols do not fit the list.
+    The time of a round is one hop plus the time of its busiest port or adapter. Every rank that sends out of its node
+    has an adapter of its own while there are enough. Steps without bytes are left out, except those of a barrier.
+    Raises CollectiveError if the chunks, ranks or protocols do not fit the list.
     """
     if len(chunk_bytes) != case.num_chunks or sum(ranks_per_node) != case.num_ranks or min(chunk_bytes, default=0) < 0:
         raise CollectiveError(
@@ -83,7 +83,7 @@ def uneven_all_to_all_cost(
 ) -> CollectiveCost:
     """Return the cost of an all_to_all in which rank s sends pair_bytes[s][t] bytes to rank t.
 
-    The busiest rank and node decide, in or out (all_to_all_single with split sizes; specs of expert routing).
+    The busiest rank and the busiest node, sending or receiving, determine it (all_to_all_single with split sizes).
     Raises CollectiveError for an unknown algorithm or sizes that are no square of the group's ranks.
     """
     ranks = sum(ranks_per_node)

@@ -16,7 +16,7 @@ up to g, a the largest that divides every node's ranks (p in a single node); [x]
 | all_gather ring          | (g-1)/g n                 | (g-1)/g n                 | g-1                   |
 | - direct                 | (G-1)/g n                 | G(g-G)/g n                | 1                     |
 | - recursive, powers of 2 | (G-1)/G n                 | (N-1)/N n                 | log2 g                |
-| - bruck                  | (g-1)/g n in one node     | as it jumps               | ceil(log2 g)          |
+| - bruck                  | (g-1)/g n in one node     | by distance               | ceil(log2 g)          |
 | - hierarchical           | (G-1)/G n                 | (N-1)/N n                 | 2                     |
 | - collnet_direct         | (G-1)/G n                 | (N-1)/N n                 | 2 + 1                 |
 | reduce_scatter           | as all_gather, no bruck   | as all_gather             | as all_gather         |
@@ -26,7 +26,7 @@ up to g, a the largest that divides every node's ranks (p in a single node); [x]
 | reduce                   | as broadcast              | as broadcast              | as broadcast          |
 | all_to_all direct        | (G-1)/g n                 | G(g-G)/g n                | 1                     |
 | - pairwise               | (G-1)/g n                 | G(g-G)/g n                | g-1                   |
-| - bruck                  | n/g per set bit, 1 .. g-1 | as it jumps               | ceil(log2 g)          |
+| - bruck                  | n/g per set bit, 1 .. g-1 | by distance               | ceil(log2 g)          |
 | - hierarchical           | (G-1)/G n                 | G(N-1)/N n                | 2                     |
 | - leader                 | (G-1) n, in and out       | G(N-1)/N n, one adapter   | 3                     |
 | barrier dissemination    | 0                         | 0                         | ceil(log2 g)          |
@@ -176,7 +176,7 @@ def _collnet_gather(*, reducing: bool) -> TrafficForm:
 
 
 def _direct(passes: int, *, reducing: bool = False, messages: bool = False, rounds: bool = False) -> TrafficForm:
-    """Return the traffic of everybody sending everybody else n/g, at once or (``rounds``) to one after the other."""
+    """Return the traffic of every rank sending n/g to every other rank, at once or (``rounds``) one by one."""
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
         ranks, most = sum(ranks_per_node), max(ranks_per_node)
@@ -197,14 +197,14 @@ def _direct(passes: int, *, reducing: bool = False, messages: bool = False, roun
 
 
 def _bruck_all_gather(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
-    """Return the traffic of ever longer jumps with ever more chunks: 2^k, or what is missing, over 2^k ranks."""
+    """Return the traffic of Bruck's rounds: in round k each rank sends 2^k chunks, or the rest, over 2^k ranks."""
     ranks = sum(ranks_per_node)
     rounds = [(1 << k, min(1 << k, ranks - (1 << k))) for k in range((ranks - 1).bit_length())]
     return _jumps(num_bytes, ranks_per_node, rounds)
 
 
 def _bruck_all_to_all(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
-    """Return the traffic of jumps over 2^k ranks with every chunk whose way has bit k."""
+    """Return the traffic of Bruck's rounds: over 2^k ranks go the chunks whose distance has bit k."""
     ranks = sum(ranks_per_node)
     rounds = [
         (1 << k, (ranks >> (k + 1) << k) + max(0, ranks % (2 << k) - (1 << k))) for k in range((ranks - 1).bit_length())
@@ -217,7 +217,7 @@ def _jumps(
 ) -> Traffic:
     """Return the traffic of rounds (distance, chunks of n/g) in which every rank sends over the same distance.
 
-    Of a node with G ranks min(G, g - G, distance, g - distance) send out of it.
+    In a node with G ranks, min(G, g - G, distance, g - distance) ranks send out of the node.
     """
     ranks, most = sum(ranks_per_node), max(ranks_per_node)
     widest = max(min(count, ranks - count) for count in ranks_per_node)
@@ -239,9 +239,9 @@ def _jumps(
 
 
 def _halving_doubling(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
-    """Return the traffic of recursive halving, near partners first, and doubling back.
+    """Return the traffic of recursive halving, near partners first, then recursive doubling.
 
-    The other ranks fold their vector in before and the sum out after.
+    Ranks beyond the power of two send their vector to a partner before, and receive the sum from it after.
     """
     ranks, most = sum(ranks_per_node), max(ranks_per_node)
     power, inside = _powers(ranks_per_node)
@@ -266,7 +266,8 @@ def _halving_doubling(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traf
 def _recursive(*, reducing: bool) -> TrafficForm:
     """Return the traffic of recursive doubling, far partners first, or of its reverse, recursive halving.
 
-    Over distance d the busiest rank sends all of every 2d-th chunk. A folded rank gets all but its own in the end.
+    At distance d the busiest rank sends every chunk whose number differs from its own by a multiple of 2d. At the end a
+    folded rank receives all chunks but its own.
     """
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
@@ -300,7 +301,7 @@ def _recursive(*, reducing: bool) -> TrafficForm:
 def _hierarchical_all_reduce(*, tree: bool) -> TrafficForm:
     """Return the traffic of a direct exchange inside nodes around a ring or double tree over nodes.
 
-    As many parts, each with an owner in every node, as the smallest node has ranks.
+    The number of parts is the number of ranks of the smallest node. Every node has an owner of each part.
     """
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
@@ -322,7 +323,7 @@ def _hierarchical_all_reduce(*, tree: bool) -> TrafficForm:
 
 
 def _hierarchical_gather(*, reducing: bool) -> TrafficForm:
-    """Return the traffic of each chunk going once to every other node, and on to all ranks there; or of the reverse."""
+    """Return the traffic of a gather that sends each chunk once per node, then to all ranks there; or its reverse."""
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
         ranks, nodes = sum(ranks_per_node), len(ranks_per_node)
@@ -348,9 +349,10 @@ def _hierarchical_gather(*, reducing: bool) -> TrafficForm:
 
 
 def _hierarchical_all_to_all(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
-    """Return the traffic of an exchange inside nodes by the target's place, then one between equal places (2DH).
+    """Return the traffic of an exchange inside nodes by the target's local rank, then between equal local ranks (2DH).
 
-    A rank passes on what goes to the places that equal its own modulo its node's ranks; it keeps that of its own.
+    A rank forwards the chunks for local ranks that equal its own modulo the number of ranks of its node. It keeps the
+    chunks for its own local rank.
     """
     ranks = sum(ranks_per_node)
     sizes = Counter(ranks_per_node)
@@ -396,7 +398,7 @@ def _leader_all_to_all(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Tra
 def _chain(*, pipelined: bool, reducing: bool) -> TrafficForm:
     """Return the traffic of a chain.
 
-    Pipelined in so many chunks that filling costs only latency, or rank after rank.
+    Pipelined: so many chunks that filling the pipeline costs only latency. Otherwise: one rank after the other.
     """
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
@@ -416,9 +418,9 @@ def _chain(*, pipelined: bool, reducing: bool) -> TrafficForm:
 
 
 def _binomial_tree(*, reducing: bool) -> TrafficForm:
-    """Return the traffic of a binomial tree, in which the ranks with the vector double.
+    """Return the traffic of a binomial tree: every round doubles the number of ranks with the vector.
 
-    Over nodes first, then inside.
+    Rounds between nodes come first, then rounds inside nodes.
     """
 
     def traffic(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic:
@@ -446,7 +448,7 @@ def _dissemination(num_bytes: float, ranks_per_node: tuple[int, ...]) -> Traffic
 
 
 def _hops(rounds: int, ranks_per_node: tuple[int, ...]) -> tuple[float, float]:
-    """Return hops inside and between nodes of rounds that, on several nodes, all cross between nodes somewhere."""
+    """Return hops inside and between nodes. On several nodes every round has a message between nodes."""
     return (float(rounds), 0.0) if len(ranks_per_node) == 1 else (0.0, float(rounds))
 
 
@@ -460,7 +462,7 @@ def _powers(ranks_per_node: tuple[int, ...]) -> tuple[int, int]:
 
 
 def _recursive_hops(ranks_per_node: tuple[int, ...], passes: int) -> tuple[float, float]:
-    """Return hops inside and between nodes of recursive doubling, plus two to fold a rank in and out."""
+    """Return hops inside and between nodes of recursive doubling, plus two hops if ranks are folded."""
     power, inside = _powers(ranks_per_node)
     near = passes * (inside.bit_length() - 1)
     far = passes * (power.bit_length() - inside.bit_length())
