@@ -1,4 +1,4 @@
-"""How many of the classes that folding keeps apart differ in time: what no exact folding can go below.
+"""The number of folded classes that differ in time. No exact folding can have fewer classes.
 
 ``python -m benchmarks.alike`` prints the table.
 """
@@ -20,11 +20,11 @@ SWITCH: Final = Path(__file__).parent.parent / "scenarios" / "library" / "llama3
 SLOW: Final = "[{device: 8201, slowdown: 1.3}]"
 """A device of a stage in the middle of the pipeline."""
 _SAME: Final = 1e-10
-"""Times that differ by less than this part of the step differ by rounding."""
+"""Smaller differences of times, as a fraction of the step, are rounding errors."""
 
 
 def num_behaviours(run: SimulatedRun) -> int:
-    """Return how many simulated ranks differ in their program, or in when any op begins or ends."""
+    """Return the number of simulated ranks that differ in their program, or in the start or end of any op."""
     unit_s, seen = _SAME * run.makespan_s, set[tuple[object, ...]]()
     for rank, program in run.programs.items():
         times = [(np.round(t.starts_s / unit_s), np.round(t.ends_s / unit_s)) for t in run.task_times(rank)]
@@ -33,7 +33,7 @@ def num_behaviours(run: SimulatedRun) -> int:
 
 
 def cases() -> Iterator[tuple[str, StepScenario]]:
-    """Yield scenarios of Llama 3 405B, tensor 8 x pipeline 16 x the rest, by name."""
+    """Yield scenarios of Llama 3 405B with tensor 8, pipeline 16 and data parallelism over the rest, by name."""
     yield "16,384 GPUs on one switch, one of them slow", load_scenario(SWITCH, [f"cluster.stragglers={SLOW}"])
     yield "16,384 GPUs of a fat tree", scaled(16384)
     yield "16,384 GPUs of a fat tree, one of them slow", scaled(16384, f"cluster.topology.stragglers={SLOW}")
@@ -41,7 +41,7 @@ def cases() -> Iterator[tuple[str, StepScenario]]:
 
 
 def rows() -> Iterator[Row]:
-    """Yield, for each case, the classes and how many differ in time."""
+    """Yield, for each case, the number of classes and the number of classes that differ in time."""
     for name, scenario in cases():
         run = simulate(scenario).run
         yield Row(name, f"{len(run.programs)} classes, {num_behaviours(run)} differ in time")

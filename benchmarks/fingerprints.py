@@ -1,10 +1,10 @@
-"""Fingerprints of everything that the shipped scenarios give: a redesign that changes no result changes none of them.
+"""Fingerprints of all results of the shipped scenarios. A change that keeps all results keeps all fingerprints.
 
     python -m benchmarks.fingerprints record FILE.json     # before a change
-    python -m benchmarks.fingerprints compare FILE.json    # after it: leaves with 1 and names what differs
+    python -m benchmarks.fingerprints compare FILE.json    # after it: prints the differences, exit code 1 if any
 
-Of each scenario: sha256 of its summary key by key, of ``timeline.parquet`` and of the printed schedule. Of each
-published table: sha256 of its predictions.
+A scenario has one sha256 for each key of its summary, for ``timeline.parquet`` and for the printed schedule. A
+published table has one sha256 of its predictions.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ TABLES = ROOT / "traces" / "published"
 
 
 def main(verb: str, path: str) -> int:
-    """Record fingerprints in a file, or compare today's with those in it; return the exit code."""
+    """Record fingerprints in a file, or compare present ones with the file; return the exit code."""
     found = fingerprints()
     if verb == "record":
         Path(path).write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
@@ -40,7 +40,7 @@ def main(verb: str, path: str) -> int:
 
 
 def fingerprints() -> Fingerprints:
-    """Return the fingerprints of all shipped scenarios and tables, two at a time."""
+    """Return the fingerprints of all shipped scenarios and tables; two are computed at a time."""
     tables = [path.with_suffix("") for path in sorted(TABLES.glob("*.yaml"))]
     with ThreadPoolExecutor(2) as pool:
         scenarios = pool.map(lambda name: list(of_scenario(name)), scenario_names())
@@ -49,7 +49,7 @@ def fingerprints() -> Fingerprints:
 
 
 def of_scenario(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the fingerprints of what simulating a scenario writes, and of its schedule."""
+    """Yield the fingerprints of a scenario's simulation results and of its schedule."""
     with TemporaryDirectory() as folder:
         out = Path(folder) / "out"
         ended = simulate(name, "--out", str(out))
@@ -57,7 +57,7 @@ def of_scenario(name: str) -> Iterator[tuple[str, str]]:
             yield f"{name}: error", sha256(ended.stderr)
             return
         summary: dict[str, Any] = json.loads((out / "summary.json").read_text(encoding="utf-8"))
-        del summary["engine"]["wall_time_s"]  # another in every run
+        del summary["engine"]["wall_time_s"]  # differs from run to run
         for key, value in summary.items():
             yield f"{name}: summary.{key}", sha256(json.dumps(value).encode())
         timeline = out / "timeline.parquet"

@@ -1,4 +1,4 @@
-"""Fold 100,000 ranks on leaf-spine switches whose leaves end in the middle of groups: the many-class case."""
+"""Folding of 100,000 ranks on leaf-spine switches. Leaves end in the middle of groups, so there are many classes."""
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
@@ -33,7 +33,7 @@ def hundred_thousand_ranks() -> tuple[Plan, ClusterPricing]:
 
 
 def fold_anew(plan: Plan, pricing: ClusterPricing) -> Folding:
-    """Return the classes, with nothing remembered from a fold before."""
+    """Return the classes, without caches of an earlier fold."""
     return fold(plan, ClusterPricing(pricing.cluster, pricing.profile))
 
 

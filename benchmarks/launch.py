@@ -1,7 +1,7 @@
-"""Run one command and print what it took, as JSON: ``python launch.py COMMAND [ARGUMENT ...]``.
+"""Run one command and print its cost as JSON: ``python launch.py COMMAND [ARGUMENT ...]``.
 
-A process of its own, and a small one: a child counts the memory of the process that started it as its own
-peak, until it begins its own program.
+This is a small process of its own because of memory: until a child begins its own program, its peak includes the memory
+of the process that started it.
 """
 
 import json

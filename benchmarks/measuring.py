@@ -1,4 +1,4 @@
-"""Measure commands from outside (time, memory), functions from inside, and lay both out as a table."""
+"""Measurement of commands (time and memory, from outside) and of functions (time, from inside), and their table."""
 
 import gc
 import json
@@ -17,7 +17,7 @@ LAUNCHER: Final = Path(__file__).with_name("launch.py")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; ``passed`` is None where there is no target."""
+    """One line of the table. ``passed``: None if there is no target."""
 
     what: str
     measured: str
@@ -27,7 +27,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class CommandCost:
-    """The cost of one run of a command: seconds on the clock and of processors, and the most memory that it held."""
+    """The cost of one run of a command: elapsed seconds, processor seconds and peak memory."""
 
     wall_s: float
     cpu_s: float
@@ -35,9 +35,9 @@ class CommandCost:
 
 
 def command_cost(arguments: Sequence[str]) -> CommandCost:
-    """Return what one run of a command costs. Raises CalledProcessError where it fails.
+    """Return the cost of one run of a command. Raises CalledProcessError if it fails.
 
-    Python keeps its compiled files, whatever the environment says: users do not compile the program at every start.
+    Python may write its compiled files, also if the environment forbids it: users compile the program only once.
     """
     command = [sys.executable, str(LAUNCHER), *arguments]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -53,9 +53,9 @@ def median_cost(arguments: Sequence[str], repeats: int) -> CommandCost:
 
 
 def interleaved_s(functions: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
-    """Return the seconds of each function in each round; every round calls all of them in turn.
+    """Return the seconds of each function in each round. Every round calls all functions in turn.
 
-    What slows the machine for a while then slows all of them, and their ratio stays.
+    So a temporary slowdown of the machine affects all functions, and their ratio stays.
     """
     rounds: list[list[float]] = [[] for _ in functions]
     for _ in range(repeats):

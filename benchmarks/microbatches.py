@@ -1,4 +1,4 @@
-"""What steps of many micro-batches cost: ``python -m benchmarks.microbatches`` prints the table.
+"""The cost of simulating steps with many micro-batches: ``python -m benchmarks.microbatches`` prints the table.
 
 Commands are measured from outside, in processor seconds, against a bare SimPy loop of 200,000 timeouts in the same run.
 """
@@ -53,7 +53,7 @@ STEPS: Final[Mapping[str, tuple[Sequence[str], float]]] = {
          "cluster.stragglers=[{device: 3, slowdown: 1.2}]"), 4.0,
     ),
 }  # fmt: skip
-"""Changes of ``LLAMA``, and the most bare loops that simulating them may cost."""
+"""Changes of ``LLAMA``, and the largest allowed cost of their simulation, in bare loops."""
 
 SHIPPED: Final = {
     "gpt-1t-3072": ("GPT 1T on 3,072 A100", 4.0),
@@ -80,7 +80,7 @@ def bare_loop_s() -> float:
 
 
 def rows() -> Iterator[Row]:
-    """Yield what commands cost, in bare loops."""
+    """Yield the costs of commands, in bare loops."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "llama.yaml"
         path.write_text(LLAMA)
@@ -94,7 +94,7 @@ def rows() -> Iterator[Row]:
 
 
 def _in_loops(words: str, arguments: Sequence[str], most: float | None) -> Row:
-    """Return what a command costs, the median of three runs next to three bare loops."""
+    """Return the cost of a command in bare loops: the median of three runs, interleaved with three bare loops."""
     json = ["--json"] if most is not None else []
     pairs = [(command_cost([COMMAND, *arguments, *json]).cpu_s, bare_loop_s()) for _ in range(3)]
     cpu_s, loops = statistics.median(s for s, _ in pairs), statistics.median(s / loop_s for s, loop_s in pairs)
@@ -103,8 +103,8 @@ def _in_loops(words: str, arguments: Sequence[str], most: float | None) -> Row:
 
 
 def _growth_rows(path: Path) -> Iterator[Row]:
-    """Yield how processor time and memory grow with the number of micro-batches."""
-    simulate(load_scenario(path))  # what is read and imported once
+    """Yield the growth of processor time and memory with the number of micro-batches."""
+    simulate(load_scenario(path))  # files that are read and modules that are imported once
     seconds = []
     for number in NUMBERS:
         scenario = load_scenario(path, [f"training.global_batch_size={4 * number}"])

@@ -1,6 +1,7 @@
-"""Measure how right, and how fast, collectives are on networks: ``make bench``.
+"""Accuracy and speed of collectives on networks: ``make bench``.
 
-Three tables: one activity against step by step, the closed forms against ASTRA-sim's answers, our time against its.
+Three tables: one activity compared with step by step, closed forms compared with ASTRA-sim's results, and the time of
+both simulators.
 Run from the repository's folder, as ``python -m benchmarks.network``.
 """
 
@@ -40,8 +41,8 @@ NUM_CASES = 200
 RANKS = (8, 64, 512, 4096, 16384, 65536)
 CAUSES = {
     "agree": "within 1 %",
-    "drift": "rounds overlap or collide where ranks differ; in lockstep within 1 %",
-    "hops": "every hop is taken for the slowest; no more than the latency's part",
+    "drift": "unequal ranks: rounds overlap or collide; in lockstep within 1 %",
+    "hops": "every hop counts as the slowest; the difference is at most the latency",
     "unexplained": "",
 }
 
@@ -50,7 +51,7 @@ CAUSES = {
 
 
 def stepwise_table() -> str:
-    """Return how many random cases agree, and what sets the others apart."""
+    """Return the table of random cases: the number that agree, and the causes of the differences of others."""
     findings = [classified(drawn(seed)) for seed in range(NUM_CASES)]
     lines = ["| difference | cases | one activity / step by step | why |", "|---|---|---|---|"]
     for cause, why in CAUSES.items():
@@ -68,7 +69,7 @@ def _range(findings: list[Finding]) -> str:
 
 
 def answers_table(rows: pd.DataFrame) -> str:
-    """Return, per class of rows, the error of closed form and rules, and how the plain closed form compares."""
+    """Return, per class of rows, the errors of our rules and the ratio of the plain closed form to ASTRA-sim."""
     lines = ["| class | rows | mean error | largest | ours / theirs | its rules |", "|---|---|---|---|---|---|"]
     for family, rule in RULES.items():
         members = [row for _, row in rows[rows.family == family].iterrows()]
@@ -82,7 +83,7 @@ def answers_table(rows: pd.DataFrame) -> str:
 
 
 def price(row: pd.Series, topology: Topology) -> float:
-    """Return a row's seconds from one activity on its network, nothing remembered of earlier ones."""
+    """Return a row's seconds as one activity on its network, without caches of earlier rows."""
     for function in (cheapest, collective_flows, phased_flows):
         function.cache_clear()
     parameters = NetworkParameters(
@@ -97,7 +98,7 @@ def price(row: pd.Series, topology: Topology) -> float:
 
 
 def topology_of(row: pd.Series) -> Topology:
-    """Return a row's network: a ring, or one switch, of single devices."""
+    """Return a row's network: a ring or one switch that joins single devices."""
     cable = {"bandwidth": f"{float(row['bandwidth_gb_per_s']) * 2**30 / 1e9} GB/s", "latency": "0.5 us"}
     node = {"devices": 1, "inside": "pcie"}
     if row["topology"] == "ring":
@@ -108,7 +109,7 @@ def topology_of(row: pd.Series) -> Topology:
 
 
 def time_rows(rows: pd.DataFrame) -> Iterator[Row]:
-    """Yield our CPU time for its collectives in one dimension beside ASTRA-sim's, which was taken elsewhere."""
+    """Yield our CPU time for one-dimensional collectives, and that of ASTRA-sim, measured at another time."""
     flat = [row for _, row in rows[~rows.topology.str.contains(" x ")].iterrows()]
     functions = [partial(price, row, topology_of(row)) for row in flat]
     ours_s = [statistics.median(times_s) for times_s in cpu_s(functions, 3)]
@@ -120,14 +121,14 @@ def time_rows(rows: pd.DataFrame) -> Iterator[Row]:
         row, peak = flat[index], float(flat[index]["peak_rss_mb"])
         what = f"- {row['collective']}, {row['algorithm']}, {row['topology']}, {row['num_devices']:,} devices"
         yield Row(what, f"{ours_s[index] * 1e3:.1f} ms (theirs {theirs_s[index]:.1f} s, {peak:.0f} MB)")
-    yield Row("- our peak memory so far (with pandas, and what the first table needs)", f"{peak_mib():.0f} MiB")
+    yield Row("- our peak memory so far (pandas and the first table included)", f"{peak_mib():.0f} MiB")
 
 
 # --- one all_reduce over 1,024 ranks -------------------------------------------------------------------------------
 
 
 def all_reduce_rows() -> Iterator[Row]:
-    """Yield what a ring over 1,024 ranks of a fat tree costs message by message, and as one activity."""
+    """Yield the cost of a ring over 1,024 ranks of a fat tree, message by message and as one activity."""
     topology = stepwise.cluster()
     network = stepwise.network_of(topology)
     found: list[tuple[float, int]] = []
@@ -138,14 +139,14 @@ def all_reduce_rows() -> Iterator[Row]:
     what = f"all_reduce over 1,024 ranks, ring on a fat tree, {num_messages:,} messages: step by step, CPU time"
     yield Row(what, f"{steps:.2f} s", "5 s", steps <= 5.0)
     yield Row("- as one activity, CPU time", f"{alone * 1e3:.1f} ms", "5 ms", alone <= 5e-3)
-    yield Row("- what one activity says over what the steps say", f"{one_s / all_s:.6f}")
+    yield Row("- time as one activity over time step by step", f"{one_s / all_s:.6f}")
 
 
 # --- our time by cluster size --------------------------------------------------------------------------------------
 
 
 def size_rows() -> Iterator[Row]:
-    """Yield how long one training step takes us by the number of ranks, with a plan of one shape."""
+    """Yield the CPU time of one training step by the number of ranks, with a plan of one shape."""
     scenarios = [
         load_scenario(
             ROOT / "scenarios" / "library" / "quickstart.yaml",
@@ -167,16 +168,16 @@ def size_rows() -> Iterator[Row]:
         ratio = statistics.median(t / f for t, f in zip(times_s, rounds[0], strict=True))
         what = f"a step of 8 layers, tp 2, pp 2, dp {ranks // 4:,}: {ranks:,} ranks, CPU time"
         yield Row(what, f"{statistics.median(times_s):.3f} s ({ratio:.1f} times the first)")
-    yield Row("- peak memory of all of this", f"{peak_mib():.0f} MiB")
+    yield Row("- peak memory of the whole benchmark", f"{peak_mib():.0f} MiB")
 
 
 def peak_mib() -> float:
-    """Return the most memory that this process has held so far, in MiB."""
+    """Return the peak memory of this process so far, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def cpu_s(functions: Sequence[Callable[[], object]], repeats: int) -> list[list[float]]:
-    """Return the CPU seconds of each function in each round, which others on the machine prolong little."""
+    """Return the CPU seconds of each function in each round. Other programs on the machine affect them little."""
     rounds: list[list[float]] = [[] for _ in functions]
     for _ in range(repeats):
         for times_s, function in zip(rounds, functions, strict=True):

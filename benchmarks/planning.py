@@ -1,7 +1,7 @@
-"""How near a search's estimates come to the engine, and how often its pick is the best of all simulations.
+"""The accuracy of the planner: errors of its estimates against the engine, and losses of its choices.
 
-Models and clusters are drawn at random, by number. ``python -m benchmarks.planning --estimates 250 --optima 200``
-prints the table, in some 30 minutes on one core. ``--first`` is the first number: other numbers are other cases.
+Models and clusters are random functions of a case number. ``--first``: the first case number.
+``python -m benchmarks.planning --estimates 250 --optima 200`` prints the table, in some 30 minutes on one core.
 """
 
 import math
@@ -32,9 +32,9 @@ from sim.planner.space import RECOMPUTE, grid
 
 NODES: Final = ("dgx-1-v100-16g", "dgx-a100-40g", "dgx-a100-80g", "cloud-a100-100g", "hgx-h100", "dgx-b200", "longhorn")
 MOST_SIMULATED: Final = 40
-"""Strategies of a space that is simulated as a whole, at most."""
+"""Largest number of strategies in a space that is simulated as a whole."""
 PER_CASE: Final = 2
-"""Strategies of a case whose estimates are compared."""
+"""Number of strategies per case whose estimates are compared."""
 
 
 def random_case(number: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def random_case(number: int) -> dict[str, Any]:
 
 
 def disagreements(number: int, folder: Path) -> Iterator[tuple[float, float]]:
-    """Yield by how much estimates of time and memory differ from the engine, for random strategies of a case."""
+    """Yield the relative errors of the estimated time and memory of random strategies of a case."""
     openings = openings_of(read_document(_written(number, folder)))
     every = grid(openings.choices(), openings.sizes)
     chosen = np.zeros(len(every), dtype=np.bool_)
@@ -85,10 +85,10 @@ def disagreements(number: int, folder: Path) -> Iterator[tuple[float, float]]:
 
 
 def loss(number: int, folder: Path, most: int = MOST_SIMULATED) -> float | None:
-    """Return by how much the search's pick is slower than the fastest of all strategies; None where none fits.
+    """Return the relative loss of the search's choice against the fastest strategy; None if no strategy fits.
 
-    Some keys of the case are fixed at random, until at most ``most`` strategies are left. All of them are simulated,
-    and the search reads what came of those that it asks for.
+    Some keys of the case are fixed to random values, until at most ``most`` strategies are left. All of them are
+    simulated. The search reads the results of those that it asks for.
     """
     path = _written(number, folder)
     try:
@@ -110,7 +110,7 @@ def _fastest_s(outcomes: Iterable[Proof | str]) -> float | None:
 
 
 def fixed_keys(number: int, path: Path, most: int) -> list[str]:
-    """Return overrides that fix keys of a strategy, as few as leave at most ``most`` strategies."""
+    """Return the fewest overrides of a strategy's keys that leave at most ``most`` strategies."""
     draw, document = Random(number), read_document(path)
     names = [name for name in KEYS if name not in ("data", "virtual_stages")]
     draw.shuffle(names)
@@ -132,7 +132,7 @@ def _written(number: int, folder: Path) -> Path:
 
 
 def rows(estimates: int, optima: int, first: int) -> Iterator[Row]:
-    """Yield the table: estimates of random strategies of some cases, and the search's pick in others."""
+    """Yield the rows of the table: estimates of random strategies, and losses of the search's choices."""
     with TemporaryDirectory() as folder:
         pairs = [pair for case in range(estimates) for pair in disagreements(first + case, Path(folder))]
         losses = [found for case in range(optima) if (found := loss(first + case, Path(folder))) is not None]

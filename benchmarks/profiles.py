@@ -1,4 +1,4 @@
-"""A profile of a million events: what it takes to read it, and to run it again."""
+"""The cost of reading and replaying a profile of a million events."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ MIB: Final = 2**20
 NUM_EVENTS: Final = 1_000_000
 NUM_STEPS: Final = 10
 _PER_LAYER: Final = 20
-"""Events of a layer: six operators with their launches and kernels, an all_reduce and a record of memory."""
+"""Events of a layer: six operators with their launches and kernels, an all_reduce, and a memory record."""
 _LAYER_US: Final = 100.0
 _EPOCH_US: Final = 1.7e15
 _GEMM: Final = "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_256x128_32x3_nn_align8>(Params)"
@@ -34,7 +34,7 @@ _MEMORY: Final = {
 
 
 def profile_rows(command: str) -> Iterator[Row]:
-    """Yield what reading and replaying a profile of a million events take, as commands."""
+    """Yield the cost of the commands that read and replay a profile of a million events."""
     with TemporaryDirectory() as folder:
         path = write_profile(Path(folder) / "rank0.json")
         size = f"a profile of a million events, {path.stat().st_size / 1e6:.0f} MB"
@@ -49,7 +49,7 @@ def profile_rows(command: str) -> Iterator[Row]:
 
 
 def write_profile(path: Path, num_events: int = NUM_EVENTS) -> Path:
-    """Write what the PyTorch profiler would have recorded of one rank: operators, and kernels on two streams."""
+    """Write a profile of one rank in the PyTorch profiler's format: operators, and kernels on two streams."""
     per_step = num_events // _PER_LAYER // NUM_STEPS
     head = {"schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": 0, "world_size": 1}}
     with path.open("w", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Measure what is saved where one plan is priced again, and where equal steps are asked for again."""
+"""Time saved if a compiled plan gets new prices, and if equal steps are requested again."""
 
 import statistics
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ NUM_JOBS = 10
 
 
 def repricing_rows(library: Path) -> Iterator[Row]:
-    """Yield what a plan costs under other prices, compiled anew and with the structure that it has."""
+    """Yield the time to compile a plan under other prices: from nothing, and with its known structure."""
     for name, words in (("gpt-1t-3072", "GPT 1T on 3,072 GPUs"), ("quickstart", "GPT 145.6B on 1,536 GPUs")):
         scenario = load_step(library / f"{name}.yaml")
         plan, pricing = plan_of(scenario), scenario.pricing()
@@ -33,7 +33,7 @@ def repricing_rows(library: Path) -> Iterator[Row]:
 
 
 def step_times_rows(library: Path) -> Iterator[Row]:
-    """Yield what thousands of steps of a few jobs cost that are made anew for every step."""
+    """Yield the cost of thousands of steps of a few jobs whose plans are built again for every step."""
     scenarios = [
         load_step(library / "tiny-gpt-2x2.yaml", [f"training.global_batch_size={8 * (job + 1)}"])
         for job in range(NUM_JOBS)

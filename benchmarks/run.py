@@ -1,4 +1,4 @@
-"""Measure how fast meshtwin is and how much memory it takes: ``make bench``. Leaves with 1 where a target is missed."""
+"""Speed and memory of meshtwin: ``make bench``. The exit code is 1 if a target is missed."""
 
 import json
 import os
@@ -42,7 +42,7 @@ LONG_SEQUENCES = [
     )
     for word in ("--set", change)
 ]  # fmt: skip
-"""Of a scenario of Llama 3 405B: as many tokens a step, in sequences sixteen times as long."""
+"""Changes of a scenario of Llama 3 405B: sequences sixteen times as long, with the same tokens per step."""
 
 
 def _set(*changes: str) -> list[str]:
@@ -63,7 +63,7 @@ MESHES = {
         "parallel.tensor={method: 3d, degree: 4096, mesh: [16, 16, 16]}",
     ),
 }  # fmt: skip
-"""Of the scenario of Tesseract on 64 A100: the same model, with 24 layers, on 4,096."""
+"""Changes of the scenario of Tesseract on 64 A100: the same model with 24 layers, on 4,096 A100."""
 HEAVY = ("torch", "pandas", "matplotlib", "pyarrow", "plotly", "scipy", "simpy")
 
 
@@ -90,7 +90,7 @@ def engine_rows() -> Iterator[Row]:
 
 
 def command_rows() -> Iterator[Row]:
-    """Yield what whole commands cost, from the shell's side: as JSON, and with the changes tried that are advised."""
+    """Yield the cost of whole commands, measured from outside: with JSON output, and with advice that is tried."""
     for name, words, time_target_s in (
         ("llama3-405b-16384-h100", "Llama 3 405B on 16,384 H100", 3.0),
         ("gpt-1t-3072", "GPT 1T on 3,072 GPUs", None),
@@ -107,7 +107,7 @@ def command_rows() -> Iterator[Row]:
 
 
 def large_rows() -> Iterator[Row]:
-    """Yield what whole commands cost on the largest clusters, of long sequences, and with one slow device."""
+    """Yield the cost of whole commands on the largest clusters, with long sequences, and with one slow device."""
     for name, options, words, most_s in (
         ("clusters/llama3-405b-98304-fat-tree", [], "Llama 3 405B on 98,304 H100 of a fat tree", 10.0),
         ("llama3-405b-16384-h100", LONG_SEQUENCES, "Llama 3 405B, 131,072 tokens in rings of 16, 16,384 H100", 10.0),
@@ -121,14 +121,14 @@ def large_rows() -> Iterator[Row]:
 
 
 def mesh_rows() -> Iterator[Row]:
-    """Yield what whole commands cost with tensor parallelism on meshes of 4,096 ranks in all."""
+    """Yield the cost of whole commands with tensor parallelism on meshes; every scenario has 4,096 ranks."""
     for words, options in MESHES.items():
         cost = command_cost([COMMAND, str(SCENARIOS / "papers/tesseract-64-a100.yaml"), "--json", *options])
         yield Row(f"{words}, 4,096 A100: whole command", f"{cost.wall_s:.1f} s", "5 s", cost.wall_s <= 5.0)
 
 
 def rate_rows() -> Iterator[Row]:
-    """Yield the events per second of a compiled plan beside a bare SimPy timeout loop of as many events."""
+    """Yield the events per second of a compiled plan, and of a bare SimPy loop with equally many timeouts."""
     job = TextbookTraining(
         model=DelaySpec(forward_s=1.0, backward_input_s=1.0, backward_weight_s=1.0, hop_s=0.0),
         num_microbatches=512,
@@ -150,7 +150,7 @@ def rate_rows() -> Iterator[Row]:
 
 
 def bare_timeouts(count: int, num_processes: int) -> None:
-    """Let SimPy processes wait ``count`` times in all."""
+    """Run SimPy processes that wait ``count`` times in total."""
     environment = simpy.Environment()
 
     def wait() -> Iterator[simpy.Event]:
@@ -163,7 +163,7 @@ def bare_timeouts(count: int, num_processes: int) -> None:
 
 
 def topology_rows() -> Iterator[Row]:
-    """Yield how long it takes to lay out 100,000 devices and to route a ring over all of them."""
+    """Yield the time to build a topology of 100,000 devices and to route a ring over all of them."""
     for name, description, num_nodes in (
         ("fat tree of 8-GPU nodes", {"nodes": "hgx-h100", "fabric": {"kind": "fat-tree", "radix": 74}}, 12_500),
         ("rails", {"base": "superpod-h100", "fabric": {"spines": 32}}, 12_500),
@@ -175,14 +175,14 @@ def topology_rows() -> Iterator[Row]:
 
 
 def route_ring(description: Mapping[str, Any], num_nodes: int) -> Routes:
-    """Lay a cluster out and return the routes from every device to the next."""
+    """Build a cluster's topology; return the routes from every device to the next one."""
     topology = parse_topology(description, num_nodes)
     ring = np.arange(topology.num_devices)
     return topology.routes(ring, np.roll(ring, -1))
 
 
 def folding_rows() -> Iterator[Row]:
-    """Yield what it takes to find the classes of 100,000 ranks whose groups end in the middle of leaves."""
+    """Yield the cost of folding 100,000 ranks on leaves that end in the middle of groups."""
     plan, pricing = hundred_thousand_ranks()
     (times_s,) = interleaved_s([partial(fold_anew, plan, pricing)], 3)
     median_s, classes = statistics.median(times_s), len(fold_anew(plan, pricing).multiplicity)
@@ -193,7 +193,7 @@ def folding_rows() -> Iterator[Row]:
 
 
 def help_rows() -> Iterator[Row]:
-    """Yield how long ``simulate --help`` takes, and what it imports."""
+    """Yield the time of ``simulate --help``, and the heavy packages that it imports."""
     cost = median_cost([COMMAND, "--help"], 7)
     yield Row("simulate --help", f"{cost.wall_s:.2f} s", "0.4 s", cost.wall_s <= 0.4)
     yield Row("- peak memory", f"{cost.peak_bytes / MIB:.0f} MiB")

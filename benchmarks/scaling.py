@@ -1,4 +1,4 @@
-"""How our cost grows with the number of ranks: Llama 3 405B on fat trees, with more and more replicas.
+"""The growth of the simulation's cost with the number of ranks: Llama 3 405B on fat trees, by number of replicas.
 
 ``python -m benchmarks.scaling`` prints the table; with ``--draw docs/scaling.svg`` it also draws the fit.
 """
@@ -26,14 +26,14 @@ PER_REPLICA: Final = 128
 
 
 def step_cost(num_ranks: int) -> tuple[float, int]:
-    """Return the CPU seconds from the scenario's file to its summary, and how many ranks were simulated."""
+    """Return the CPU seconds from the scenario's file to its summary, and the number of simulated ranks."""
     began_s = process_time()
     result = simulate(scaled(num_ranks))
     return process_time() - began_s, len(result.run.programs)
 
 
 def scaled(num_ranks: int, *overrides: str) -> StepScenario:
-    """Return the scenario on fewer or more ranks."""
+    """Return the scenario on ``num_ranks`` ranks."""
     replicas = num_ranks // PER_REPLICA
     sizes = (
         f"cluster.num_nodes={num_ranks // 8}",
@@ -44,13 +44,13 @@ def scaled(num_ranks: int, *overrides: str) -> StepScenario:
 
 
 def exponent(ranks: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
-    """Return the exponent of the power law that fits best, by least squares of logarithms, and its standard error."""
+    """Return the exponent of the fitted power law (least squares of logarithms), and its standard error."""
     fit = linregress(np.log(ranks), np.log(seconds))
     return float(fit.slope), float(fit.stderr)
 
 
 def draw(costs: Sequence[tuple[float, int]], path: Path) -> None:
-    """Draw CPU time against ranks, with the power law and what a cost in proportion to ranks would be."""
+    """Draw CPU time against ranks, with the fitted power law and a line proportional to ranks."""
     seconds = np.array([cost for cost, _ in costs])
     power, _ = exponent(RANKS, seconds)
     ranks, middle = np.array(RANKS), np.exp(np.log([RANKS, seconds]).mean(axis=1))
@@ -69,7 +69,7 @@ def draw(costs: Sequence[tuple[float, int]], path: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print the table, and draw it if asked to; return the exit code."""
+    """Print the table, draw it if requested, and return the exit code."""
     step_cost(RANKS[0])  # imports and catalogues
     costs = [min(step_cost(ranks) for _ in range(2)) for ranks in RANKS]
     power, error = exponent(RANKS, [seconds for seconds, _ in costs])

@@ -1,4 +1,4 @@
-"""Measure what a simulated service costs: 5,000 requests like those of Azure's conversations, on 8 replicas."""
+"""The cost of simulating a service: 5,000 requests like those of Azure's conversations, on 8 replicas."""
 
 from collections.abc import Iterator
 from time import process_time
@@ -23,7 +23,7 @@ LLAMA_2_7B = ServedModel(
 
 
 def service_rows() -> Iterator[Row]:
-    """Yield the processor time of a service whose iterations nothing has priced before."""
+    """Yield the processor time of a service, without prices of iterations in a cache."""
     generator, node = np.random.default_rng(0), load_node("dgx-a100-80g")
     requests = Requests(
         arrival_s=gamma_arrivals_s(NUM_REQUESTS, RATE, 1.0, generator),

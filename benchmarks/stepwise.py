@@ -1,6 +1,7 @@
-"""One ring all_reduce, message by message: every round's messages share links max-min fairly, to the last one's end.
+"""Simulation of a ring all_reduce message by message. The messages of a round share links max-min fairly.
 
-What ``tests.sim.cluster.stepwise_network`` does for any step list in lockstep, for rings, whose rounds are arrays.
+A round ends with its last message, as in ``tests.sim.cluster.stepwise_network``. That module simulates any step list;
+this one simulates rings only, whose rounds are arrays.
 """
 
 from collections.abc import Mapping
@@ -34,7 +35,7 @@ def cluster() -> Topology:
 
 
 def ring_all_reduce_s(topology: Topology, num_bytes: int) -> tuple[float, int]:
-    """Return how long a ring over all devices takes in seconds, and how many messages it has."""
+    """Return the seconds of a ring over all devices, and the number of its messages."""
     ranks = np.arange(topology.num_devices)
     routes = topology.routes(ranks, np.roll(ranks, -1))
     finite = np.isfinite(topology.bandwidth_bytes_per_s)
@@ -49,7 +50,7 @@ def ring_all_reduce_s(topology: Topology, num_bytes: int) -> tuple[float, int]:
 def round_s(
     topology: Topology, links: list[np.ndarray], latencies_s: np.ndarray, message_bytes: float, now_s: float
 ) -> float:
-    """Return when the last message of a round that begins now has arrived."""
+    """Return the arrival time of the last message of a round that begins now, in seconds."""
     under_way, arrived_s = np.arange(len(links)), now_s
     left = np.full(len(links), message_bytes)
     while len(under_way):
@@ -64,7 +65,7 @@ def round_s(
 
 
 def network_of(topology: Topology) -> Network:
-    """Return the network of a cluster, with nothing but its links to wait for."""
+    """Return the network of a cluster, without software latencies."""
     parameters = NetworkParameters(
         intra_bandwidth_bytes_per_s=1.0, intra_latency_s=0.0, inter_bandwidth_bytes_per_s=5e10, inter_latency_s=0.0
     )
@@ -72,7 +73,7 @@ def network_of(topology: Topology) -> Network:
 
 
 def one_activity_s(network: Network, num_bytes: int) -> float:
-    """Return how long the same all_reduce takes as one activity, priced with nothing remembered of earlier ones."""
+    """Return the seconds of the same all_reduce as one activity, priced without caches."""
     for function in (cheapest, collective_flows):
         function.cache_clear()
     cost = network.collective("all_reduce", num_bytes, range(network.topology.num_devices), "ring")

@@ -1,4 +1,4 @@
-"""What a sweep costs: 50 ways to train one model, 18 of them with ZeRO-3. ``python -m benchmarks.sweeps``.
+"""The cost of a sweep over 50 strategies for one model, 18 of them with ZeRO-3: ``python -m benchmarks.sweeps``.
 
 Commands are measured from outside, in elapsed seconds: a sweep simulates one point per core at a time.
 """
@@ -39,16 +39,16 @@ SWEEPS: Final[Mapping[str, tuple[Sequence[str], int]]] = {
     "18 points with ZeRO-3": ((f"parallel={','.join(ZERO_3)}", SIZES, RECOMPUTED), 18),
     "32 other points": ((f"parallel={','.join(OTHERS)}", SIZES, "training.recompute=none,full"), 32),
 }
-"""The values of keys that each sweep combines, and how many combinations there are."""
+"""The values of keys that each sweep combines, and the number of combinations."""
 
 MOST_ZERO_3_S: Final = 25.0
 MOST_S: Final = 60.0
 
 
 def rows() -> Iterator[Row]:
-    """Yield how long the two sweeps take, and both together.
+    """Yield the elapsed time of each of the two sweeps, and of both together.
 
-    Raises CalledProcessError where a sweep fails, RuntimeError where it refuses a point.
+    Raises CalledProcessError if a sweep fails, RuntimeError if it refuses a point.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "llama.yaml"
@@ -62,7 +62,7 @@ def rows() -> Iterator[Row]:
 
 
 def _elapsed_s(path: Path, changes: Sequence[str], number: int) -> float:
-    """Return the median elapsed seconds of a sweep in three runs; each simulates ``number`` points."""
+    """Return the median elapsed seconds of three runs of a sweep. Each run simulates ``number`` points."""
     command = [COMMAND, "sweep", str(path), *(word for change in changes for word in ("--set", change))]
     table = subprocess.run([*command, "--json"], stdout=subprocess.PIPE, text=True, check=True).stdout
     if (found := table.count('"iteration_time_s"')) != number:
