@@ -9,7 +9,7 @@ from scenarios.workloads.steps.running import SimulatedStep
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import Detail
 from sim.engine.prices.pricing import ClusterPricing
-from sim.moe.balancing.flexmoe import Placed
+from sim.moe.balancing.replicas import Placed
 from sim.plan.words.program import Plan
 from sim.training.spec.job import DenseTraining
 

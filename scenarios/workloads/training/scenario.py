@@ -28,7 +28,7 @@ from scenarios.workloads.training.resolved import resolved_step
 from scenarios.workloads.training.routing_summary import routing_summary
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
-from sim.moe.balancing.flexmoe import Placed
+from sim.moe.balancing.replicas import Placed
 from sim.plan.words.program import Plan
 from sim.reliability.spec import ReliabilitySpec
 from sim.reliability.study import study_reliability

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.moe.balancing.policy_maker import PolicyMaker, applied
-from sim.moe.balancing.replicas import Replicas
+from sim.moe.balancing.replicas import Placed, Replicas
 from sim.moe.routing import Counts
 
 
@@ -24,18 +24,6 @@ class SeenCounts(Protocol):
     def observed(self) -> Mapping[str, Mapping[int, NDArray[np.float64]]]:
         """Return the values by buffer and rank."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """The placement of a step.
-
-    ``num_changes``: those that the policy has just made. ``search_s``: time of a host to find them.
-    """
-
-    replicas: Replicas
-    num_changes: int = 0
-    search_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,18 @@ class Replicas:
         return in_whole_tokens(assigned(counts, self.placement(layer)), counts)
 
 
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The placement of a step.
+
+    ``num_changes``: those that the policy has just made. ``search_s``: time of a host to find them.
+    """
+
+    replicas: Replicas
+    num_changes: int = 0
+    search_s: float = 0.0
+
+
 def shared_out(num_layers: int, num_ranks: int, num_experts: int) -> Replicas:
     """Return the placement without replicas: rank r of R has the r-th R-th of the experts."""
     line = np.repeat(np.eye(num_ranks, dtype=np.int64), num_experts // num_ranks, axis=1)

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from sim.moe.balancing.flexmoe import Placed
-from sim.moe.balancing.replicas import Replicas
+from sim.moe.balancing.replicas import Placed, Replicas
 from sim.moe.skew import Skew
 from sim.plan.session.observations import shapes_by_name
 from sim.plan.session.protocol import Array, Seen

@@ -9,9 +9,9 @@ import pytest
 from backends.simulated import SimulatedBackend
 from backends.torch.backend import TorchBackend
 from sim.moe.balancing.estimate import Rates
-from sim.moe.balancing.flexmoe import FlexMoE, Placed
+from sim.moe.balancing.flexmoe import FlexMoE
 from sim.moe.balancing.policy_maker import PolicyMaker
-from sim.moe.balancing.replicas import shared_out
+from sim.moe.balancing.replicas import Placed, shared_out
 from sim.moe.skew import Skew
 from sim.plan.session.driver import Turn, run_policy
 from sim.plan.session.protocol import Session

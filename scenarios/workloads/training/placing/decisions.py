@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from scenarios.workloads.training.placing.rates import groups_of, profiled_rates
 from sim.engine.prices.pricing import ClusterPricing
-from sim.moe.balancing.flexmoe import FlexMoE, Placed
+from sim.moe.balancing.flexmoe import FlexMoE
 from sim.moe.balancing.policy_maker import PolicyMaker
-from sim.moe.balancing.replicas import shared_out
+from sim.moe.balancing.replicas import Placed, shared_out
 from sim.moe.routing import Counts
 from sim.moe.skew import Skew
 from sim.plan.session.residents import Residents

@@ -14,7 +14,8 @@ from scenarios.workloads.training.placing.decisions import num_steps, placed_job
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.workload import Detail
 from sim.engine.running.collector import collector_paused
-from sim.moe.balancing.flexmoe import FlexMoE, Placed
+from sim.moe.balancing.flexmoe import FlexMoE
+from sim.moe.balancing.replicas import Placed
 from sim.moe.statistics import max_over_mean, shares
 from sim.plan.session.driver import Turn, run_policy
 from sim.training.adjusting.experts import ForcedCounts, replica_steps
