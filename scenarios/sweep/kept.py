@@ -5,12 +5,12 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.results.folder import refuse_unwritable
@@ -26,6 +26,15 @@ _MOST_LINE_BYTES: Final = 1 << 16
 _REMEDY: Final = "name another folder, or remove the file to begin anew"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _KeptPoint:
+    """A line of the file: the number of a point, and its results or the rule that refuses it."""
+
+    index: Annotated[int, Field(ge=0, lt=MAX_POINTS)]
+    results: dict[str, Any] | None = None
+    refused: str | None = None
+
+
 class KeptPoints:
     """What came of points, by number; each new one is a line of the file at once. Safe from several threads."""
 
@@ -36,9 +45,13 @@ class KeptPoints:
 
     def add(self, index: int, outcome: Measured | str) -> None:
         """Keep what came of a point."""
-        said = {"refused": outcome} if isinstance(outcome, str) else {"results": as_json(outcome.results)}
+        point = _KeptPoint(
+            index=index,
+            results=None if isinstance(outcome, str) else as_json(outcome.results),
+            refused=outcome if isinstance(outcome, str) else None,
+        )
         with self._lock:
-            _write(self._file, {"index": index, **said})
+            _write(self._file, as_json(point))
 
 
 @contextmanager
@@ -80,7 +93,7 @@ def _read(file: BinaryIO, path: Path, job: Job) -> tuple[dict[int, Measured | st
         try:
             entry = json.loads(line)
             outcome = _point(entry, rows) if number else None
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise _refusal(path, number, "it is no line of a sweep's points") from error
         if outcome is not None:
             done[outcome[0]] = outcome[1]
@@ -91,19 +104,14 @@ def _read(file: BinaryIO, path: Path, job: Job) -> tuple[dict[int, Measured | st
     return done, length
 
 
-def _point(entry: Any, rows: TypeAdapter[Any]) -> tuple[int, Measured | str]:
-    """Return the number of a point and what came of it. Raises ValueError, TypeError or KeyError for anything else."""
-    index = entry["index"]
-    if not isinstance(index, int) or not 0 <= index < MAX_POINTS:
-        raise ValueError(index)
-    if "refused" in entry:
-        return index, str(entry["refused"])
-    try:
-        row = rows.validate_python(entry["results"])
-    except ValidationError as error:
-        raise ValueError(index) from error
-    as_written = {name: value for name, value in entry["results"].items() if value == getattr(row, name)}
-    return index, Measured(replace(row, **as_written))  # a whole number stays one where the field is a float
+def _point(entry: object, rows: TypeAdapter[Any]) -> tuple[int, Measured | str]:
+    """Return the number of a point and what came of it. Raises ValueError for anything else."""
+    point = TypeAdapter(_KeptPoint).validate_python(entry)
+    if point.refused is not None:
+        return point.index, point.refused
+    row = rows.validate_python(point.results)
+    as_written = {name: value for name, value in (point.results or {}).items() if value == getattr(row, name)}
+    return point.index, Measured(replace(row, **as_written))  # a whole number stays one where the field is a float
 
 
 def _write(file: BinaryIO, entry: dict[str, Any]) -> None:
