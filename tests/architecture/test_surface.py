@@ -185,7 +185,7 @@ KEYS = {
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
-    *(f"policies.{key}" for key in ("las.quantum", "tiresias.thresholds", "tiresias.starvation")),
+    *(f"policies.{key}" for key in ("las.quantum", "themis.lease", "tiresias.thresholds", "tiresias.starvation")),
     "policies.tiresias.past_services",
     *(f"policies.ones.{key}" for key in ("generation", "population_size", "refit_growth")),
 }

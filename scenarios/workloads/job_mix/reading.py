@@ -14,6 +14,7 @@ from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemaining
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
 from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus
 from sim.jobs.policies.sia import Sia
+from sim.jobs.policies.themis import Themis
 from sim.jobs.policies.tiresias import Tiresias
 from sim.jobs.policy import Policy
 from sim.jobs.simulator import Mix
@@ -27,6 +28,7 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "srsf": lambda _: ShortestRemainingService(),
     "las": lambda file: LeastAttainedService(file.policies.las.quantum),
     "tiresias": lambda file: _tiresias(file.policies.tiresias),
+    "themis": lambda file: Themis(file.policies.themis.lease),
     "optimus": lambda _: Optimus(),
     "afs": lambda _: ApatheticFutureSharing(),
     "sia": lambda file: Sia(file.costs.rescale),
@@ -59,7 +61,9 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
         remedy = "write elastic jobs, or another policy"
         raise ScenarioError(document.origin(("policy",)), "policy", rule, remedy)
     if file.policy == "las":
-        _check_las(document, file)
+        _check_turn(document, file, "las", "quantum", file.policies.las.quantum)
+    if file.policy == "themis":
+        _check_turn(document, file, "themis", "lease", file.policies.themis.lease)
     if file.policy == "tiresias":
         _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
     return _POLICIES[file.policy](file)
@@ -73,11 +77,13 @@ def _ones(options: OnesSection, seed: int) -> Ones:
     return Ones(seed, options.generation, options.population_size, options.refit_growth)
 
 
-def _check_las(document: Document, file: JobMixScenario) -> None:
-    resume_s, quantum_s = file.costs.resume, file.policies.las.quantum
-    key, turn_s = ("quantum", quantum_s) if file.round is None else ("round", file.round)
+def _check_turn(document: Document, file: JobMixScenario, policy: str, option: str, turn_s: float) -> None:
+    """Raise ScenarioError where a job may have to stop before its restart has ended."""
+    resume_s, key = file.costs.resume, option
+    path: tuple[str, ...] = ("policies", policy, option)
+    if file.round is not None and (policy == "las" or turn_s <= resume_s):
+        key, path, turn_s = "round", ("round",), file.round
     if turn_s <= resume_s:
-        path = ("policies", "las", "quantum") if file.round is None else ("round",)
         rule = f"a {key} of {turn_s:g} s ends before a restart of {resume_s:g} s, so no job would end"
         raise ScenarioError(document.origin(path), ".".join(path), rule, f"write a longer {key}")
 

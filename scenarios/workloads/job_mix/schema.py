@@ -17,7 +17,18 @@ Arrival = Annotated[
     float, PlainValidator(Quantity(Dimension.TIME, most=1e10, allow_zero=True)), quantity_schema(Dimension.TIME)
 ]
 PolicyName = Literal[
-    "fifo", "fifo_fit_first", "sjf", "srtf", "srsf", "las", "tiresias", "optimus", "afs", "ones", "sia"
+    "fifo",
+    "fifo_fit_first",
+    "sjf",
+    "srtf",
+    "srsf",
+    "las",
+    "tiresias",
+    "optimus",
+    "afs",
+    "ones",
+    "sia",
+    "themis",
 ]
 Above0 = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
@@ -193,6 +204,13 @@ class LasSection(Section):
     """Time between decisions while jobs wait."""
 
 
+class ThemisSection(Section):
+    """Options of themis."""
+
+    lease: Duration = 1_200.0
+    """Time for which a job keeps its GPUs."""
+
+
 class OnesSection(Section):
     """Options of ones."""
 
@@ -209,6 +227,7 @@ class PoliciesSection(Section):
 
     las: LasSection = LasSection()
     tiresias: TiresiasSection = TiresiasSection()
+    themis: ThemisSection = ThemisSection()
     ones: OnesSection = OnesSection()
 
 

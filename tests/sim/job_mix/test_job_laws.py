@@ -12,6 +12,7 @@ from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemaining
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
 from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus
 from sim.jobs.policies.sia import Sia
+from sim.jobs.policies.themis import Themis
 from sim.jobs.policies.tiresias import Tiresias
 from sim.jobs.policy import Policy
 from sim.jobs.record import Record
@@ -22,7 +23,7 @@ from sim.jobs.training import Training
 POLICIES = (
     FifoStrict(), FifoFitFirst(), ShortestJobFirst(), ShortestRemainingTime(), ShortestRemainingService(),
     LeastAttainedService(7.0), Tiresias((20.0, 60.0)), Tiresias((60.0,), starvation=2.0),
-    Tiresias((50.0,), services_gpu_s=(3.0, 30.0, 90.0)),
+    Tiresias((50.0,), services_gpu_s=(3.0, 30.0, 90.0)), Themis(7.0),
 )  # fmt: skip
 ELASTIC = (Optimus(), ApatheticFutureSharing(), Tiresias((20.0, 60.0)), Ones(0, 7.0, 4, 2.0), Sia(1.0))
 NODES = (4, 4, 2)

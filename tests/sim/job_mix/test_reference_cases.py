@@ -8,6 +8,7 @@ from sim.jobs.job import Job
 from sim.jobs.metrics import measure
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
+from sim.jobs.policies.themis import Themis
 from sim.jobs.policies.tiresias import Tiresias, gittins_index
 from sim.jobs.policy import Policy, View
 from sim.jobs.simulator import Mix, simulate_jobs
@@ -133,3 +134,17 @@ def test_job_larger_than_the_cluster_is_refused() -> None:
     """It would wait for ever."""
     with pytest.raises(JobsError, match="job 2 needs 4 GPUs, where the cluster has 2"):
         Mix(jobs=JOBS, gpus_per_node=(2,))
+
+
+def test_themis_leases_to_the_job_that_is_treated_least_fairly() -> None:
+    """One GPU, jobs of 100 s and 10 s that arrive at once, leases of 20 s: ratios by hand.
+
+    At 0 s both expect their own time on half of the cluster: 1/2 each, and the first wins. At 20 s it expects 100 of
+    200 s, the second 30 of 20 s: the second runs to its end at 30 s. Then the first needs 80 s more.
+    """
+    jobs = [Job("long", 0.0, 1, 100.0), Job("short", 0.0, 1, 10.0)]
+    record = simulate_jobs(Mix(jobs=jobs, gpus_per_node=[1]), Themis(20.0))
+    assert [job.finish_s for job in record.jobs] == [110.0, 30.0]
+    assert [(made.at_s, made.job_id, made.num_gpus) for made in record.decisions] == [
+        (0.0, "long", 1), (20.0, "long", 0), (20.0, "short", 1), (30.0, "long", 1),
+    ]  # fmt: skip
