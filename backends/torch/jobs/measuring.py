@@ -17,6 +17,8 @@ from backends.execution.jobs import LiveTraining, MeasuredJobs
 from backends.torch.jobs.slots import Slots
 from backends.torch.jobs.teams import Crew, Teams
 
+LEAST_STEPS: Final = 20
+"""Of each team, for a speed: a process that waits for a processor takes few in a short time."""
 _ENDLESS: Final = 10**9
 """Epochs of a training that is only measured."""
 
@@ -82,15 +84,26 @@ def _speeds(teams: Teams, num_slots: int, span_s: float, costs: Mapping[str, lis
 
 
 def _speed(teams: Teams, running: Sequence[int], span_s: float) -> float:
-    """Return the mean speed of the running teams over a time; they go on in the end."""
+    """Return the mean speed of the running teams over a time that is doubled until each did enough; they go on then."""
+    size = len(teams.crews[running[0]].team)
+    least = LEAST_STEPS * teams.crews[running[0]].training.batch(size).size
+    while True:
+        done, taken_s = _progress(teams, running, span_s)
+        if min(done) >= least:
+            return sum(done) / len(running) / taken_s
+        span_s *= 2.0
+
+
+def _progress(teams: Teams, running: Sequence[int], span_s: float) -> tuple[Sequence[int], float]:
+    """Return the samples of each running team over a time, and the time that it was in the end."""
     before, begin_s = [teams.crews[job].position for job in running], time.monotonic()
     while (left_s := begin_s + span_s - time.monotonic()) > 0.0:
         teams.hear(left_s)
     teams.pause(running)
     taken_s = time.monotonic() - begin_s
-    done = sum(teams.crews[job].position - position for job, position in zip(running, before, strict=True))
+    done = [teams.crews[job].position - position for job, position in zip(running, before, strict=True)]
     teams.hand_over({job: teams.crews[job].team for job in running})
-    return done / len(running) / taken_s
+    return done, taken_s
 
 
 @contextmanager

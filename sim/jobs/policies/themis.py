@@ -1,8 +1,8 @@
 """Themis (Mahajan et al., NSDI 2020): GPUs are leased, and go to the jobs that are treated least fairly.
 
 The finish-time fairness of a job is its expected completion time, divided by that on a share of the cluster of its own.
-Themis lets the least fairly treated jobs bid in an auction. Here they are served one by one, the least fair first: their
-only bid would be all the GPUs that they ask for.
+Themis lets the least fairly treated jobs bid in an auction. Here they are served one by one, the least fair first:
+their only bid would be all the GPUs that they ask for.
 """
 
 from collections.abc import Mapping
