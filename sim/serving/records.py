@@ -17,8 +17,9 @@ class Records:
 
     ``started_s``: its first tokens were computed; ``first_s``, ``finish_s``: its first and last token came. Seconds
     that it waited: ``preempted_s`` without its memory, from each loss until its tokens began to be computed again;
-    ``stalled_s`` in the batch while only prompts of others were computed. ``lost_at_s``: the instant of a loss that it
-    still waits for. ``emitted``: tokens; ``steps``: decoding iterations, which gave ``decoded`` of them; ``cached``:
+    ``stalled_s`` in the batch while only prompts of others were computed, ``moved_s`` from its prompt's replica to one
+    that decodes. ``lost_at_s``, ``left_at_s``: the instant of a loss, or of a computed prompt, that it still waits for.
+    ``emitted``: tokens; ``steps``: decoding iterations, which gave ``decoded`` of them; ``cached``:
     tokens of the prompt that were not computed, since another request had left them there.
     """
 
@@ -27,8 +28,10 @@ class Records:
     first_s: Floats = field(init=False)
     finish_s: Floats = field(init=False)
     lost_at_s: Floats = field(init=False)
+    left_at_s: Floats = field(init=False)
     preempted_s: Floats = field(init=False)
     stalled_s: Floats = field(init=False)
+    moved_s: Floats = field(init=False)
     emitted: Ints = field(init=False)
     steps: Ints = field(init=False)
     decoded: Ints = field(init=False)
@@ -39,9 +42,9 @@ class Records:
     cancelled: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
-        for name in ("started_s", "first_s", "finish_s", "lost_at_s"):
+        for name in ("started_s", "first_s", "finish_s", "lost_at_s", "left_at_s"):
             setattr(self, name, np.full(self.num_requests, np.nan))
-        for name in ("preempted_s", "stalled_s"):
+        for name in ("preempted_s", "stalled_s", "moved_s"):
             setattr(self, name, np.zeros(self.num_requests))
         for name in ("emitted", "steps", "decoded", "cached", "preemptions", "replica"):
             setattr(self, name, np.zeros(self.num_requests, dtype=np.int64))
@@ -49,8 +52,19 @@ class Records:
 
     def lose_memory(self, request: int, now_s: float) -> None:
         """Note that an answered request lost its memory; it waits from its first loss on."""
+        self.arrive(request, now_s)
         if self.emitted[request] and np.isnan(self.lost_at_s[request]):
             self.lost_at_s[request] = now_s
+
+    def leave(self, request: int, now_s: float) -> None:
+        """Note that a request has its prompt computed, and goes to another replica."""
+        self.left_at_s[request] = now_s
+
+    def arrive(self, request: int, now_s: float) -> None:
+        """Note that a request has reached the replica that decodes it, or will never do."""
+        if not np.isnan(self.left_at_s[request]):
+            self.moved_s[request] += now_s - self.left_at_s[request]
+            self.left_at_s[request] = np.nan
 
     def start(self, request: int, num_cached: int, now_s: float) -> None:
         """Note that tokens of a request are computed, for the first time or again."""

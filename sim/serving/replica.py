@@ -87,7 +87,7 @@ class Replica:
         """
         if self.is_busy:
             self._break_off()
-        lost = self.rows.ids.tolist() + [pending.request for pending in self.waiting.queue]
+        lost = self.rows.ids.tolist() + [pending.request for pending in self.waiting.queue] + self._lose_others()
         for request in lost:
             self.setup.records.lose_memory(request, self.world.now)
         self._drop(np.ones(len(self.rows), dtype=bool))
@@ -98,6 +98,10 @@ class Replica:
         self.version += 1
         self.is_busy = self.is_up = False
         return sorted(lost)
+
+    def _lose_others(self) -> list[int]:
+        """Free the blocks of requests that neither wait nor decode, and return them."""
+        return []
 
     def _break_off(self) -> None:
         """End a run of iterations at this instant: keep those that have ended, and count the time of the last."""
@@ -272,7 +276,7 @@ class Replica:
 
     def _join(self, pending: Pending) -> None:
         """Move a computed prompt to the rows: it emits a token."""
-        records, request, size = self.setup.records, pending.request, self.setup.requests.prefix_tokens
+        records, request = self.setup.records, pending.request
         self.waiting.queue.remove(pending)
         fresh = pending.pieces[pending.used :]
         self.pool.share(fresh)
@@ -281,8 +285,11 @@ class Replica:
         if np.isnan(records.first_s[request]):
             records.first_s[request] = self.world.now
         records.emitted[request] += 1
-        left = int(self.setup.requests.output_tokens[request] - records.emitted[request])
-        shared = len(pending.pieces) * size
-        self.rows.add(request, pending.total, left, pending.blocks, shared, self.stall_s)
+        self._keep(pending, int(self.setup.requests.output_tokens[request] - records.emitted[request]))
+
+    def _keep(self, pending: Pending, left: int) -> None:
+        """Let a request decode whose prompt is computed, or finish where it wants no more tokens."""
+        shared = len(pending.pieces) * self.setup.requests.prefix_tokens
+        self.rows.add(pending.request, pending.total, left, pending.blocks, shared, self.stall_s)
         if not left:
             self._finish(np.arange(len(self.rows)) == len(self.rows) - 1)

@@ -11,10 +11,12 @@ from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
 from sim.serving.cost import IterationCost
 from sim.serving.decoding.method import Decoding
+from sim.serving.handover import Handover, LinkPrices, Links
 from sim.serving.records import Records
 from sim.serving.replica import Replica, Setup
 from sim.serving.requests import Requests
 from sim.serving.routing import Router, RouterName
+from sim.serving.split_replicas import DecodeReplica, PromptReplica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,8 @@ class ServiceSpec:
     """A service. ``num_blocks``: of each replica, of ``block_tokens`` tokens. ``patience_s``: a request without its
     first token is cancelled after so long; None: users wait for ever. ``concurrency``: so many users, each of whom
     sends a request as soon as the one before has ended; None: requests come at their own times. ``request_s``: time
-    that a request takes from its arrival to a replica's queue.
+    that a request takes from its arrival to a replica's queue. ``prompt_replicas``: so many of the replicas, the first,
+    compute prompts alone, and the others decode alone; keys and values move at the prices of ``links``.
     """
 
     num_replicas: int
@@ -43,6 +46,8 @@ class ServiceSpec:
     concurrency: int | None = None
     patience_s: float | None = None
     request_s: float = 0.0
+    prompt_replicas: int = 0
+    links: LinkPrices | None = None
     failures: tuple[Failure, ...] = ()
     seed: int = 0
 
@@ -67,10 +72,23 @@ class _World:
         self.router, self.held, self.coming = Router(spec.router, spec.seed), list[int](), set[int]()
         self.last_s, self.next = 0.0, 0
         setup = Setup(requests, self.records, cost, spec.batching, spec.decoding, spec.seed, self._finished)
-        self.replicas = [
-            Replica(index, self.env, setup, BlockPool(spec.num_blocks, spec.block_tokens, requests.prefix_tokens))
-            for index in range(spec.num_replicas)
+        pools = [
+            BlockPool(spec.num_blocks, spec.block_tokens, requests.prefix_tokens) for _ in range(spec.num_replicas)
         ]
+        self.unplaced, self.handovers = list[Handover](), dict[int, Handover]()
+        self.replicas: list[Replica] = []
+        self.senders: list[PromptReplica] = []
+        self.decoders: list[DecodeReplica] = []
+        if spec.links is None:
+            self.replicas += [Replica(index, self.env, setup, pool) for index, pool in enumerate(pools)]
+            return
+        self.links = Links(self.env, spec.links, spec.num_replicas)
+        for index, pool in enumerate(pools):
+            if index < spec.prompt_replicas:
+                self.senders.append(PromptReplica(index, self.env, setup, pool, self._hand_over))
+            else:
+                self.decoders.append(DecodeReplica(index, self.env, setup, pool, self._fetch, self._send))
+        self.replicas += self.senders
 
     def run(self) -> Served:
         """Return what came of the requests."""
@@ -82,7 +100,7 @@ class _World:
         for failure in self.spec.failures:
             self.env.process(self._fail(failure))
         self.env.run()
-        return Served(self.spec, self.requests, self.records, self.replicas, self.last_s)
+        return Served(self.spec, self.requests, self.records, [*self.replicas, *self.decoders], self.last_s)
 
     def _finished(self, request: int) -> None:
         del request
@@ -142,16 +160,60 @@ class _World:
 
     def _fail(self, failure: Failure) -> Generator[simpy.Event, Any, None]:
         yield self.env.timeout(failure.at_s)
-        replica = self.replicas[failure.replica]
+        replica = [*self.replicas, *self.decoders][failure.replica]
         if not replica.is_up:
             return
-        for request in replica.fail():
+        lost = replica.fail()
+        for handover in list(self.handovers.values()):
+            if handover.source == failure.replica:
+                self._call_off(handover)
+        moved = replica.unplaced() if isinstance(replica, DecodeReplica) else []
+        for request in lost:
             self._send(request)
+        for handover in moved:
+            handover.alive = False
+            self._hand_over(handover.source, handover.request, handover.tokens, handover.left)
         yield self.env.timeout(failure.lasts_s)
         replica.is_up = True
         held, self.held = self.held, []
         for request in held:
             self._send(request)
+        unplaced, self.unplaced = self.unplaced, []
+        for handover in unplaced:
+            self._hand_over(handover.source, handover.request, handover.tokens, handover.left)
+
+    # --- from the replicas of prompts to those that decode -----------------------------------------------------
+
+    def _hand_over(self, source: int, request: int, tokens: int, left: int) -> None:
+        """Offer a computed prompt to the replica that decodes the fewest requests; keep it where none is up."""
+        up = [replica for replica in self.decoders if replica.is_up]
+        target = min(up, key=lambda replica: replica.outstanding) if up else None
+        handover = Handover(request, tokens, left, source, -1 if target is None else target.index)
+        self.handovers[request] = handover
+        if target is None:
+            self.unplaced.append(handover)
+        else:
+            target.offer(handover)
+
+    def _fetch(self, handover: Handover) -> None:
+        self.env.process(self._carry(handover))
+
+    def _carry(self, handover: Handover) -> Generator[simpy.Event, Any, None]:
+        yield from self.links.carried(handover)
+        if not handover.alive:
+            return
+        del self.handovers[handover.request]
+        self.senders[handover.source].release(handover.request)
+        self.decoders[handover.target - self.spec.prompt_replicas].arrive(handover)
+
+    def _call_off(self, handover: Handover) -> None:
+        """Forget a handover whose keys and values are lost at their sender."""
+        handover.alive = False
+        del self.handovers[handover.request]
+        if handover in self.unplaced:
+            self.unplaced.remove(handover)
+        else:
+            self.decoders[handover.target - self.spec.prompt_replicas].withdraw(handover)
 
 
 def serve(spec: ServiceSpec, requests: Requests, cost: IterationCost) -> Served:

@@ -195,7 +195,10 @@ SERVICE_KEYS = {
     *(f"requests.{key}" for key in ("prompt_variation", "output_tokens", "output_variation")),
     *(f"service.{key}" for key in ("tensor_degree", "replicas", "precision", "batching", "max_sequences")),
     *(f"service.{key}" for key in ("max_tokens", "block_tokens", "memory_fraction", "activation_memory")),
-    *(f"service.{key}" for key in ("cache_precision", "framework", "sequence_overhead", "request_overhead")),
+    *(
+        f"service.{key}"
+        for key in ("cache_precision", "framework", "prompt_replicas", "sequence_overhead", "request_overhead")
+    ),
     *("service.all_reduce_latency",),
     *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "slo.share", "failures")),
     *(
@@ -208,7 +211,7 @@ SERVICE_SUMMARY = {
     *("schema", "scenario", "seed", "num_requests", "num_finished", "num_refused", "num_cancelled"),
     *("num_replicas", "makespan_s", "output_tokens_per_s", "requests_per_s", "goodput_per_s", "met_slo_fraction"),
     *(f"{time}.{key}" for time in ("ttft_s", "tpot_s", "latency_s") for key in ("mean", "p50", "p90", "p99")),
-    *(f"waits_s.{key}" for key in ("queue", "prefill", "preempted", "stalled", "decode")),
+    *(f"waits_s.{key}" for key in ("queue", "prefill", "preempted", "stalled", "moved", "decode")),
     *(
         "tokens_per_step",
         "preemptions",

@@ -100,7 +100,7 @@ class ServiceOutcome(Outcome):
     def _waits(self, waits: Waits) -> Section:
         named = (
             ("in the queue", "queue"), ("own prompt", "prefill"), ("preempted", "preempted"),
-            ("prompts of others", "stalled"), ("decoding", "decode"),
+            ("prompts of others", "stalled"), ("on the way to decode", "moved"), ("decoding", "decode"),
         )  # fmt: skip
         rows = [(words, format_time(getattr(waits, key))) for words, key in named]
         lead = "Mean time of a finished request, from its arrival to its last token."

@@ -19,6 +19,7 @@ from scenarios.workloads.service.schema import RequestsSection, ServiceScenarioF
 from scenarios.workloads.workload import Scenario, Workload
 from sim.serving.batching import Batching
 from sim.serving.cost import KernelCost, kernel_cost
+from sim.serving.kv_links import KvLinks
 from sim.serving.memory import num_blocks
 from sim.serving.model import ServedExperts, ServedModel
 from sim.serving.requests import Requests, drawn_lengths, gamma_arrivals_s
@@ -51,9 +52,12 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
     if requests.prefixes and requests.prefix_tokens % section.block_tokens:
         rule = f"blocks of {section.block_tokens} tokens do not divide the trace's pieces of {requests.prefix_tokens}"
         raise _error(document, "service.block_tokens", rule, "write a power of 2 up to 512")
+    num_replicas = _replicas(document, section, cluster)
     with located(document):
         spec = ServiceSpec(
-            num_replicas=_replicas(document, section, cluster),
+            num_replicas=num_replicas,
+            prompt_replicas=section.prompt_replicas or 0,
+            links=KvLinks(cost=cost, devices_per_node=cluster.devices_per_node) if section.prompt_replicas else None,
             num_blocks=num_blocks(
                 cost,
                 device_bytes=cluster.node_spec.device.memory_bytes,
@@ -98,6 +102,9 @@ def _replicas(document: Document, section: ServiceSection, cluster: ClusterSpec)
         raise _error(document, key, rule, "write fewer, or more nodes")
     if section.slo.share is not None:
         _check_sought(document, section)
+    if section.prompt_replicas is not None and section.prompt_replicas >= count:
+        rule = f"{section.prompt_replicas} of {count} replicas for prompts leave none that decodes"
+        raise _error(document, "service.prompt_replicas", rule, f"write at most {count - 1}, or more replicas")
     worst = max((failure.replica for failure in section.failures), default=0)
     if worst >= count:
         rule = f"there is no replica {worst}: the service has {count}, counted from 0"
@@ -110,7 +117,7 @@ def _check_sought(document: Document, section: ServiceSection) -> None:
     if section.slo.ttft is None and section.slo.tpot is None:
         rule, remedy = "a share of the requests must meet limits, of which there are none", "write ttft, tpot, or both"
         raise _error(document, "service.slo.share", rule, remedy)
-    for key in ("replicas", "failures"):
+    for key in ("replicas", "prompt_replicas", "failures"):
         if getattr(section, key):
             rule = "service.slo.share seeks the number of replicas, which cannot be named"
             raise _error(document, f"service.{key}", rule, "leave one of the two out")

@@ -69,6 +69,8 @@ class ServiceSection(Section):
     """Devices of a replica, which share the model by tensor parallelism."""
     replicas: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Number of replicas; default as many as the cluster has room for, or as few as `slo.share` needs."""
+    prompt_replicas: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    """So many of the replicas compute prompts alone, and the others decode; left out: all do both."""
     precision: Literal["bf16", "fp8"] = "bf16"
     """Type of the weights."""
     cache_precision: Literal["bf16", "fp8"] = "bf16"

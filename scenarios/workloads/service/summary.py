@@ -28,13 +28,15 @@ class Waits:
     """Mean seconds of a request by what it waited for, from arrival to last token; they add up to its latency.
 
     ``queue``: for its first iteration; ``prefill``: for its first token after that; ``preempted``: without memory,
-    until it is computed again; ``stalled``: for prompts of others; ``decode``: for its own tokens.
+    until it is computed again; ``stalled``: for prompts of others; ``moved``: for its keys and values to reach a
+    replica that decodes, and for room there; ``decode``: for its own tokens.
     """
 
     queue: float
     prefill: float
     preempted: float
     stalled: float
+    moved: float
     decode: float
 
 
@@ -155,11 +157,13 @@ def _waits(served: Served) -> Waits | None:
         return None
     arrival_s = served.requests.arrival_s
     preempted, stalled = float(records.preempted_s[done].mean()), float(records.stalled_s[done].mean())
-    decode = float((records.finish_s - records.first_s)[done].mean()) - preempted - stalled
+    moved = float(records.moved_s[done].mean())
+    decode = float((records.finish_s - records.first_s)[done].mean()) - preempted - stalled - moved
     return Waits(
         queue=float((records.started_s - arrival_s)[done].mean()),
         prefill=float((records.first_s - records.started_s)[done].mean()),
         preempted=preempted,
         stalled=stalled,
+        moved=moved,
         decode=decode,
     )

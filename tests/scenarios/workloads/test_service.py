@@ -137,3 +137,18 @@ def test_a_framework_brings_its_constants_and_keys_replace_them(service: Path) -
     software = load_scenario(service, ("service.framework=vllm", "service.overhead=5 ms")).cost.software
     assert software == replace(FRAMEWORKS["vllm"], iteration_s=5e-3)
     assert load_scenario(service, ()).cost.software == ServingSoftware()
+
+
+def test_prompts_on_replicas_of_their_own_are_not_in_the_way(service: Path) -> None:
+    """Nobody is stalled by prompts of others; moving takes at least what the bytes take; the parts add up."""
+    scenario = load_scenario(service, ("service.prompt_replicas=4", "service.batching=prefill_first"))
+    summary = scenario.workload.simulate(scenario).as_json()
+    waits = summary["waits_s"]
+    assert summary["num_finished"] == 40
+    assert waits["stalled"] == 0.0
+    assert waits["moved"] > 1024 * 131_072 / 450e9  # 128 KiB per token over an H100's NVLink
+    assert sum(waits.values()) == pytest.approx(summary["latency_s"]["mean"])
+    between = replace(scenario.spec.links, devices_per_node=1)
+    assert between.transfer_s(0, 1, 1024) > scenario.spec.links.transfer_s(0, 1, 1024) > 0.0
+    with pytest.raises(ScenarioError, match="leave none that decodes"):
+        load_scenario(service, ("service.prompt_replicas=8",))
