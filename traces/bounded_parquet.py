@@ -35,5 +35,5 @@ def read_bounded(file: pq.ParquetFile, columns: Sequence[str] | None, max_rows: 
 def _refuse_large(num_rows: int, size: int, max_rows: int, max_bytes: int) -> None:
     if num_rows > max_rows or size > max_bytes:
         shown = f"{num_rows:,} rows, {size / 2**20:,.0f} MiB once unpacked"
-        message = f"{shown}, where {max_rows:,} rows and {max_bytes / 2**20:,.0f} MiB are the most that is read"
+        message = f"{shown}; the limits are {max_rows:,} rows and {max_bytes / 2**20:,.0f} MiB"
         raise TooLargeError(message)

@@ -1,4 +1,4 @@
-"""Doubts about a recording: facts to know before believing its figures; only this file puts them into words."""
+"""Doubts about a recording: problems that may make its figures wrong. All their texts are in this file."""
 
 import re
 from collections import Counter
@@ -14,9 +14,9 @@ _BROKEN: Final = {
     "endless": "longer than eleven days",
     "no_stream": "without a stream",
     "far": "more than eleven days from the others",
-    "unknown": "of a category that is not known",
+    "unknown": "of an unknown category",
     "repeated": "with the number of an earlier one",
-    "twice": "that name[s|] a step which another one names",
+    "twice": "for a step that another one already names",
 }
 _TEXTS: Final[Mapping[str, str]] = {
     **{f"device_{kind}": f"{{count}} device activit[y|ies] {words}: left out" for kind, words in _BROKEN.items()},
@@ -24,87 +24,85 @@ _TEXTS: Final[Mapping[str, str]] = {
     "memory_incomplete": "{count} memory event[|s] without time or allocated bytes: left out",
     "no_launch": "{count} device activit[y has|ies have] no launch in the trace, so no step: left out",
     "rank_guessed": "{example}",
-    "last_step": "{example}, the last, may not be whole and is left out: --steps all keeps it",
-    "different_steps": "the ranks recorded different steps: {example} are kept, which all have whole",
+    "last_step": "{example}, the last, may be incomplete and is left out: --steps all keeps it",
+    "different_steps": "the ranks recorded different steps: {example} are kept, the complete steps of all ranks",
     "steps_overlap": (
-        "{count} step[ begins|s begin] before the one before is over (by up to {example}): what was launched meanwhile "
-        "belongs to both"
+        "{count} step[ begins|s begin] before the previous step has ended (by up to {example}): work launched in "
+        "between belongs to both steps"
     ),
     "no_steps": "{count} rank[|s] recorded no steps: all of [its|their] work is kept",
     "no_file": "{count} of {example}",
-    "rank_beyond": "rank[ {example} is|s {example} are] more than the files say that the job has",
+    "rank_beyond": "rank[ {example} is|s {example} are] beyond the number of ranks that the files state",
     "before_launch": (
         "{count} device activit[y begins|ies begin] before the host launched [it|them] (by up to {example}): clocks of "
         "host and device disagree"
     ),
     "busy_stream": (
         "{count} device activit[y begins before its|ies begin before their] stream is free (by up to {example}): "
-        "seconds of both count once"
+        "seconds in which both run count once"
     ),
     "unequal_spans": ("the work of {count} rank[|s] spans {example}: are these the same steps, in one unit of time?"),
     "not_as_many": (
-        "{count} collective[ is|s are] not as many on every rank of [its|their] group and step: not matched"
+        "{count} collective[|s]: the ranks of the group have different numbers of them in the step: not matched"
     ),
     "message_ends": (
-        "{count} end[|s] of messages: one rank sends another more or fewer than that one receives: not matched"
+        "{count} end[|s] of messages: a rank sends another number of messages than its peer receives: not matched"
     ),
     "message_size": "{count} end[|s] of messages [has|have] another size than the other end: not matched",
     "other_members": (
-        "{count} collective[ is|s are] on ranks that [its group does not have|their groups do not have], "
-        "or on more than [it has|they have]: not matched"
-    ),
-    "other_moment": (
-        "{count} collective[ of a group|s of groups] whose ranks the trace does not list: [it ends|these, or most of "
-        "their kind, end] on one rank before [it begins|they begin] on another, so other groups', or clocks disagree; "
+        "{count} collective[ is|s are] on ranks outside [its group|their groups], or on more ranks than the group has: "
         "not matched"
     ),
+    "other_moment": (
+        "{count} collective[ of a group|s of groups] without a list of ranks in the trace: [it ends|these, or most of "
+        "their kind, end] on one rank before [it begins|they begin] on another, so several groups share the name, or "
+        "clocks disagree: not matched"
+    ),
     "other_size": "{count} collective[ has|s have] another size on other ranks: not matched",
-    "no_bytes": "{count} communication kernel[ does|s do] not say [its|their] bytes: 0 in the timeline, no bandwidth",
+    "no_bytes": "{count} communication kernel[|s] without bytes in the trace: 0 in the timeline, no bandwidth",
     "no_group": (
-        "{count} communication kernel[ does|s do] not say [its|their] group: taken to be all ranks of the job, if it "
-        "has as many"
+        "{count} communication kernel[|s] without a group in the trace: counted as of all ranks of the job, if the "
+        "number of ranks is equal"
     ),
     "no_common_clock": (
-        "{count} rank[ shares|s share] no matched collective with the first rank, not even through others ({example}): "
-        "[its own clock is|their own clocks are] used"
+        "{count} rank[ shares|s share] no matched collective with the first rank, directly or through other ranks "
+        "({example}): [its own clock is|their own clocks are] used"
     ),
-    "far_clock": "the clock[|s] of {count} rank[ is|s are] far from the first one's ({example}): is this one run?",
-    "ends_apart": "after alignment the ends of collectives still lie apart on {count} rank[|s] ({example})",
+    "far_clock": "the clock[|s] of {count} rank[ is|s are] far from the first rank's ({example}): is this one run?",
+    "ends_apart": "after alignment the ends of collectives still differ on {count} rank[|s] ({example})",
     "drift": (
-        "{count} clock[ runs|s run] faster or slower than the others, by more than clocks drift (or count[s|] in "
-        "another unit), and so do [its|their] durations, which are kept: {example}"
+        "{count} clock[ drifts|s drift] more than a real clock can, or [has|have] another unit of time; [its|their] "
+        "durations have the same error and are kept: {example}"
     ),
     "early_ends": (
         "{count} collective[ ends|s end] on one rank before [it has|they have] begun on all (by up to {example}): the "
-        "clocks agree no better than that"
+        "clocks disagree by as much"
     ),
-    "no_duration": "{count} collective[ has|s have] no duration: taken to last no time",
+    "no_duration": "{count} collective[ has|s have] no duration: counted as 0 s",
     "other_node": (
-        "{count} node[|s] of other types or collectives: [it is|they are] in no timeline, and only hold[s|] others up"
+        "{count} node[|s] of other types or collectives: not in the timeline; other nodes still wait for [it|them]"
     ),
     "peer_absent": (
-        "{count} message[ is sent to, or comes|s are sent to, or come] from, ranks without a file: "
-        "[it waits|they wait] for nobody"
+        "{count} message[|s] to or from ranks without a file: [it does|they do] not wait for the other end"
     ),
     "member_absent": (
         "{count} collective[ lacks ranks of its|s lack ranks of their] process group: [it does|they do] not wait for "
-        "these"
+        "these ranks"
     ),
     "rank_absent": "{count} rank[ has|s have] no file here ({example})",
     "not_reproduced": (
-        "unchanged, the replay takes {example}: what waited for what cannot be read from this trace as well as it "
-        "should"
+        "a replay without changes takes {example}: this trace does not state all dependencies between activities"
     ),
     "unlaunched": (
-        "{count} device activit[y has|ies have] no launch in the trace: [it comes|they come] after those before on the "
-        "stream, whatever the host does"
+        "{count} device activit[y has|ies have] no launch in the trace: [it follows|they follow] the previous activity "
+        "of the stream and [does|do] not wait for the host"
     ),
     "inferred": (
         "{count} dependenc[y|ies] between streams [is|are] not in the trace: inferred from activities that start when "
         "others end"
     ),
     "others_absent": "{count} of {example} ranks [is|are] here: waiting for the others counts as communication",
-    "one_size": "latency and bandwidth of {example} cannot be told apart (one size): all counts as bandwidth",
+    "one_size": "{example}: one size only, so latency and bandwidth cannot be separated; all time counts as bandwidth",
 }
 """The text of every kind; [one|several] are the words for one case, and for several."""
 _NUMBER: Final = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")

@@ -28,7 +28,7 @@ _REMEDY: Final = f"name a CSV file with the columns {', '.join(COLUMNS)}"
 
 @dataclass(frozen=True, slots=True)
 class RecordedJob:
-    """A job: seconds of arrival, counted from the first, the GPUs that it asked for, and the seconds that it took."""
+    """A job: its arrival in seconds after the first job, its number of GPUs, and its duration in seconds."""
 
     job_id: str
     arrival_s: float
@@ -66,7 +66,7 @@ def _rows(path: Path, file: Iterator[str]) -> Iterator[RecordedJob]:
                 raise TraceError(str(path), rule, "write a cell for each column", line=lines.line_num)
             row = _row(path, lines.line_num, dict(zip(names, cells, strict=True)))
             if row.job_id in seen:
-                rule, remedy = f"the job {row.job_id} stands here again", "write one row for each job"
+                rule, remedy = f"the job {row.job_id} has an earlier row", "write one row for each job"
                 raise TraceError(str(path), rule, remedy, line=lines.line_num)
             if len(seen) >= MAX_JOBS:
                 raise TraceError(str(path), f"more than {MAX_JOBS:,} jobs", "write fewer jobs", line=lines.line_num)

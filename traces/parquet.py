@@ -87,7 +87,7 @@ def read_timeline(path: Path) -> Timeline:
         raise TraceError(str(path), f"the timeline has {error}", "write it with --detail task, or of less") from error
     except (pa.ArrowException, OSError, ValueError, IndexError) as error:  # the last two: invalid text and codes
         problem = str(error).split("\n", maxsplit=1)[0][:200]
-        rule = f"a Parquet file belongs here, and this is none or only part of one ({problem})"
+        rule = f"this is not a Parquet file, or only part of one ({problem})"
         raise TraceError(str(path), rule, _REMEDY) from error
 
 
@@ -159,9 +159,9 @@ def _read_metadata(path: Path, schema: pa.Schema) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise TraceError(str(path), "the metadata of this timeline is not JSON", _REMEDY) from error
     if not isinstance(content, dict):
-        raise TraceError(str(path), "a Parquet file, but no timeline: it does not say meshtwin", _REMEDY)
+        raise TraceError(str(path), "this is a Parquet file, but no timeline of meshtwin", _REMEDY)
     if content.get("schema") != SCHEMA_NAME:
-        rule = f"the schema is {str(content.get('schema'))[:60]!r}, where {SCHEMA_NAME!r} is read"
+        rule = f"the schema is {str(content.get('schema'))[:60]!r}, expected {SCHEMA_NAME!r}"
         raise TraceError(str(path), rule, "write it again with this version of simulate")
     for column in FILE_COLUMNS:
         index = schema.get_field_index(column)
@@ -226,7 +226,7 @@ def _check_repetition(path: Path, table: pa.Table, period: Period | None) -> Non
     expected = _repetition(table.column("start_s").to_numpy(), period)
     for column, values in zip(REPETITION, expected, strict=True):
         if not np.array_equal(table.column(column).to_numpy(), values):
-            rule = "rows repeat that do not start in the period which the file names, or not as often"
+            rule = "repeated rows start outside the period in the metadata, or repeat another number of times"
             raise TraceError(str(path), rule, _REMEDY, key=column)
 
 
@@ -234,7 +234,7 @@ def _check_ranks(path: Path, table: pa.Table, named: set[int]) -> None:
     """Raise TraceError for rows of a rank that the metadata do not name."""
     unknown = sorted(set(pc.unique(table.column("rank")).to_pylist()) - named)
     if unknown:
-        raise TraceError(str(path), f"rank {unknown[0]} is not among those that the file names", _REMEDY, key="rank")
+        raise TraceError(str(path), f"rank {unknown[0]} is missing in the metadata", _REMEDY, key="rank")
 
 
 def _from_arrow(column: pa.ChunkedArray) -> Any:

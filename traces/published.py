@@ -5,19 +5,19 @@ The sidecar's keys:
     citation, source, licence   text: the publication, the place of the numbers in it, their terms
     data        name of the CSV, beside the sidecar (default: the sidecar's name with .csv)
     row         column that names the rows, or a list of columns that do so together
-    where       optional: which rows are taken. equal: {column: value or list of values}; holds: an expression
+    where       optional: the condition on rows. equal: {column: value or list of values}; holds: an expression
     group       optional: column whose values group the rows; the mean threshold then holds for every group
-    base        a scenario, as a mapping; each row changes some of its keys. For collective_time_s no scenario, but
-                the keys of scenarios/validation/collective_row.py
+    base        a scenario, as a mapping; each row changes some of its keys. For collective_time_s: the keys of
+                scenarios/validation/collective_row.py instead of a scenario
     columns     scenario key: expression over the CSV's columns (traces/cell_expression.py), for every row
     measured
-      prediction  which result of the simulation is compared: one of ``PREDICTIONS``
-      unit        of the measured columns: one of ``UNITS``
-      columns     a list of measurements: column (its name), label (optional; told in the row's name) and
+      prediction  the compared result of the simulation: one of ``PREDICTIONS``
+      unit        the unit of the measured columns: one of ``UNITS``
+      columns     a list of measurements: column (its name), label (optional; part of the row's name) and
                   scenario (optional; further keys for this measurement: value)
-      speedup_of  optional: {column: value}, which name one row. Compared is how many times as fast as every other row
-                  that row is. So constants that all rows share, and that nobody published, cancel
-    thresholds  mean and worst: the largest absolute relative errors, as fractions, that pass; optional percentile_95:
+      speedup_of  optional: {column: value} of one reference row. The compared value is the speed of the reference row
+                  divided by the speed of each other row. So unpublished constants that all rows share cancel
+    thresholds  mean and worst: the largest absolute relative errors that pass, as fractions; optional percentile_95:
                 the largest error of 95 % of the rows (of every group, if there are groups)
 
 A CSV may have unused columns. A measurement with an empty cell is left out.
@@ -52,12 +52,11 @@ PREDICTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "mean_tpot_s": "time",
     }
 )
-"""Results of a simulation that may be compared, with their dimension.
+"""The results of a simulation that can be compared, with their dimensions.
 
-Activations are those of the first stage, the peak memory that of the rank that needs most.
-
-``busy_fraction``: part of a step in which a rank computes, mean over ranks, 0..1. Of a service are
-``output_tokens_per_s``, ``mean_ttft_s`` (time to the first token) and ``mean_tpot_s`` (per output token after it).
+``activation_bytes``: of the first stage. ``peak_memory_bytes``: of the rank with the largest peak. ``busy_fraction``:
+fraction of a step in which a rank computes, mean over ranks, 0..1. Of a service: ``output_tokens_per_s``,
+``mean_ttft_s`` (time to the first token) and ``mean_tpot_s`` (time per output token after it).
 """
 
 UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(
@@ -94,7 +93,7 @@ _KEYS: Final = (
 class PublishedRow:
     """One measurement: its name, the base scenario's keys that it changes, and the value in SI units.
 
-    ``group``: which rows' mean error counts together with its own; empty where the table has no groups.
+    ``group``: name of its group of rows, whose mean error is compared with the threshold; empty without groups.
     """
 
     name: str
@@ -126,17 +125,17 @@ class PublishedTable:
     percentile_95_threshold: float | None
     rows: tuple[PublishedRow, ...]
     reference: PublishedRow | None = None
-    """The row whose speed over that of each row is compared; None: the rows' own values are."""
+    """The reference row of speedups (``speedup_of``); None: the rows' own values are compared."""
 
     def speedup(self, of_row: float, of_reference: float) -> float:
-        """Return how many times as fast as a row the reference is, given the values of both."""
+        """Return the speed of the reference divided by the speed of a row, given the values of both."""
         is_time = PREDICTIONS[self.prediction] == "time"
         return of_row / of_reference if is_time else of_reference / of_row
 
 
 @dataclass(frozen=True, slots=True)
 class _Measurement:
-    """A measured column, with the words and scenario keys that go with it."""
+    """A measured column, its label and its scenario keys."""
 
     column: str
     label: str
@@ -172,7 +171,7 @@ class _Mapping:
         return self.holds is None or bool(evaluate(self.holds, values))
 
     def is_reference(self, texts: Mapping[str, str]) -> bool:
-        """Return whether a row is the one whose speed is compared."""
+        """Return whether a row is the reference row of speedups."""
         return bool(self.speedup_of) and all(texts[c].strip() == value for c, value in self.speedup_of.items())
 
 
@@ -189,7 +188,7 @@ def load_table(path: Path, data: Path | None = None) -> PublishedTable:
     Raises TraceError, with file, line, key, rule and remedy, for every error in either file.
     """
     if path.suffix in _DATA_SUFFIXES:
-        rule, remedy = "these are data alone, without their meaning", "name the YAML file that goes with them"
+        rule, remedy = "this file has data without their meaning", "name the YAML file that goes with them"
         raise TraceError(str(path), rule, remedy)
     root = read_section(path, _REMEDY)
     if not _TELLING & root.values.keys():
@@ -252,7 +251,7 @@ def _names(root: Section) -> tuple[str, ...]:
 
 
 def _reference(measured: Section) -> Mapping[str, str]:
-    """Return the texts of the row whose speed is compared; none where values are."""
+    """Return the cells that identify the reference row; empty if values are compared."""
     if "speedup_of" not in measured.values:
         return {}
     prediction = measured.get("prediction", str)
@@ -263,7 +262,7 @@ def _reference(measured: Section) -> Mapping[str, str]:
 
 
 def _choice(root: Section) -> tuple[Mapping[str, tuple[str, ...]], ast.expr | None]:
-    """Return the texts that columns must have, and the expression that must hold, for a row of the table."""
+    """Return the conditions on a row: the texts of columns, and the expression that must hold."""
     if "where" not in root.values:
         return {}, None
     where = root.section("where")
@@ -303,7 +302,7 @@ def _known(names: Sequence[str] | Mapping[str, object]) -> str:
 
 
 def _read_rows(path: Path, mapping: _Mapping) -> tuple[tuple[PublishedRow, ...], PublishedRow | None]:
-    """Return the measurements of a CSV, and the one whose speed is compared with theirs, if there is one."""
+    """Return the measurements of a CSV, and the reference measurement of speedups, if any."""
     text = read_text(path, "name a CSV with a line of column names and a line per row")
     reader = csv.reader(text.splitlines(), strict=True)
     rows: list[PublishedRow] = []
@@ -322,8 +321,8 @@ def _read_rows(path: Path, mapping: _Mapping) -> tuple[tuple[PublishedRow, ...],
         raise TraceError(str(path), "no row has a measured value", "add a row with one")
     if mapping.speedup_of and len(references) != 1:
         named = ", ".join(f"{column} {value}" for column, value in mapping.speedup_of.items())
-        rule = f"measured.speedup_of names one measured value, and {len(references)} have {named}"
-        raise TraceError(str(path), rule, "name columns that tell the row from all others")
+        rule = f"measured.speedup_of must select one measured value, and {len(references)} have {named}"
+        raise TraceError(str(path), rule, "name columns whose values select one row")
     return tuple(rows), references[0] if references else None
 
 

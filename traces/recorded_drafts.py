@@ -1,4 +1,4 @@
-"""Recordings of how often drafts were right, one YAML per model and text; ``backends/torch/decoding`` makes them."""
+"""Recorded hit rates of drafts, one YAML file per model and text. ``backends/torch/decoding`` records them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +12,10 @@ FOLDER: Final = Path(__file__).parent / "drafts"
 
 @dataclass(frozen=True, slots=True)
 class RecordedDrafts:
-    """``tables``: for each tree method, hit rates by depth and rank, where the tokens before were right.
+    """Recorded hit rates of draft methods.
 
-    ``acceptance``: for each chain method, the part of the judged tokens that were accepted.
+    ``tables``: for each tree method, hit rates by depth and rank, under the condition that the tokens before are right.
+    ``acceptance``: for each chain method, the fraction of judged tokens that were accepted.
     """
 
     tables: Mapping[str, tuple[tuple[float, ...], ...]]
@@ -22,12 +23,12 @@ class RecordedDrafts:
 
 
 def recording_names() -> tuple[str, ...]:
-    """Return the names of the recordings that ship."""
+    """Return the names of the packaged recordings."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.yaml")))
 
 
 def recorded_drafts(name: str) -> RecordedDrafts:
-    """Return a recording that ships, by its name."""
+    """Return a packaged recording by its name."""
     found: Mapping[str, Any] = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
     methods = {key: value for key, value in found.items() if isinstance(value, Mapping)}
     return RecordedDrafts(

@@ -126,7 +126,7 @@ def test_archive_compressed_otherwise_is_named(tmp_path: Path) -> None:
     """What else than gzip compresses an archive is told by name, and not unpacked."""
     path = tmp_path / "a.tar"
     path.write_bytes(b"\xfd7zXZ\0" + b"\0" * 600)
-    refuse(path, "this is compressed by xz, where a tar archive is to be, as it is or gzipped")
+    refuse(path, "this is compressed by xz, not a tar archive (gzipped or not)")
 
 
 def test_archive_is_read_from_begin_to_end_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_very_many_empty_objects_are_refused(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "rank0.json"
     path.write_bytes(b'{"traceEvents": [' + b"{}," * 2_000 + b"{}]}")
     refuse(path, "2,003 objects and lists in 6,0")
-    refuse(path, "one for every 6 bytes is the most that is read")
+    refuse(path, "the limit is one for every 6 bytes")
 
 
 def test_timeline_of_very_many_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,9 +170,7 @@ def test_timeline_of_very_many_rows_is_refused(tmp_path: Path, monkeypatch: pyte
     places = pa.array(np.zeros(200_001, np.int64))
     pq.write_table(pa.table([column.chunk(0).take(places) for column in table.columns], schema=table.schema), path)
     assert path.stat().st_size < MIB
-    with pytest.raises(
-        TraceError, match=r"200,001 rows, .* where 200,000 rows and 3,072 MiB are the most that is read"
-    ):
+    with pytest.raises(TraceError, match=r"200,001 rows, .*; the limits are 200,000 rows and 3,072 MiB"):
         read_timeline(path)
 
 
@@ -183,7 +181,7 @@ def test_timeline_of_very_long_words_is_refused(tmp_path: Path, monkeypatch: pyt
     builder.add(rank=0, stream="a", name="a" * (2 << 20), kind="compute", start_s=0.0, end_s=1.0)
     path = tmp_path / "timeline.parquet"
     write_timeline(builder.build(), path)
-    with pytest.raises(TraceError, match="MiB once unpacked, where 33,554,432 rows and 1 MiB are the most"):
+    with pytest.raises(TraceError, match="MiB once unpacked; the limits are 33,554,432 rows and 1 MiB"):
         read_timeline(path)
 
 
@@ -197,7 +195,9 @@ def test_chakra_traces_are_read_message_by_message(tmp_path: Path, monkeypatch: 
     with pytest.raises(TraceError, match="more than 5 nodes are not read"):
         chakra_file.read_trace(tmp_path)
     monkeypatch.setattr(chakra_file, "MAX_GROUPS_BYTES", 8)
-    with pytest.raises(TraceError, match="the process groups cannot be read: the file is larger than 0 MiB"):
+    with pytest.raises(
+        TraceError, match="the process groups cannot be read: the file is larger than the limit of 0 MiB"
+    ):
         chakra_file.read_trace(tmp_path)
 
 

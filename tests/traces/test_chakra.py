@@ -152,7 +152,7 @@ def cuts_between_nodes(whole: bytes) -> list[int]:
 
 
 def test_damaged_and_doubled_files_are_refused(tmp_path: Path) -> None:
-    """A file that was cut off, one that is none, and a rank that is there twice are errors that name the file."""
+    """A truncated file, a file of another format, and a rank with two files are errors that name the file."""
     write_trace(ChakraTrace({0: NODES}, GROUPS), tmp_path, "job")
     path = tmp_path / "job.0.et"
     whole = path.read_bytes()
@@ -167,7 +167,7 @@ def test_damaged_and_doubled_files_are_refused(tmp_path: Path) -> None:
     path.write_bytes(whole)
     (tmp_path / "other.0.et").write_bytes(whole)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(TraceError, match="rank 0 is there twice"):
+    with pytest.raises(TraceError, match="rank 0 has two files"):
         read_trace(tmp_path)
     with pytest.raises(TraceError, match=r"there is no .et file here"):
         read_trace(tmp_path / "empty")
@@ -211,8 +211,8 @@ def test_what_waits_for_nobody_is_counted(tmp_path: Path) -> None:
     """Collectives of which ranks have no file or take no part, and messages to ranks without one, are said."""
     write_trace(ChakraTrace({0: NODES}, {"1": (0, 5)}), tmp_path, "job")
     assert tuple(texts_of(read_trace(tmp_path).warnings)) == (
-        "1 collective lacks ranks of its process group: it does not wait for these",
-        "1 message is sent to, or comes from, ranks without a file: it waits for nobody",
+        "1 collective lacks ranks of its process group: it does not wait for these ranks",
+        "1 message to or from ranks without a file: it does not wait for the other end",
     )
     write_trace(ChakraTrace({1: NODES[:2]}, {"1": (0, 1)}), tmp_path, "job")
     assert read_trace(tmp_path).warnings == ()

@@ -14,9 +14,9 @@ from traces.doubt import Doubt, counted
         ("no_launch", 1200, "1,200 device activities have no launch in the trace, so no step: left out"),
         ("device_no_stream", 1, "1 device activity without a stream: left out"),
         ("host_negative_duration", 2, "2 host calls with a negative duration: left out"),
-        ("no_bytes", 1, "1 communication kernel does not say its bytes: 0 in the timeline, no bandwidth"),
+        ("no_bytes", 1, "1 communication kernel without bytes in the trace: 0 in the timeline, no bandwidth"),
         ("rank_absent", 2, "2 ranks have no file here (1, 3)"),
-        ("far_clock", 1, "the clock of 1 rank is far from the first one's (1, 3): is this one run?"),
+        ("far_clock", 1, "the clock of 1 rank is far from the first rank's (1, 3): is this one run?"),
     ],
 )
 def test_words_agree_with_the_number(kind: str, count: int, text: str) -> None:

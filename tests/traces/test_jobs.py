@@ -28,7 +28,7 @@ def test_rows_are_jobs(tmp_path: Path) -> None:
         (f"{HEAD}\n1,0,0,5\n", "jobs.csv:2: num_gpus: '0' is no number from 1"),
         (f"{HEAD}\n1,0,1,nan\n", "jobs.csv:2: duration_s: 'nan' is no number from 0.001"),
         (f"{HEAD}\n1,-1,1,5\n", "jobs.csv:2: arrival_s: '-1' is no number from 0"),
-        (f"{HEAD}\n1,0,1,5\n1,0,1,5\n", "jobs.csv:3: the job 1 stands here again"),
+        (f"{HEAD}\n1,0,1,5\n1,0,1,5\n", "jobs.csv:3: the job 1 has an earlier row"),
         (f"{HEAD}\n ,0,1,5\n", "jobs.csv:2: job_id: the job has no name"),
         (f"{HEAD}\n", "jobs.csv: the file has no jobs"),
         ("", "jobs.csv:1: the column job_id is missing"),

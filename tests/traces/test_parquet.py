@@ -90,7 +90,7 @@ def test_missing_and_foreign_files_are_refused(tmp_path: Path) -> None:
     for path, rule in (
         (tmp_path / "none.parquet", "no such file"),
         (tmp_path, "directory"),
-        (text, "none or only part"),
+        (text, "not a Parquet file, or only part"),
         (foreign, "no timeline"),
     ):
         with pytest.raises(TraceError, match=rule) as refusal:
@@ -117,7 +117,7 @@ def test_files_cut_anywhere_are_refused(make_timeline: MakeTimeline, tmp_path: P
         ("end_s", [-1.0], "end after it starts"),
         ("start_s", [None], "every row needs a value"),
         ("bytes", ["many"], "must be int64"),
-        ("rank", [7], "rank 7 is not among those that the file names"),
+        ("rank", [7], "rank 7 is missing in the metadata"),
     ],
 )
 def test_impossible_values_are_refused(tmp_path: Path, column: str, values: list[object], rule: str) -> None:
@@ -160,7 +160,7 @@ def test_column_name_that_is_no_text_is_refused(make_timeline: MakeTimeline, tmp
     path = tmp_path / "timeline.parquet"
     write_timeline(make_timeline(), path)
     path.write_bytes(path.read_bytes().replace(b"microbatch", b"microb\xd6tch"))
-    with pytest.raises(TraceError, match="none or only part"):
+    with pytest.raises(TraceError, match="not a Parquet file, or only part"):
         read_timeline(path)
 
 
@@ -171,7 +171,7 @@ def test_word_that_is_not_in_the_dictionary_is_refused(
     path = tmp_path / "timeline.parquet"
     write_timeline(make_timeline(), path)
     monkeypatch.setattr("traces.parquet._from_arrow", lambda column: (np.full(len(column), 99), ["compute"]))
-    with pytest.raises(TraceError, match="none or only part"):
+    with pytest.raises(TraceError, match="not a Parquet file, or only part"):
         read_timeline(path)
 
 

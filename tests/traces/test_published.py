@@ -253,7 +253,7 @@ def test_one_row_may_be_compared_with_all_others(write: Write) -> None:
 @pytest.mark.parametrize(
     ("replacement", "words"),
     [
-        (("    - {column: none}\n", "  speedup_of: {model: huge}\n"), "names one measured value, and 0 have model"),
+        (("    - {column: none}\n", "  speedup_of: {model: huge}\n"), "must select one measured value, and 0 have"),
         (("    - {column: none}\n", "  speedup_of: {name: large}\n"), "column name is missing"),
         (("  unit: ms\n", "  unit: ms\n  speedup_of: {model: small}\n"), "and 2 have model small"),
         (("iteration_time_s\n  unit: ms", "peak_memory_bytes\n  unit: B\n  speedup_of: {model: large}"), "is no speed"),

@@ -123,7 +123,7 @@ def test_a_period_that_no_step_has_is_refused(damage: dict[str, Any], tmp_path: 
 
 def test_rows_that_repeat_otherwise_than_the_period_are_refused(tmp_path: Path) -> None:
     """A file whose rows and period disagree names the column."""
-    with pytest.raises(TraceError, match="rows repeat that do not start in the period") as refused:
+    with pytest.raises(TraceError, match="repeated rows start outside the period") as refused:
         read_timeline(with_period(tmp_path, {"count": COUNT + 1}))
     assert refused.value.key == "repeats"
 

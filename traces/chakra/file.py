@@ -74,7 +74,7 @@ def read_trace(folder: Path) -> ChakraTrace:
         if found := _FILE.fullmatch(path.name):
             rank = int(found[2])
             if rank in files:
-                rule = f"rank {rank} is there twice: {files[rank].name} is another"
+                rule = f"rank {rank} has two files: this one and {files[rank].name}"
                 raise TraceError(str(path), rule, "keep the traces of one job in a folder")
             files[rank] = path
     if not files:
@@ -198,7 +198,7 @@ def _group_text(path: Path) -> bytes:
     with _opened(path) as file:
         text = file.read(MAX_GROUPS_BYTES + 1)
     if len(text) > MAX_GROUPS_BYTES:
-        raise ValueError(f"the file is larger than {MAX_GROUPS_BYTES >> 20} MiB, the most that is read")
+        raise ValueError(f"the file is larger than the limit of {MAX_GROUPS_BYTES >> 20} MiB")
     return text
 
 

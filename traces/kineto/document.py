@@ -169,7 +169,7 @@ def _decoded(name: str, raw: bytes | bytearray) -> Document:
     if not raw or raw.isspace():
         raise TraceError(name, "the file is empty", REMEDY)
     if other := _other_format(raw):
-        raise TraceError(name, f"this is {other}, where JSON is to be, as text of UTF-8 or gzipped", REMEDY)
+        raise TraceError(name, f"this is {other}, not JSON (UTF-8 text, gzipped or not)", REMEDY)
     try:
         decoded = _DECODER.decode(raw)
     except msgspec.ValidationError as error:
@@ -195,7 +195,7 @@ def _refuse_dense(name: str, raw: bytes | bytearray) -> None:
     if count > _FEW_PARTS and count * _LEAST_PART_BYTES > len(raw):
         rule = (
             f"there are {count:,} objects and lists in {len(raw):,} bytes, "
-            f"and one for every {_LEAST_PART_BYTES} bytes is the most that is read"
+            f"and the limit is one for every {_LEAST_PART_BYTES} bytes"
         )
         raise TraceError(name, rule, REMEDY)
 
@@ -251,7 +251,7 @@ def _folders_of_traces(folder: Path) -> Iterator[str]:
 @contextmanager
 def _opened_archive(path: Path) -> Iterator[tarfile.TarFile]:
     if path.exists() and not path.is_file():
-        raise TraceError(str(path), "an archive is to be a file", REMEDY)
+        raise TraceError(str(path), "an archive must be a file", REMEDY)
     with ExitStack() as opened:
         try:
             raw = opened.enter_context(path.open("rb"))
@@ -259,7 +259,7 @@ def _opened_archive(path: Path) -> Iterator[tarfile.TarFile]:
             raw.seek(0)
             is_packed = begin.startswith(_GZIP_MAGIC)
             if not is_packed and (other := _other_format(begin)):
-                rule = f"this is {other}, where a tar archive is to be, as it is or gzipped"
+                rule = f"this is {other}, not a tar archive (gzipped or not)"
                 raise TraceError(str(path), rule, REMEDY)
             file = InflatedFile(str(path), raw) if is_packed else PlainFile(str(path), raw)
             opened.callback(file.close)

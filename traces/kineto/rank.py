@@ -176,7 +176,7 @@ def select_steps(traces: tuple[RankTrace, ...], window: StepWindow) -> tuple[tup
         if not len(rows):
             rule = "the wanted steps launched nothing on the device"
             if not launched.any():
-                rule = f"none of the {len(launched):,} device activities has its launch in the trace, so none a step"
+                rule = f"none of the {len(launched):,} device activities has its launch in the trace: steps unknown"
             raise TraceError(trace.file, rule, "choose with --steps all")
         selected.append(replace(trace, rows=rows, allocated=_memory_within(trace, from_s, until_s)))
     if unknown:

@@ -192,7 +192,7 @@ def _words(values: list[str]) -> Words:
 
 
 def _facts(event: Event, launch: Event | None, found: Sorted, groups: dict[str, Group]) -> Facts:
-    """Return what is known of a communication kernel: from itself, from the call that launched it, from its name."""
+    """Return the facts of a communication kernel: from its arguments, its launching call, or its name."""
     own = argument_facts(event.args, groups) if event.args is not None else None
     if own is not None:
         return own

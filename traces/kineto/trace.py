@@ -166,7 +166,7 @@ def _numbered(read: Sequence[RankTrace]) -> tuple[tuple[RankTrace, ...], list[Do
                 raise TraceError(trace.file, rule, "put the number into the name: rank3.json")
             rank = int(named[1]) if named else 0
             origin = "its name" if named else "being the only file"
-            said = f"{trace.file} does not say its rank: taken to be {rank}, from {origin}"
+            said = f"{trace.file} does not state its rank: read as rank {rank}, from {origin}"
             warnings.append(Doubt("rank_guessed", 1, said))
         if rank in by_rank:
             rule = f"rank {rank} is here and in {by_rank[rank].file}"

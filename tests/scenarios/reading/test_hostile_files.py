@@ -139,7 +139,7 @@ def test_measured_table_of_very_many_rows_is_refused_before_it_is_read(tmp_path,
     frame.to_csv(tmp_path / "a.csv", index=False)
     monkeypatch.setattr(tables, "_MAX_ROWS", 49)
     for name, words in (
-        ("a.parquet", "50 rows, 0 MiB once unpacked, where 49 rows and 512 MiB are the most that is read"),
+        ("a.parquet", "50 rows, 0 MiB once unpacked; the limits are 49 rows and 512 MiB"),
         ("a.csv", "more than 49 rows"),
     ):
         with pytest.raises(ScenarioError, match=words):
@@ -155,7 +155,7 @@ def test_measured_table_of_long_cells_is_refused_before_it_is_read(tmp_path, mon
     monkeypatch.setattr(tables, "_MAX_BYTES", 1 << 20)
     pd.DataFrame({"m": ["1" * (2 << 20)], "n": [1], "k": [1], "time_s": [1.0]}).to_parquet(tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 1 << 20
-    with pytest.raises(ScenarioError, match="1 rows, 2 MiB once unpacked, where 5,000,000 rows and 1 MiB are the most"):
+    with pytest.raises(ScenarioError, match="1 rows, 2 MiB once unpacked; the limits are 5,000,000 rows and 1 MiB"):
         tables.read_samples(tmp_path / "a.parquet", None)
 
 

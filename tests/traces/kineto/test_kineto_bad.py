@@ -166,7 +166,7 @@ def test_rank_comes_from_the_name_where_the_file_does_not_say(tmp_path: Path) ->
     write(tmp_path / "rank7.json", document([GOOD], rank=None))
     trace = load(tmp_path)
     assert trace.ranks[0].rank == 7
-    assert any("does not say its rank: taken to be 7" in warning for warning in texts_of(trace.warnings))
+    assert any("does not state its rank: read as rank 7" in warning for warning in texts_of(trace.warnings))
     write(tmp_path / "other.json", document([GOOD], rank=None))
     with pytest.raises(TraceError, match="says which rank this is"):
         load(tmp_path)

@@ -119,7 +119,7 @@ def test_categories_that_are_not_known_are_counted(tmp_path: Path) -> None:
     flow = {"ph": "s", "id": 1, "cat": "ac2g", "name": "ac2g", "ts": 1, "pid": 1, "tid": 1}
     mark = {"name": "Iteration Start: PyTorch Profiler", "ph": "i", "s": "g", "pid": "Traces", "tid": "Trace", "ts": 0}
     trace = loaded(tmp_path, KERNEL, *others, flow, mark)
-    assert texts_of(trace.warnings) == ["1 device activity of a category that is not known: left out"]
+    assert texts_of(trace.warnings) == ["1 device activity of an unknown category: left out"]
     assert len(trace.ranks[0].rows) == 1
 
 
@@ -226,7 +226,7 @@ def test_a_step_that_is_named_twice_counts_once(tmp_path: Path) -> None:
     for order in (events, events[::-1]):
         trace = loaded(tmp_path, *order, window=StepWindow(4, 4))
         assert len(trace.ranks[0].rows) == 1
-        said = "1 host call that names a step which another one names: left out"
+        said = "1 host call for a step that another one already names: left out"
         assert texts_of(trace.warnings) == [said]
 
 
@@ -235,5 +235,5 @@ def test_steps_that_overlap_are_said(tmp_path: Path) -> None:
     steps = [annotation("ProfilerStep#1", 80, 60), annotation("ProfilerStep#2", 100, 60)]
     trace = loaded(tmp_path, launch(1, 110), activity("gemm", 120, 5, correlation=1), *steps, window=StepWindow(1, 2))
     assert [words.split(":")[0] for words in texts_of(trace.warnings)] == [
-        "1 step begins before the one before is over (by up to 40 us)"
+        "1 step begins before the previous step has ended (by up to 40 us)"
     ]
