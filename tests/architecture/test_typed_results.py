@@ -28,7 +28,6 @@ NO_RESULTS = {
     "report/rendering/matplotlib_chart.py": FIGURES,
     "report/rendering/plotly_figure.py": FIGURES,
     "report/pages/thumbnails_chart.py": FIGURES,
-    "sweep/kept.py": "keys of a line that a sweep keeps",
     "report/charts/op_lanes.py": "columns of a drawing",
     "results/result.py": "JSON that is not checked yet",
     "summaries/as_json.py": "metadata of fields",
