@@ -174,8 +174,7 @@ def usual_step(times_s: Sequence[float]) -> tuple[int, tuple[float, ...]]:
     ``times_s``: this rank's step times. A step takes as long as its slowest rank.
     """
     slowest = torch.tensor(times_s, dtype=torch.float64)
-    if len(times_s) > 1:
-        dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
     durations_s = tuple(slowest.tolist())
     return durations_s.index(median_low(durations_s)), durations_s
 

@@ -92,7 +92,7 @@ def test_ones_rescales_trainings_that_lose_nothing() -> None:
     found = run(Ones(seed=0, generation_s=0.03, population_size=4, refit_growth=4.0))
     sizes = {name: {step.batch_size for step in steps[:-1]} for name, steps in found.steps.items()}
     assert any(each.event in ("rescale", "resume") for each in found.handed_over)
-    assert any(len(each) > 2 for each in sizes.values())
+    assert any(len(each) > 1 for each in sizes.values())
     assert all(steps[-1].loss < 0.7 * steps[0].loss for steps in found.steps.values())
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from backends.execution.measuring.benchmarks import Benchmark, WindowBenchmark
 from backends.execution.measuring.cases import kernel_sample
-from backends.execution.measuring.rounds import Run
+from backends.execution.measuring.rounds import Measured, Run
 from backends.execution.measuring.steps import StepKernels
 from costmodels.calibration.document import parse_calibrated
 from costmodels.calibration.kernels import predict_kernels
@@ -68,10 +68,10 @@ class MadeUpMachine:
         self._is_wild = is_wild
         self.asked: list[tuple[str, ...]] = []
 
-    def measure(self, benchmarks: Sequence[Benchmark], **_: object) -> list[Run]:
+    def measure(self, benchmarks: Sequence[Benchmark], **_: object) -> Measured:
         """Return one run of the first benchmarks, as where the budget is over then."""
         self.asked.append(tuple(benchmark.key for benchmark in benchmarks))
-        return [Run(benchmark.key, self._figures(benchmark), 1.0) for benchmark in benchmarks[:REACHED]]
+        return Measured([Run(benchmark.key, self._figures(benchmark), 1.0) for benchmark in benchmarks[:REACHED]], [])
 
     def copy_bandwidths(self) -> Mapping[str, float]:
         """Return what calibration asks for besides."""

@@ -178,7 +178,7 @@ CLOCK = "--constant profile.sustained.clock_fraction --jobs 1"
             "spread a100.yaml --trace h100.json --out new.yaml",
             "recorded on NVIDIA H100 80GB HBM3, and the profile is one of a100",
         ),
-        (f"fit products.csv {CLOCK}", "products.csv: these are data alone"),
+        (f"fit products.csv {CLOCK}", "products.csv: this file has data without their meaning"),
         (f"fit scenario.yaml {CLOCK}", "scenario.yaml: this is no table of measurements"),
         (f"fit profile {CLOCK}", "profile: this is a directory, not a file;\n    name a file in it"),
         (
