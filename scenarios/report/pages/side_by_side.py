@@ -168,7 +168,7 @@ def _step_time(summary: ExecutionSummary) -> Line:
     executed_s, simulated_s = summary.iteration_time_s, summary.simulated_iteration_time_s
     median_s, without = summary.simulated_iteration_time_median_s, ""
     if median_s is not None and is_notable(simulated_s, median_s):
-        simulated_s, without = median_s, f"without the ranks' jitter: {format_time(simulated_s)}"
+        simulated_s, without = median_s, f"one run without draws: {format_time(simulated_s)}"
     known = [format_change((simulated_s - executed_s) / executed_s)] if executed_s else []
     interval = spread_words(summary.simulated_iteration_time_interval_s)
     known += [words for words in (interval, without, *notes_of(summary)) if words]

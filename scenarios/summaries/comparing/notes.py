@@ -5,7 +5,7 @@ from typing import Final
 from costmodels.units import format_time
 
 _NOTABLE: Final = 0.01
-"""Least difference of the drawn runs' median from the step without jitter, as a part of it, that is stated."""
+"""Least difference of the drawn runs' median from the step without draws, as a part of it, that is stated."""
 
 
 def simulated_note(profile_basis: str | None) -> str:
@@ -14,12 +14,12 @@ def simulated_note(profile_basis: str | None) -> str:
 
 
 def is_notable(time_s: float, median_s: float | None) -> bool:
-    """Return whether ranks that wait for each other's jitter make the median of drawn runs another time."""
+    """Return whether the median of drawn runs is another time than that of the run without draws."""
     return median_s is not None and abs(median_s - time_s) > _NOTABLE * time_s
 
 
 def drawn_note(time_s: float, median_s: float | None) -> str:
-    """Return the median of drawn runs beside a step without jitter: empty if it is not known, or no other time."""
+    """Return the median of drawn runs beside a step without draws: empty if it is not known, or no other time."""
     if median_s is None or not is_notable(time_s, median_s):
         return ""
     return f"median of drawn runs {format_time(median_s)}"

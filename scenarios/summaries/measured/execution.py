@@ -49,8 +49,8 @@ class ExecutionSummary:
     """The result of an execution, beside the simulation of the same plan.
 
     ``iteration_times_s``: of all steps that count, in their order; ``iteration_time_s`` is that of the median step.
-    ``simulated_iteration_time_median_s``: of the drawn runs that the interval is of; it knows that ranks with jitter
-    wait for each other. None where nothing is drawn.
+    ``simulated_iteration_time_median_s``: of the drawn runs that the interval is of; in these, ranks wait for each
+    other. None where nothing is drawn.
     ``collectives``: the algorithm of each kind, or ``native``.
     ``num_cores``: cores of this machine, which the ranks share; None on GPUs.
     ``profile_basis``: the source of the simulated times (see ``Resolved``).
