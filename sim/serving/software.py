@@ -51,7 +51,9 @@ FRAMEWORKS: Final[Mapping[FrameworkName, ServingSoftware]] = MappingProxyType(
         "tensorrt_llm": ServingSoftware(iteration_s=0.13e-3, sequence_s=38e-6, all_reduce_s=5e-6),
     }
 )
-"""Constants of frameworks, fitted to half of the rows of ``traces/published/services_tpot``, by ``docs/fit_services``.
+"""Constants of frameworks, fitted to half of the rows of ``traces/published/services_tpot``.
+
+The fit has the model and the loss of ``docs/fit_services``, which makes such a fit anew.
 
 ``request_s`` of vLLM is fitted to half of ``services_ttft``; no first tokens of the others were fitted.
 """
