@@ -5,4 +5,4 @@ DeadlockError (RuntimeError)    the event queue ran empty with ops waiting; name
 
 
 class DeadlockError(RuntimeError):
-    """A run that got stuck; the message names the waiting ops and what each waits for."""
+    """A deadlocked run. The message names each waiting op and the op or message that it waits for."""

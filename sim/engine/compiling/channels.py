@@ -52,7 +52,7 @@ def _alone_on_its_stream(tables: Tables, messages: list[TaskTable]) -> bool:
 
 
 def _leave_at_once(tables: Tables, sends: list[TaskTable]) -> bool:
-    """Return whether a channel's sends occupy nothing and send only what the main stream wrote."""
+    """Return whether a channel's sends occupy no resource and send only buffers of the main stream."""
     ops = [op for table in tables.values() for op in table.task.ops if op.stream != MAIN_STREAM]
     off_main = {buffer for op in ops for buffer in op.writes}
     return _alone_on_its_stream(tables, sends) and all(

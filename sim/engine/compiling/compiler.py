@@ -39,7 +39,7 @@ class NotCoalescableError(Exception):
 
 @dataclass(slots=True)
 class HazardState:
-    """Who wrote a buffer instance last, and who has read it since; ``known_to``: up to which call."""
+    """The last writer of a buffer instance, and its readers since; ``known_to``: the last call that is included."""
 
     writer: Ref | None = None
     readers: list[Ref] = field(default_factory=list)
@@ -158,7 +158,7 @@ class RankCompiler:
         return None
 
     def _add_immediate_send(self, index: int, call: Call, table: TaskTable, wire: Wire) -> None:
-        """Add a send that occupies nothing: it waits for what it sends, and for what was sent before it."""
+        """Add a send that occupies no resource: it waits for the writer of its buffer, and for the send before it."""
         graph, node = self.graph, wire.send()
         graph.units.append((self.rank, index, node, SENT))
         before = self._sent.get(table.channel)
@@ -327,7 +327,7 @@ class RankCompiler:
         return block
 
     def _block_links(self, call: Call, table: TaskTable) -> list[tuple[Ref, int]]:
-        """Return what a block waits for by stream order and by hazards with the block just before it."""
+        """Return the waits of a block by stream order and by hazards with the block just before it."""
         links: list[tuple[Ref, int]] = []
         main_tail = self._tails.get(MAIN_STREAM)
         for stream, op in table.shape.first.items():
@@ -364,7 +364,7 @@ class RankCompiler:
         return links
 
     def _hazards(self, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> list[tuple[Ref, int]]:
-        """Return what a call's ops wait for because of buffers that several tasks write, beyond stream order."""
+        """Return the waits of a call's ops by buffers that several tasks write, beyond stream order."""
         shape = table.shape
         by_ref: dict[Ref, list[int]] = {}
         for buffer in buffers:
@@ -381,7 +381,7 @@ class RankCompiler:
         return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]
 
     def _last_of_each_stream(self, state: HazardState) -> list[Ref]:
-        """Return who must be done before a buffer is overwritten, of each stream the last."""
+        """Return the ops that must end before a buffer is overwritten: the last of each stream."""
         last: dict[str, Ref] = {}
         for ref in state.readers if state.writer is None else (state.writer, *state.readers):
             stream = self._table_of(ref[0]).shape.streams[ref[1]]
@@ -402,7 +402,7 @@ class RankCompiler:
         return state
 
     def _note(self, unit: int, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> None:
-        """Note what a call leaves behind in the given buffers."""
+        """Note a call as the writer and reader of the given buffers."""
         for buffer in buffers:
             self._state_of(buffer, call).leave(unit, *table.shape.leaves[buffer])
 

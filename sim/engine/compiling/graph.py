@@ -166,7 +166,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class PricedTask:
-    """One task as one simulated rank runs it: what each op demands.
+    """One task on one simulated rank: the demands of each op.
 
     ``launches_s``: host time of launching each op, none: it takes none; what ops wait for it is in their latencies.
     """

@@ -1,4 +1,4 @@
-"""How coalesced calls run: when their ops begin after what they wait for, the longest paths through the call."""
+"""Coalesced calls: the begin of each op after the call's waits, by the longest paths through the call."""
 
 from collections.abc import Sequence
 from itertools import chain

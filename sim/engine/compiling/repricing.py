@@ -23,12 +23,12 @@ StructureKey = tuple[tuple[object, ...], ...]
 
 
 def structure_of(programs: Mapping[int, Program], prices: Priced) -> StructureKey:
-    """Return what of some prices decides on the graph: prices with the same key share a compiled plan."""
+    """Return the key of prices by which a graph is built: prices with the same key share a compiled plan."""
     return tuple(_structure(program, prices[rank]) for rank, program in programs.items())
 
 
 def _structure(program: Program, priced: Mapping[str, PricedTask]) -> tuple[object, ...]:
-    """Return what of a rank's prices decides on the graph."""
+    """Return the part of that key that a rank's prices give."""
     used: list[tuple[Resource, ...]] = []
     sends: list[Activity] = []
     for name, task in program.tasks.items():
@@ -73,7 +73,7 @@ class _Repricing:
         self.durations_s = list(self.before.durations_s)
 
     def graph(self) -> Graph:
-        """Return the graph. It shares with the one before what no price changes."""
+        """Return the graph. Parts that no price changes are shared with the graph before."""
         names = {rank: [call.task for call in program.calls] for rank, program in self.programs.items()}
         units = [self._unit(unit, names[unit[0]][unit[1]]) for unit in self.before.units]
         for send, journey, _ in self.before.messages:

@@ -91,5 +91,5 @@ def analyse(task: Task) -> TaskShape:
 
 
 def _reduced(waits: set[int], ancestors: Sequence[int]) -> set[int]:
-    """Drop what another of the awaited ops waits for anyway."""
+    """Drop the waits that another awaited op implies."""
     return {i for i in waits if not any(k != i and ancestors[k] >> i & 1 for k in waits)}

@@ -1,4 +1,4 @@
-"""How long a plan's tasks take when nothing else runs: what a schedule that is made for times is made from."""
+"""The times of a plan's tasks when each runs alone. Schedules that are made for times are made from these."""
 
 from collections.abc import Callable
 

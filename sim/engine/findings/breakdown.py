@@ -50,7 +50,7 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
 def _add_part(
     part: Part, streams: Mapping[str, list[tuple[Times, Times]]], busy: dict[str, float], exposed: dict[str, float]
 ) -> None:
-    """Add what a part of time brings to busy and idle seconds."""
+    """Add the busy and idle seconds of a part of the time."""
     spans = {stream: _sorted_spans(times, part.begin_s, part.end_s) for stream, times in streams.items()}
     for stream, (starts, ends) in spans.items():
         busy[stream] += part.times * float((ends - starts).sum())
@@ -114,7 +114,7 @@ def _without_waits(gaps: tuple[Times, Times], starts: Sequence[Times]) -> tuple[
 
 
 def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple[Times, Times], float]:
-    """Return what is left of the gaps outside the given spans, and the seconds inside."""
+    """Return the gaps without the given spans, and the seconds of gaps inside these."""
     busy = ends > starts
     starts, ends = starts[busy], ends[busy]
     if not len(gaps[0]) or not len(starts):

@@ -1,4 +1,4 @@
-"""How full every link is: what it carries in a step, and when.
+"""The use of every link: the bytes that it carries in a step, and their times.
 
 A link is busy by the seconds of exclusive use that the transfers over it demand; at 100 % of the step nothing more
 fits. Links that carry the same at the same time are one row, so a folded run has few of them. Links that folding left
@@ -183,7 +183,7 @@ class _Loads:
         )
 
     def _of_exchange(self, exchange: Exchange, numbers: Mapping[tuple[object, ...], list[int]]) -> Iterator[_Cells]:
-        """Yield what the groups of an exchange bring, by the flow of the simulated rank that answers for them."""
+        """Yield the loads of an exchange's groups, by the flow of the simulated rank that stands for them."""
         owners, own = self._owners(exchange)
         use = self.pricing.use_of(_only(exchange, own))
         if not len(use.links):
@@ -264,7 +264,7 @@ def _only(exchange: Exchange, chosen: NDArray[np.bool_]) -> Exchange:
 
 
 def _digests(exchange: Exchange, use: NetworkUse) -> tuple[bytes, ...]:
-    """Return digests of the groups, and of who uses which links in which proportions."""
+    """Return digests of the groups, and of the proportions in which they use links."""
     shares = (np.round(values / values.max(), 10) for values in (use.seconds, use.num_bytes))
     return tuple(blake2b(part.tobytes()).digest() for part in (exchange.groups, use.rows, use.links, *shares))
 

@@ -1,4 +1,4 @@
-"""The walk back through a run that has ended, from what ends last to the begin: its critical path."""
+"""The critical path of a finished run: the walk from its last node back to the begin."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -146,7 +146,7 @@ class Walk:
         return Step(rank, call, program.tasks[program.calls[call].task].ops[node - base], start_s, end_s)
 
     def _waited_for(self, node: int) -> int:
-        """Return what a node waited for longest, -1 where it could begin at once."""
+        """Return the node that a node waited for longest, -1 if it began at once."""
         earlier = self.before[self.first[node] : self.first[node + 1]].tolist()
         return max(earlier, key=self.run.loop.ends_s.__getitem__, default=-1)
 

@@ -45,7 +45,7 @@ class _SentBytes:
         self._ranks_per_node: dict[tuple[int, ...], tuple[int, ...]] = {}
 
     def of_calls(self, program: Program, num_calls: Mapping[str, int], rank: int) -> dict[str, float]:
-        """Return what one rank sends in so many calls of each task, by purpose."""
+        """Return the bytes that one rank sends in so many calls of each task, by purpose."""
         totals: dict[str, float] = {}
         for name, count in num_calls.items():
             for op in program.tasks[name].ops:
@@ -55,7 +55,7 @@ class _SentBytes:
         return totals
 
     def _of_op(self, program: Program, op: Send | Collective, rank: int) -> float:
-        """Return what a rank sends in one call of an op."""
+        """Return the bytes that a rank sends in one call of an op."""
         if isinstance(op, Send):
             return float(payload_bytes(program, op.reads))
         group = op.group(self._mesh, rank)

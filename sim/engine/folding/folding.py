@@ -1,4 +1,4 @@
-"""Which ranks are simulated, and whom each one stands for.
+"""The choice of the simulated ranks, and the ranks that each of them stands for.
 
 Ranks, groups of ranks and links are vertices of one graph, coloured by role, device and kind. The coarsest equitable
 partition of that graph has classes whose members see the same: one rank per class is simulated, and what all groups
@@ -79,7 +79,7 @@ class Folding:
         return as_envelopes(program, ops, activities)
 
     def folded(self, op: Op, rank: int, activity: Activity) -> Activity:
-        """Return what an op of a simulated rank and all that are like it demand of classes of links."""
+        """Return the demands on classes of links of an op of a simulated rank and of all ops like it."""
         if self.link_class is None or self.class_size is None or not isinstance(op, LinkOp):
             return activity
         alike = self.group_counts[op.axes, op.members][rank] if isinstance(op, Collective) else self.multiplicity[rank]

@@ -1,4 +1,4 @@
-"""The graph of ranks, groups and links whose coarsest equitable partition says who is like whom.
+"""The graph of ranks, groups and links. Its coarsest equitable partition gives the classes of like ranks.
 
 A vertex per rank, per group that communicates, and per link that ranks share. Most links are not shared: a device's
 ports, cables and adapter are used by its rank's messages and by groups that it is in, and by nobody else. Such a link
@@ -106,7 +106,7 @@ class LikenessGraph:
         self._uses: list[_Use] = []
 
     def add(self, exchange: Exchange, load: Load) -> None:
-        """Add an exchange's groups, or its messages, with what they put on links."""
+        """Add an exchange's groups, or its messages, with their loads on links."""
         op, groups = exchange.op, exchange.groups
         latencies = load.latencies if len(load.latencies) else np.zeros(len(groups), np.int64)
         num_latencies = int(latencies.max(initial=0)) + 1
@@ -202,7 +202,7 @@ class LikenessGraph:
     # --- links that ranks share ----------------------------------------------------------------------------
 
     def _shared_uses(self, vertex: Ints) -> Sequence[Relation]:
-        """Return who puts how much on links that are vertices."""
+        """Return the loads of owners on the links that are vertices."""
         relations = []
         for use in self._uses:
             among = vertex[use.links] >= 0
@@ -211,7 +211,7 @@ class LikenessGraph:
         return relations
 
     def _colours(self, shared: Ints) -> Ints:
-        """Return the colours of all vertices by what is known of each alone."""
+        """Return the first colours of all vertices: of the facts of each vertex alone."""
         parts, first = [], 0
         for numbers in (self._ranks.numbers, self._groups.numbers, self._links.numbers[shared]):
             names, colours = numbered(numbers)
@@ -247,7 +247,7 @@ class LikenessGraph:
 
 
 def _note(table: Ints, links: Ints, who: Ints) -> None:
-    """Note who uses links: the only one so far, or _MANY."""
+    """Note the user of links: the only user so far, or _MANY."""
     fresh = table[links] == NONE
     table[links[fresh]] = who[fresh]
     table[links[table[links] != who]] = _MANY

@@ -82,7 +82,7 @@ def turns_of(
 
 
 def _family(exchange: Exchange) -> Family | None:
-    """Return what a rooted exchange has in common with its other turns; None for others."""
+    """Return the facts that a rooted exchange shares with its other turns; None for other exchanges."""
     op = exchange.op
     return family(exchange.program, op) if isinstance(op, Collective) and op.kind in ROOTED else None
 

@@ -31,7 +31,7 @@ class _Place:
 
 
 def refuse_deadlock(run: SimulatedRun) -> None:
-    """Raise DeadlockError where an op never ran, naming the first of each rank and stream and what it waits for."""
+    """Raise DeadlockError if an op never ran. It names the first such op of each rank and stream, and its wait."""
     if min(run.loop.ends_s, default=0.0) >= 0.0:
         return
     tangle = _Tangle(run)
@@ -48,7 +48,7 @@ def refuse_deadlock(run: SimulatedRun) -> None:
 
 
 class _Tangle:
-    """The ops of a stuck run, and who waits for whom."""
+    """The ops of a deadlocked run, and the waits between them."""
 
     def __init__(self, run: SimulatedRun) -> None:
         self._run = run
@@ -93,7 +93,7 @@ class _Tangle:
     # --- in words ------------------------------------------------------------------------------------------
 
     def words(self, place: _Place) -> str:
-        """Return an op and what it waits for."""
+        """Return an op's name, and the op or message that it waits for."""
         op, said = self.op(place), self._name(place)
         if held := next(self._held_by(place), None):
             return f"{said}, waits for {self._name(held)} on stream {self.op(held).stream}"
@@ -157,7 +157,7 @@ class _Tangle:
             yield touched
 
     def _conflict(self, rank: int, first: tuple[Call, Op], second: tuple[Call, Op]) -> bool:
-        """Return whether one of two ops writes what the other touches, of one micro-batch."""
+        """Return whether one of two ops writes a buffer that the other reads or writes, of one micro-batch."""
         (before, earlier), (after, later) = first, second
         shared = set(earlier.writes) & {*later.reads, *later.writes} | set(earlier.reads) & set(later.writes)
         same = before.microbatch == after.microbatch

@@ -82,7 +82,7 @@ def _change(life: CallLife, sizes: Mapping[str, int]) -> _CallChange:
 def _by_kind(
     program: Program, sizes: Mapping[str, int], lives: list[CallLife], at: int, peak_op: NDArray[np.int64]
 ) -> dict[str, int]:
-    """Return what lives at the peak, by kind of buffer."""
+    """Return the bytes of live buffers at the peak, by kind of buffer."""
     totals = dict.fromkeys((str(kind) for kind in Kind), 0)
     for name, buffer in program.buffers.items():
         if buffer.scope is Scope.PERSISTENT:

@@ -53,7 +53,7 @@ class Repeated:
 
     @property
     def later_s(self) -> float:
-        """Return how much later than simulated happens what comes after the period."""
+        """Return the delay of events after the period: the time of the periods that were not simulated."""
         return self.times * self.length_s
 
     def parts(self, until_s: float) -> tuple[Part, ...]:

@@ -125,7 +125,7 @@ class SimulatedRun:
 
     @cached_property
     def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return which nodes wait for which: what comes before and what after, by edge."""
+        """Return the edges of the graph: the node before and the node after, per edge."""
         successors = self.graph.successors
         counts = np.fromiter(map(len, successors), dtype=np.int64, count=len(successors))
         after = np.fromiter(chain.from_iterable(successors), dtype=np.int64, count=int(counts.sum()))

@@ -17,7 +17,7 @@ LEAST_SAVED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Short:
-    """Programs that leave out repetitions, and what they still repeat, by identity of the plan's own program."""
+    """Programs with fewer repetitions, and their repeated calls, by identity of the plan's own program."""
 
     programs: Mapping[int, Program]
     repetitions: Mapping[int, Repetition]
@@ -67,7 +67,7 @@ class Shorter:
 
     @cached_property
     def _repetitions(self) -> list[Repetition]:
-        """Return what repeats in each program; empty: they do not repeat together, or steps run into each other."""
+        """Return the repeated calls of each program; empty if programs do not repeat together, or steps overlap."""
         if not self.plan.barrier or self.plan.num_steps > 1:
             return []
         return repetitions(self.plan.programs) or []

@@ -75,7 +75,7 @@ class _Known:
 
     @cached_property
     def key(self) -> StructureKey:
-        """Return what of the prices decides on the graph."""
+        """Return the key of the prices that decide on the graph's structure."""
         return structure_of(self.programs, self.prices)
 
     def holds_for(self, other: "_Known") -> bool:
@@ -167,7 +167,7 @@ class Simulation:
         return run
 
     def _repetition_of(self, now: _Known, left_out: int) -> Mapping[int, Repetition]:
-        """Return what repeats in the program of every simulated rank once so many repetitions are left out."""
+        """Return the repeated calls of every simulated rank's program after so many repetitions are left out."""
         short = self._shorter.without(left_out)
         assert short is not None
         return {rank: short.repetitions[id(program)] for rank, program in now.programs.items()}

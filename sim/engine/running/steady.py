@@ -146,7 +146,7 @@ def _lengths_s(tasks: Sequence[_Rows]) -> list[float]:
 
 
 def _begin_s(tasks: Sequence[_Rows], length_s: float) -> float | None:
-    """Return when the first stretch begins that is as long as a period and in which only what repeats goes on."""
+    """Return the begin of the first stretch as long as a period in which only repeated calls run."""
     unlike = [_unlike(rows, length_s) for rows in tasks]
     starts_s, ends_s = (np.concatenate(times) for times in zip(*unlike, strict=True))
     order = np.argsort(starts_s, kind="stable")

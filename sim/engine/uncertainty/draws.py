@@ -25,7 +25,7 @@ Erring = tuple[ErrorClass, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """``factors``: of what errs x draws; ``step``: of the whole step, beside these, by draw."""
+    """``factors``: error factors, classes x draws. ``step``: a further factor of the whole step, per draw."""
 
     factors: Floats
     step: Floats
@@ -34,7 +34,7 @@ class Draws:
 def drawn(
     erring: Sequence[Erring], errors: ModelErrors, loaded: Loadings, moved: Floats, run: SimulatedRun, num_draws: int
 ) -> Draws:
-    """Return drawn factors of what errs, in that order. ``moved``: by how much each source moves the step time."""
+    """Return drawn error factors of the classes, in their order. ``moved``: change of the step time per source."""
     normal = _normals((*loaded.sources, STEP), np.append(moved, errors.step), run.plan.seed, num_draws)
     of_class = loaded.matrix @ normal[:-1]
     logarithms = of_class[[loaded.classes[found] for found, _ in erring]]

@@ -29,7 +29,7 @@ class ModelErrors:
 
 
 class ErrorClass(NamedTuple):
-    """Calls that err alike: whose errors they have (NETWORK: what moves bytes), place in that, what tells them apart.
+    """A class of calls with one error: its family (NETWORK: transfers), its place in the family, its own key.
 
     ``kernels``: the family of kernels that they are of, in which devices differ; empty for what moves bytes.
     """

@@ -1,4 +1,4 @@
-"""The interval in which a step time lies in 90 % of cases, from what is known of the errors of cost models."""
+"""The 90 % interval of a step time, from the known errors of cost models."""
 
 import math
 from enum import StrEnum

@@ -24,7 +24,7 @@ _NUGGET: Final = 1e-9
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loadings:
-    """``matrix[c, s]``: by what one standard deviation of source s moves the logarithm of the times of class c."""
+    """``matrix[c, s]``: change of the log time of class c for one standard deviation of source s."""
 
     classes: Mapping[ErrorClass, int]
     sources: tuple[Source, ...]

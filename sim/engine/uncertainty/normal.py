@@ -9,7 +9,7 @@ from sim.engine.uncertainty.longest_path import Floats
 
 
 def generator(seed: int, name: object) -> np.random.Generator:
-    """Return the generator of whatever has this name; those of others do not change what it draws."""
+    """Return the random generator of a name. Its draws do not depend on the generators of other names."""
     return np.random.Generator(np.random.PCG64([seed, crc32(repr(name).encode())]))
 
 

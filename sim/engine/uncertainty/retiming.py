@@ -90,7 +90,7 @@ def num_whole_nodes(run: SimulatedRun) -> int:
 
 
 def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) -> Retiming:
-    """Return what decides how long a run takes, of a run that has ended."""
+    """Return the graph of a finished run: the nodes and edges that decide the run's time."""
     nodes, rows = _Nodes(run), _Rows(run, classes, factor_row)
     blocks = _add_units(nodes, rows)
     _add_blocks(nodes, rows, blocks)
@@ -126,7 +126,7 @@ def _apart(run: SimulatedRun) -> list[tuple[int, int]]:
 
 @dataclass(slots=True)
 class _Nodes:
-    """A run's nodes and more: how long each lasts, by which row, and what waits for what.
+    """The nodes of a run and of its blocks: their durations, the rows of these, and the edges between nodes.
 
     ``entries``: by block and slot the node at whose end it is released. ``more``: what waits beside the run's own.
     """
@@ -203,7 +203,7 @@ class _Rows:
 
     @property
     def derived(self) -> tuple[Derived, ...]:
-        """Return what has rows that are not drawn."""
+        """Return the nodes whose durations are not drawn."""
         return (*self._ratios, *self._call_times)
 
     def of_ops(self, rank: int, task: str) -> list[int]:
