@@ -1,4 +1,4 @@
-"""How long steps take, remembered: worlds that ask for thousands of steps run the engine dozens of times.
+"""A cache of step times: worlds that ask for thousands of steps run the engine dozens of times.
 
 A job mix or a service makes a plan for every step that it takes, and most of these plans are equal. Plans are known
 again by their content; they need not be the same object.
@@ -17,7 +17,7 @@ from sim.plan.facts.content import content_digest, plan_digest
 from sim.plan.words.program import Plan
 
 MOST_OBJECTS: Final = 128
-"""How many plans and prices are known by their identity, so that no digest of them is made again."""
+"""Largest number of plans and prices that are known by identity, without another digest."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")

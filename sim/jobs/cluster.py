@@ -1,4 +1,4 @@
-"""Who waits, who runs, which GPUs are free, and the record of it: of a simulation and of a live run alike.
+"""A shared cluster: waiting jobs, running jobs, free GPUs, and their record. Simulations and live runs share it.
 
 It knows no clock: every change comes with its instant.
 """

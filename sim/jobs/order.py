@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from sim.jobs.active import ActiveJob
 
 Rank = tuple[float, int] | tuple[float, float, int]
-"""What jobs are ordered by, the least first; the last number is the job's index."""
+"""The key of a job's rank, the least first; the last number is the job's index."""
 Ranked = tuple[Rank, ActiveJob]
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How a policy ranks jobs.
+    """The ranking of jobs by a policy.
 
     ``waiting``: the rank of a job that waits, at an instant; it stays the same for as long as the job waits.
     ``running``: the place of a running job in an order that stays the same until it attains a watched service.

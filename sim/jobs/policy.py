@@ -1,4 +1,4 @@
-"""What a scheduling policy sees, and what it decides. Policies are pure: they know no clock, no SimPy and no torch."""
+"""The view and the decisions of a scheduling policy. Policies are pure: they know no clock, no SimPy, no torch."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

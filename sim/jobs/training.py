@@ -1,4 +1,4 @@
-"""How an elastic job trains: its epochs, its speed on some GPUs, and what its validation shows."""
+"""The training of an elastic job: its epochs, its speed on some GPUs, and its validation curve."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from sim.jobs.speed.speed import Speed
 
 
 class Curve(Protocol):
-    """What validation shows after a number of epochs."""
+    """The validation of a job after a number of epochs."""
 
     def loss(self, epochs: float) -> float:
         """Return the validation loss."""

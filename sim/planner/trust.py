@@ -1,4 +1,4 @@
-"""How far estimates are trusted: which strategies may still beat the best that the engine has found."""
+"""Trust in estimates: the strategies that may still beat the best strategy that the engine has found."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -17,7 +17,7 @@ from sim.plan.words.op import Collective
 from sim.plan.words.program import Program
 
 ClassesOf = Callable[[int, Collective], tuple[int, ...]]
-"""Which simulated ranks take part where one of them runs a collective."""
+"""The simulated ranks that take part in a collective of one of them."""
 
 
 def find_teams(

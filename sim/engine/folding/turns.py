@@ -36,7 +36,7 @@ from sim.plan.words.program import Program
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Family = tuple[object, ...]
-"""What turns of one collective have in common: all but the root."""
+"""The common facts of one collective's turns: all but the root."""
 Source = tuple[str, int]
 """A stream, and a class of ranks: such ranks are in one turn of the stream at a time."""
 

@@ -30,7 +30,7 @@ class MemoryUse:
 
 @dataclass(frozen=True, slots=True)
 class _CallChange:
-    """What a call adds in the end, the most that it adds on the way, and at which of its ops."""
+    """The bytes that a call adds in the end, the most that it adds on the way, and the op at which it does."""
 
     net: int
     most: int

@@ -18,7 +18,7 @@ from sim.engine.running.run import SimulatedRun, TaskTimes
 from sim.plan.facts.repetition import Repetition
 
 IN_A_PERIOD: Final = (1, 2, 3, 4, 6)
-"""How many repetitions of its calls a period may have: messages and buckets need not come around with every one."""
+"""Largest number of repetitions in a period: messages and buckets may come around less often than calls."""
 
 
 class Steady(NamedTuple):

@@ -1,1 +1,1 @@
-"""How sure a predicted step time is."""
+"""The uncertainty of a predicted step time."""

@@ -1,4 +1,4 @@
-"""How long calls and their ops take with drawn durations of the ops."""
+"""The durations of calls and of their ops under drawn durations of the ops."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What is known of the errors of cost models: how large they are, and which calls of ops err alike."""
+"""Known errors of cost models: their sizes, and the classes of calls that share an error."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How errors of the cost models change a step time to first order: along its critical path.
+"""First-order changes of a step time by errors of cost models: along its critical path.
 
 A step is longer by what the ops on its critical path are. So the logarithm of its time moves by the sum over classes
 of their share of the path times their own logarithm's error: by ``shares @ loadings`` times independent standard normal

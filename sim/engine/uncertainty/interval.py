@@ -30,7 +30,7 @@ class Interval(NamedTuple):
 
 
 class Method(StrEnum):
-    """How an interval was found: from drawn runs, or from the critical path to first order."""
+    """The method of an interval: drawn runs, or first-order errors along the critical path."""
 
     SAMPLED = "sampled"
     FIRST_ORDER = "first_order"

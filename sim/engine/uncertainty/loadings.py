@@ -17,7 +17,7 @@ from sim.engine.uncertainty.longest_path import Floats
 
 STEP: Final = "whole step"
 Source = str | tuple[str, Place] | ErrorClass
-"""What errs independently of all else: the whole step, a family in common, a place in it, a class on its own."""
+"""An independent source of error: the whole step, a family, a place in a family, or one class."""
 _NUGGET: Final = 1e-9
 """Added to correlations of 1, so that places that are nearly one still have a factor."""
 

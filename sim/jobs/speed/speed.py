@@ -1,4 +1,4 @@
-"""How fast a job trains on some GPUs: measured tables, batches that grow with the GPUs, and goodput."""
+"""The speed of a job on some GPUs: measured tables, batches that grow with the GPUs, and goodput."""
 
 from bisect import bisect_left
 from collections.abc import Mapping

@@ -43,7 +43,7 @@ class LayerBuilder:
     recompute_method: RecomputeMethod = "block"
     """Of layers that are recomputed whole: how many of a stage, and which; None: all, one by one."""
     routing: RankRouting | None = None
-    """How a forced routing lies over this rank and those that share experts with it; None: no routing is forced."""
+    """The forced routing of this rank and of those that share experts with it; None: no routing is forced."""
     checkpoint_early_stop: bool = False
     """Backward runs again only what it needs of a checkpointed function, not all of it."""
 

@@ -1,4 +1,4 @@
-"""What a forced routing makes of each rank: what it chooses, sends and gets, layer by layer, and the roles that differ.
+"""The parts of ranks in a forced routing: choices, sent and received tokens by layer, and the roles that differ.
 
 Ranks that share out experts get unequal numbers of rows. So each of them has a role of its own, and with it a program,
 unless the routing is the same for all.

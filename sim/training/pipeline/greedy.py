@@ -15,7 +15,7 @@ from sim.training.pipeline.zero_bubble import zb_h1, zb_h2
 
 
 class WarmUp(StrEnum):
-    """How many forwards a rank runs before its first backward: as 1F1B, or as many as fit in until that can start."""
+    """The forwards of a rank before its first backward: as many as in 1F1B, or as many as fit in until it can start."""
 
     AS_1F1B = "as 1f1b"
     NO_LATER = "no later"
@@ -36,7 +36,7 @@ class Preferences(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """What a rank may keep: so many micro-batches; of each, ``kept_for_weights`` stays until its weight part ends.
+    """The memory of a rank, in micro-batches; of each, ``kept_for_weights`` stays until its weight part ends.
 
     The rest is free when the backward for inputs has ended.
     """

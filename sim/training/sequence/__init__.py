@@ -1,1 +1,1 @@
-"""How ranks share sequences: one class per method of context parallelism."""
+"""Context parallelism: one class per method by which ranks share sequences."""

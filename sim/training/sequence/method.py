@@ -26,7 +26,7 @@ Role = Mapping[str, int]
 
 
 class Scoring(NamedTuple):
-    """How attention weighs values.
+    """The weighing of values by attention.
 
     ``fused``: one kernel keeps the log-sum-exp of the scores, not the scores. ``causal``: a query sees the keys up to
     its own, else all. ``dropout``: probability that a weight is dropped. ``window``: keys that a query sees at most, 0:

@@ -1,4 +1,4 @@
-"""How gradients come about: by backpropagation through the model, or by local updates: typed, checked input."""
+"""The training method: backpropagation through the model, or local updates. Typed, checked input."""
 
 from typing import Final, Literal
 

@@ -347,7 +347,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What enters a stage's first layer, and where on the tape that is."""
+    """The input of a stage's first layer, and its place on the tape."""
 
     tensor: Tensor
     position: int

@@ -21,7 +21,7 @@ from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 
 class HeadNames(NamedTuple):
-    """What the parameters and ops of a head are called; ``shared``: a table of others that it uses, if any."""
+    """The names of a head's parameters and ops; ``shared``: a table of another layer that it uses, if any."""
 
     norm: str
     head: str

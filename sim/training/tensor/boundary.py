@@ -1,4 +1,4 @@
-"""How the residual stream goes from one pipeline stage to the next."""
+"""The layout of the residual stream between pipeline stages."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What methods on a mesh of several axes share: sides, the order of axes over ranks, and norms of shared rows."""
+"""Common parts of methods on a mesh of several axes: sides, the order of axes over ranks, and norms of shared rows."""
 
 from abc import abstractmethod
 from dataclasses import dataclass

@@ -15,7 +15,7 @@ EVICTION_CHANCE = 0.3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prospects:
-    """What the search knows of each job that is not done.
+    """The facts of each unfinished job that the search needs.
 
     ``caps``: GPUs granted; ``limits``: GPUs it may grow to; ``young``: jobs without a prediction, in order of arrival;
     ``rests``: predicted samples left of the others; ``measured``: samples per second by number of GPUs.

@@ -25,7 +25,7 @@ MATURE_EPOCHS = 2
 
 @dataclass(frozen=True)
 class OnesState:
-    """What is remembered between generations. ``live``: the installed genome; ``measured``: speeds by GPUs of each job.
+    """The state between generations. ``live``: the installed genome; ``measured``: speeds by GPUs of each job.
 
     ``rows``, ``progress``: epochs of the jobs that are done; ``fitted_rows``: their number at the last fit.
     """

@@ -48,7 +48,7 @@ class ExpertsSpec:
     """
 
     gate: ExpertGate = "top_k"
-    """Which experts a token goes to. ``top_k``: the best of all. ``switch``: the one best (Fedus et al. 2021).
+    """The choice of a token's experts. ``top_k``: the best of all. ``switch``: the one best (Fedus et al. 2021).
     ``gshard``: the two best, the second at random, the likelier the more it weighs (Lepikhin et al. 2020, algorithm 1).
     ``k_top_1``: the best of each of ``top_k`` equal groups, weighed by its softmax there (Yang et al. 2021, M6-T).
     ``group_limited``: the best of those ``top_groups`` groups, of ``num_groups``, whose best scores add up to most
@@ -64,7 +64,7 @@ class ExpertsSpec:
     num_groups: int = 1
     top_groups: int = 1
     capacity_rule: CapacityRule = "even_share"
-    """How slots are counted, see ``capacity``."""
+    """The rule by which slots are counted, see ``capacity``."""
 
     dispatch: Dispatch = "slots"
     """``slots``: every expert has as many rows as slots; ``exact``: as many as there are choices, none dropped."""
@@ -76,10 +76,10 @@ class ExpertsSpec:
     """A policy that places experts anew from step to step; with ``dispatch: exact``."""
 
     permutation: Permutation = "indexed"
-    """How tokens come into slots and back. ``indexed``: rows are looked up. ``einsum``: products with one-hot masks."""
+    """Tokens' way into slots and back. ``indexed``: rows are looked up. ``einsum``: products with one-hot masks."""
 
     shared_gate: bool = False
-    """What the shared experts add is weighed, token by token, by the sigmoid of a score (Qwen 2 MoE)."""
+    """The output of the shared experts is weighed per token by the sigmoid of a score (Qwen 2 MoE)."""
     balance_loss: float = 0.0
     """Coefficient of the loss that keeps experts equally busy, per layer, of the choices of every rank's tokens."""
 

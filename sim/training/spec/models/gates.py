@@ -12,7 +12,7 @@ ExpertGate = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateTraits:
-    """What a gate needs and what it goes with.
+    """The needs of a gate, and the options that it can be combined with.
 
     ``top_k``: the only number of choices that it is defined for; None: any. ``has_scores``: a router scores experts.
     ``may_be_forced``: a stated routing may take the place of its choices. ``has_balance_loss``: a loss may keep its

@@ -13,7 +13,7 @@ _VARIATIONS: Final[Mapping[str, object]] = {
     "own_head_size": None, "qkv_bias": False, "query_key_norm": False, "gate": "silu", "post_norms": False,
     "scaled_embeddings": False, "sliding_window": None, "score_cap": 0.0, "logit_cap": 0.0,
 }  # fmt: skip
-"""What newer models of the llama family change, and how it is in a Llama."""
+"""Attributes that newer models of the llama family change, with the values of a Llama."""
 _OF_HEADS: Final = ("own_head_size", "qkv_bias", "query_key_norm")
 
 _SIZES: Final = (
@@ -46,7 +46,7 @@ class TransformerSpec:
     dropout: float = 0.0
     rotary_base: float = 10000.0
     latent_attention: LatentAttention | None = None
-    """How queries, keys and values are made of compressed vectors; None: of the hidden state itself."""
+    """Compressed vectors of which queries, keys and values are made; None: they are made of the hidden state."""
     own_head_size: int | None = None
     """Width of a head; None: hidden_size / num_heads."""
     qkv_bias: bool = False
@@ -54,9 +54,9 @@ class TransformerSpec:
     query_key_norm: bool = False
     """Every head of queries and keys is normalised before positions turn it."""
     gate: Literal["silu", "gelu"] = "silu"
-    """What the gate of the MLP goes through: SwiGLU or GeGLU."""
+    """The activation of the MLP's gate: SwiGLU or GeGLU."""
     post_norms: bool = False
-    """What attention and MLP add to the residual stream is normalised, too."""
+    """The outputs of attention and MLP are normalised before they are added to the residual stream."""
     scaled_embeddings: bool = False
     """Embedded tokens are multiplied by the root of the hidden size."""
     sliding_window: SlidingWindow | None = None

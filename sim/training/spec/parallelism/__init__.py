@@ -1,1 +1,1 @@
-"""How the work lies over the ranks: degrees and axes, sharded state, context, experts, layers of stages."""
+"""The distribution of the work over the ranks: degrees and axes, sharded state, context, experts, layers of stages."""

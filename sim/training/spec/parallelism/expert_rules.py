@@ -1,4 +1,4 @@
-"""How ranks share out experts: typed, checked input."""
+"""Expert parallelism: typed, checked input."""
 
 from typing import Final
 

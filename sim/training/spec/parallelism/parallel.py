@@ -1,4 +1,4 @@
-"""How the work lies over the ranks: typed input."""
+"""The distribution of the work over the ranks: typed input."""
 
 from dataclasses import dataclass, field
 from math import prod
@@ -16,11 +16,11 @@ from sim.training.tensor.one_dimensional import OneDimensional
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelSpec:
-    """How the work lies over the mesh. ``axis_order``: last varies fastest over ranks."""
+    """The distribution of the work over the mesh. ``axis_order``: last varies fastest over ranks."""
 
     tensor: TensorMethod = field(default_factory=OneDimensional)
     sequence: SequenceMethod = field(default_factory=Unshared)
-    """How ranks share every sequence."""
+    """The method by which ranks share every sequence."""
     pipeline: PipelineSpec = field(default_factory=PipelineSpec)
     data_degree: int = 1
     expert_degree: int = 1

@@ -1,4 +1,4 @@
-"""Which layers of a model lie on which virtual stage."""
+"""The layers of each virtual stage."""
 
 from sim.training.errors import SpecError
 from sim.training.pipeline.spec import PipelineSpec
