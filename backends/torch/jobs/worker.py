@@ -34,6 +34,7 @@ from backends.torch.jobs.messages import (
 )
 from backends.torch.jobs.replay import compared
 from backends.torch.jobs.training import JobTraining
+from backends.torch.launching.store import joined_store
 
 SAVED = "saved.pt"
 """The file of a job's state, in the folder of the job."""
@@ -46,9 +47,8 @@ class Group:
         self.rank, self.size = slots.index(slot), len(slots)
         self._gloo: dist.ProcessGroup | None = None
         if self.size > 1:
+            store = dist.PrefixStore(name, joined_store("localhost", port, timeout_s))  # type: ignore[attr-defined]
             limit = timedelta(seconds=timeout_s)
-            line = dist.TCPStore("localhost", port, is_master=False, wait_for_workers=False, timeout=limit)  # type: ignore[attr-defined]
-            store = dist.PrefixStore(name, line)  # type: ignore[attr-defined]
             self._gloo = dist.ProcessGroupGloo(store, self.rank, self.size, limit)  # type: ignore[assignment]
 
     def add_up(self, tensor: Tensor) -> None:

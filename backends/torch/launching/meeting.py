@@ -19,7 +19,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from backends.execution.errors import ExecutionError, JobError, RankError
 from backends.execution.silence import LOOK_S, Silence, silent_ranks
 from backends.torch.launching.environment import JobMember, refuse_unknown_address
-from backends.torch.launching.store import served_store, store_of
+from backends.torch.launching.store import joined_store, served_store
 
 _ALL_HERE: Final = "meshtwin/all here"
 _VERDICT: Final = "meshtwin/verdict"
@@ -114,7 +114,7 @@ class Meeting:
                 if time.monotonic() >= deadline_s:
                     raise RankError(self._nobody()) from error
                 time.sleep(_POLL_S)
-        return store_of(member, _STORE_TIMEOUT_S)
+        return joined_store(member.address, member.port, _STORE_TIMEOUT_S)
 
     def _arrive(self, store: Store, deadline_s: float) -> None:
         """Wait until all ranks have come. Raises JobError for a rank that came twice, RankError for missing ranks."""

@@ -5,8 +5,6 @@ from datetime import timedelta
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from backends.torch.launching.environment import JobMember
-
 
 def served_store(port: int = 0) -> tuple[Store, int]:
     """Serve a store on this machine; return the store and its port. If no port is given, a free one is chosen."""
@@ -14,12 +12,12 @@ def served_store(port: int = 0) -> tuple[Store, int]:
     return store, int(store.port)
 
 
-def store_of(member: JobMember, timeout_s: float) -> Store:
-    """Return a connection to a job's store. Its operations wait up to ``timeout_s`` for a key that is not yet there.
+def joined_store(address: str, port: int, timeout_s: float) -> Store:
+    """Return a connection to a store. Its operations wait up to ``timeout_s`` for a key that is not yet there.
 
     This call waits for ever if a process listens at the store's address and does not answer.
     """
     store: Store = dist.TCPStore(  # type: ignore[attr-defined]
-        member.address, member.port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
+        address, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=timeout_s)
     )
     return store

@@ -17,7 +17,7 @@ from backends.execution.request import DeviceKind, ExecutionRequest
 from backends.execution.result import RankResult
 from backends.torch.communication.groups import Communicators
 from backends.torch.launching.environment import JobMember
-from backends.torch.launching.store import store_of
+from backends.torch.launching.store import joined_store
 from backends.torch.reference.check import check_rank, kept_for_check
 from backends.torch.reference.dense import Reference, backpropagation, run_reference
 from backends.torch.reference.local import local_updates
@@ -210,7 +210,7 @@ def joined_worker(kind: DeviceKind, member: JobMember) -> Worker:
         device, backend = CpuDevice(), "gloo"
     wait = timedelta(seconds=_LONGEST_WAIT_S)
     if not dist.is_initialized():
-        store = store_of(member, _LONGEST_WAIT_S)
+        store = joined_store(member.address, member.port, _LONGEST_WAIT_S)
         dist.init_process_group(backend, store=store, rank=member.rank, world_size=member.size, timeout=wait)
     one_machine = member.local_size == member.size
     return Worker(device, Communicators(device.torch_device, _LONGEST_WAIT_S), one_machine)
