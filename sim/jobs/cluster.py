@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sim.jobs.active import ActiveJob
 from sim.jobs.job import Job
 from sim.jobs.order import Order, Ordered, Ranking
-from sim.jobs.placement import FreeGpus, Placement, consolidated
+from sim.jobs.placement import FreeGpus, Placement
 from sim.jobs.policy import Change, View
 from sim.jobs.record import Allocation, Decided, FinishedJob, Record
 
@@ -74,14 +74,6 @@ class SharedCluster:
             each.num_preemptions += 1
             del self.running[each.index]
             self._wait(each, now_s)
-
-    def placed(self, change: Change, policy: str) -> Placement:
-        """Return the GPUs of a change: where the policy wants them, or on few nodes. Raises ValueError without them."""
-        placement = change.placement or consolidated(self.free.by_node, change.num_gpus)
-        if placement is None:
-            message = f"{policy} gives job {change.job.job.id} {change.num_gpus} GPUs of {self.free.total} free"
-            raise ValueError(message)
-        return placement
 
     def grant(self, each: ActiveJob, placement: Placement, now_s: float, delay_s: float) -> None:
         """Give a job its GPUs; progress begins ``delay_s`` later."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.order import Ordered, Rank, Ranked, Ranking
-from sim.jobs.placement import Placement, fewest_nodes
+from sim.jobs.placement import FreeGpus, Placement, consolidated, fewest_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,13 @@ class Change:
     num_gpus: int
     why: str
     placement: Placement | None = None
+
+    def placed_on(self, free: FreeGpus) -> Placement:
+        """Return the nodes of the GPUs: the policy's, or few with free GPUs. Raises ValueError if too few are free."""
+        placement = self.placement or consolidated(free.by_node, self.num_gpus)
+        if placement is None:
+            raise ValueError(f"job {self.job.job.id} gets {self.num_gpus} GPUs of {free.total} free")
+        return placement
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class _World:
     def _start(self, change: Change, now_s: float) -> None:
         """Give a job its GPUs, and plan its finish and the services that its policy watches."""
         each = change.job
-        self._cluster.grant(each, self._cluster.placed(change, self._policy.name), now_s, self._delay_s(each))
+        self._cluster.grant(each, change.placed_on(self._cluster.free), now_s, self._delay_s(each))
         self._at_version(each, each.finish_s(), lambda: self._finish(each))
         attained = each.attained_gpu_s(now_s) * (1.0 + ROUNDING)
         for limit in self._policy.watched_gpu_s:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from sim.jobs.placement import FreeGpus, Placement, consolidated
+from sim.jobs.placement import FreeGpus, Placement
 from sim.jobs.policy import Change
 
 Team = tuple[int, ...]
@@ -46,10 +46,7 @@ def _placements(changes: Sequence[Change], free: FreeGpus) -> dict[int, Placemen
     found = {}
     for change in changes:
         if change.num_gpus:
-            placement = change.placement or consolidated(free.by_node, change.num_gpus)
-            if placement is None:
-                message = f"job {change.job.job.id} gets {change.num_gpus} GPUs of {free.total} free"
-                raise ValueError(message)
+            placement = change.placed_on(free)
             free.take(placement)
             found[change.job.index] = placement
     return found
