@@ -85,7 +85,7 @@ class _Server:
 
     def __init__(self, request: HetRequest) -> None:
         self._request, self._workers = request, request.spec.workers
-        self._table = _model(request).initial_rows(_CPU)
+        self._table = RowModel.of(request).initial_rows(_CPU)
         self._clocks = ServerClocks(len(self._table))
         self._written = [0] * self._workers.num_workers
         self._turns = list[Turn]()
@@ -145,7 +145,7 @@ class _Server:
     def _differing(self) -> int | None:
         if not self._request.check:
             return None
-        return differing_bits(self._table, trained_in_one_process(self._request, _model(self._request), self._turns))
+        return differing_bits(self._table, trained_in_one_process(self._request, self._turns))
 
 
 class _Copies:
@@ -158,7 +158,7 @@ class _Copies:
         self._changes = torch.zeros_like(self.rows)
         filled = np.flatnonzero(cache.row_of_slot >= 0)
         if len(filled):
-            self.rows[filled] = _model(request).initial_rows(_CPU)[torch.from_numpy(cache.row_of_slot[filled])]
+            self.rows[filled] = RowModel.of(request).initial_rows(_CPU)[torch.from_numpy(cache.row_of_slot[filled])]
 
     def make_room(self, read: Read) -> Tensor:
         """Return the changes of rows that gave way, and clear the slots of new rows."""
@@ -186,7 +186,7 @@ class _Copies:
 
 def _train(request: HetRequest, worker: int) -> _Worked:
     """Train on a worker's batches; return its counts, a column per step."""
-    model, source = _model(request), request.source()
+    model, source = RowModel.of(request), request.source()
     copies, dense = _Copies(request, source), model.initial_dense(_CPU)
     counts, began_s = list[Sequence[int]](), perf_counter()
     for step, ids in enumerate(source.batches(request.num_steps, request.batch_size, worker)):
@@ -249,12 +249,3 @@ def _received(shape: tuple[int, ...], rank: int, dtype: torch.dtype = torch.int6
 def _send(tensor: Tensor, rank: int) -> None:
     if tensor.numel():
         dist.send(tensor.contiguous(), rank)
-
-
-def _model(request: HetRequest) -> RowModel:
-    return RowModel(
-        tables=request.tables,
-        embedding_dim=request.embedding_dim,
-        batch_size=request.batch_size,
-        seed=request.seed,
-    )

@@ -13,13 +13,13 @@ from sim.embedding.run import filled_cache
 from sim.embedding.turns import Turn
 
 
-def trained_in_one_process(request: HetRequest, model: RowModel, turns: Iterable[Turn]) -> Tensor:
+def trained_in_one_process(request: HetRequest, turns: Iterable[Turn]) -> Tensor:
     """Return the rows of all tables after a training.
 
     With BSP and bounds of 0 there are neither caches nor clocks in it: all workers read the same table, and their
     changes are added worker by worker. Else the requests are those of ``turns``.
     """
-    clocking = request.spec.clocking
+    clocking, model = request.spec.clocking, RowModel.of(request)
     is_exact = request.spec.workers.consistency == "bsp" and clocking.read_bound == clocking.write_bound == 0
     return _synchronous(request, model) if is_exact else _in_turns(request, model, turns)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol, Self
 
 import numpy as np
 import torch
@@ -21,6 +22,26 @@ class Gradients:
     of_dense: Tensor
 
 
+class TrainedTables(Protocol):
+    """The part of a request that says which model is trained."""
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """Return the tables."""
+
+    @property
+    def embedding_dim(self) -> int:
+        """Return the elements of a row."""
+
+    @property
+    def batch_size(self) -> int:
+        """Return the samples of a batch."""
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of weights and labels."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowModel:
     """Tables, the elements of a row, and the samples of a batch."""
@@ -29,6 +50,16 @@ class RowModel:
     embedding_dim: int
     batch_size: int
     seed: int
+
+    @classmethod
+    def of(cls, request: TrainedTables) -> Self:
+        """Return the model that a request trains."""
+        return cls(
+            tables=request.tables,
+            embedding_dim=request.embedding_dim,
+            batch_size=request.batch_size,
+            seed=request.seed,
+        )
 
     def gradients(self, weight: Tensor, dense: Tensor, places: Tensor, draw: Sequence[int]) -> Gradients:
         """Return the gradients of a batch; ``places``: the row of ``weight`` for each id.

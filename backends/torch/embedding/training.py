@@ -38,9 +38,9 @@ def train(request: EmbeddingRequest) -> EmbeddingExecution:
     device, host = torch.device(request.device), torch.device("cpu")
     source = id_source(request.tables, request.seed, request.recorded)
     cache = filled_cache(request.cache, source.lookups_per_sample(), request.seed)
-    weight = _model(request).initial_rows(host)
+    weight = RowModel.of(request).initial_rows(host)
     rows = CachedRows(weight.pin_memory() if request.device == "cuda" else weight, cache, device)
-    dense, moved, timed = _model(request).initial_dense(device), list[Moved](), list[_Timed]()
+    dense, moved, timed = RowModel.of(request).initial_dense(device), list[Moved](), list[_Timed]()
     for batch, ids in enumerate(source.batches(request.num_batches, request.batch_size)):
         began_s = perf_counter()
         places, found = rows.prepare(ids)
@@ -58,8 +58,8 @@ def train(request: EmbeddingRequest) -> EmbeddingExecution:
 def train_uncached(request: EmbeddingRequest, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the rows of all tables and the dense weights, trained with every row on the device."""
     source = id_source(request.tables, request.seed, request.recorded)
-    weight = _model(request).initial_rows(device)
-    dense = _model(request).initial_dense(device)
+    weight = RowModel.of(request).initial_rows(device)
+    dense = RowModel.of(request).initial_dense(device)
     for batch, ids in enumerate(source.batches(request.num_batches, request.batch_size)):
         _sgd(weight, dense, torch.from_numpy(ids).to(device), request, batch)
     return weight, dense
@@ -67,7 +67,7 @@ def train_uncached(request: EmbeddingRequest, device: torch.device) -> tuple[Ten
 
 def _sgd(weight: Tensor, dense: Tensor, places: Tensor, request: EmbeddingRequest, batch: int) -> None:
     """Update rows and dense weights in place by one batch; ``places``: the row of ``weight`` for each id."""
-    found = _model(request).gradients(weight, dense, places, [batch])
+    found = RowModel.of(request).gradients(weight, dense, places, [batch])
     weight.index_add_(0, found.rows, found.of_rows, alpha=-request.learning_rate)
     dense.add_(found.of_dense, alpha=-request.learning_rate)
 
@@ -75,15 +75,6 @@ def _sgd(weight: Tensor, dense: Tensor, places: Tensor, request: EmbeddingReques
 def _differing(request: EmbeddingRequest, found: tuple[Tensor, Tensor], device: torch.device) -> int:
     """Return how many elements differ in any bit from those of the training without a cache."""
     return sum(differing_bits(a, b) for a, b in zip(found, train_uncached(request, device), strict=True))
-
-
-def _model(request: EmbeddingRequest) -> RowModel:
-    return RowModel(
-        tables=request.tables,
-        embedding_dim=request.embedding_dim,
-        batch_size=request.batch_size,
-        seed=request.seed,
-    )
 
 
 def _synchronise(device: torch.device) -> None:

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from costmodels.units import format_bytes, format_change, format_percent, format_time
-from scenarios.report.blocks import Block, Column, Fact, Facts, Headline, Line, Only, Piece, Table, Text
+from scenarios.report.blocks import Block, Column, Fact, Facts, Line, Only, Piece, Table, Text
+from scenarios.report.pages.executed import executed_blocks
 from scenarios.report.words import spread_words
 from scenarios.summaries.comparing.comparison import AlignedOps, ComparisonSummary
 from scenarios.summaries.comparing.explanation import Explanation
@@ -28,12 +29,7 @@ def execution_blocks(summary: ExecutionSummary) -> tuple[Block, ...]:
         facts.append(Fact("work", _work(work.same_work, work.mismatches, work.ops)))
     if summary.check is not None:
         facts.append(Fact("check", _check(summary.check, summary.algorithm)))
-    found, subtitle = Facts(tuple(facts)), f"{summary.world_size:,} ranks, run with torch"
-    title = f"{summary.scenario}, {subtitle}"
-    return (
-        Only("terminal", (Text((Piece(title, "strong"),), is_wrapped=True), found)),
-        Only("page", (Headline(summary.scenario, subtitle, terminal_title=title), found)),
-    )
+    return executed_blocks(summary.scenario, f"{summary.world_size:,} ranks, run with torch", facts)
 
 
 def notes_of(summary: ExecutionSummary) -> tuple[str, str]:

@@ -7,7 +7,8 @@ from typing import Final
 
 from backends.execution.jobs import JobsExecution, MeasuredJobs
 from costmodels.units import format_percent, format_time
-from scenarios.report.blocks import Block, Fact, Facts, Headline, Only, Piece, Section, Table, Text
+from scenarios.report.blocks import Block, Fact, Piece, Section, Table
+from scenarios.report.pages.executed import executed_blocks
 from scenarios.results.registry import load_writer
 from scenarios.workloads.executing import Executed
 from scenarios.workloads.job_mix.cluster_chart import cluster_section
@@ -95,13 +96,8 @@ class ExecutedMix(Executed):
         ]  # fmt: skip
         head = ("job", "completion time", "simulated", "preemptions", "rescales", "steps", "last loss")
         jobs = Section("Jobs", (Table(head, rows),))
-        shown, title = Facts(tuple(facts)), f"{found.scenario}, {subtitle}"
         pictures = (cluster_section(self.record, "Executed", "executed"), cluster_section(self.simulated, "Simulated"))
-        return (
-            Only("terminal", (Text((Piece(title, "strong"),), is_wrapped=True), shown)),
-            Only("page", (Headline(found.scenario, subtitle, terminal_title=title), shown, *pictures)),
-            jobs,
-        )
+        return (*executed_blocks(found.scenario, subtitle, facts, pictures), jobs)
 
     def write(self, out: Path) -> None:
         """Write summary.json and report.html into a folder."""

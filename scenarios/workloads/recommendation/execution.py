@@ -10,12 +10,14 @@ from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.registry import load_torch_backend
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.errors import Origin, ScenarioError
-from scenarios.report.blocks import Block, Fact, Piece
+from scenarios.report.blocks import Block, Fact
+from scenarios.report.pages.executed import executed_blocks
 from scenarios.results.registry import load_writer
 from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options
+from scenarios.workloads.recommendation.compared import shown_counts, shown_weights
 from scenarios.workloads.recommendation.running import refuse_too_large, refusing_small_cache, simulate
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
-from scenarios.workloads.recommendation.server_execution import execute_servers, shown_counts, shown_execution
+from scenarios.workloads.recommendation.server_execution import execute_servers
 from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
 from sim.embedding.run import CacheRun
 
@@ -69,8 +71,10 @@ class ExecutedCache(Executed):
             Fact("counts", shown_counts(found.differing)),
         ]
         if found.differing_weights is not None:
-            facts.append(Fact("check", _weights(found.num_weights, found.differing_weights)))
-        return shown_execution(found.scenario, f"{found.num_batches:,} batches, run with torch", facts)
+            facts.append(
+                Fact("check", shown_weights(found.num_weights, found.differing_weights, "a training without a cache"))
+            )
+        return executed_blocks(found.scenario, f"{found.num_batches:,} batches, run with torch", facts)
 
     def write(self, out: Path) -> None:
         """Write summary.json and report.html into a folder."""
@@ -138,9 +142,3 @@ def _summary(
         differing_weights=found.differing_weights,
         passed=not differing and not found.differing_weights,
     )
-
-
-def _weights(num_weights: int, num_differing: int) -> tuple[Piece, ...]:
-    if num_differing:
-        return (Piece("FAILED: "), Piece(f"{num_differing:,} of {num_weights:,} weights differ", "bad"))
-    return (Piece(f"all {num_weights:,} weights have the bits of a training without a cache", "good"),)

@@ -10,9 +10,11 @@ from backends.execution.het import HetExecution, HetRequest
 from backends.registry import load_torch_backend
 from costmodels.units import format_bytes, format_time
 from scenarios.errors import Origin, ScenarioError
-from scenarios.report.blocks import Block, Fact, Facts, Headline, Only, Piece, Text
+from scenarios.report.blocks import Block, Fact
+from scenarios.report.pages.executed import executed_blocks
 from scenarios.results.registry import load_writer
 from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options, silence_s
+from scenarios.workloads.recommendation.compared import shown_counts, shown_weights
 from scenarios.workloads.recommendation.running import refuse_too_large, refusing_small_cache
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
 from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
@@ -68,9 +70,11 @@ class ExecutedServers(Executed):
             Fact("counts", shown_counts(found.differing)),
         ]
         if found.differing_weights is not None:
-            facts.append(Fact("check", _weights(found.num_weights, found.differing_weights)))
+            facts.append(
+                Fact("check", shown_weights(found.num_weights, found.differing_weights, "a training in one process"))
+            )
         subtitle = f"{found.num_workers:,} workers and a parameter server, run with torch"
-        return shown_execution(found.scenario, subtitle, facts)
+        return executed_blocks(found.scenario, subtitle, facts)
 
     def write(self, out: Path) -> None:
         """Write summary.json and report.html into a folder."""
@@ -143,25 +147,3 @@ def _summary(
         differing_weights=found.differing_weights,
         passed=not differing and not found.differing_weights,
     )
-
-
-def shown_execution(scenario: str, subtitle: str, facts: Sequence[Fact]) -> Sequence[Block]:
-    """Return the report of an execution, for terminals and pages."""
-    shown, title = Facts(tuple(facts)), f"{scenario}, {subtitle}"
-    return (
-        Only("terminal", (Text((Piece(title, "strong"),), is_wrapped=True), shown)),
-        Only("page", (Headline(scenario, subtitle, terminal_title=title), shown)),
-    )
-
-
-def shown_counts(differing: Sequence[str]) -> tuple[Piece, ...]:
-    """Return whether all counts are the simulated ones, and which are not."""
-    if differing:
-        return (Piece("FAILED, other than simulated: "), Piece(", ".join(differing), "bad"))
-    return (Piece("equal to the simulated ones in every batch", "good"),)
-
-
-def _weights(num_weights: int, num_differing: int) -> tuple[Piece, ...]:
-    if num_differing:
-        return (Piece("FAILED: "), Piece(f"{num_differing:,} of {num_weights:,} weights differ", "bad"))
-    return (Piece(f"all {num_weights:,} weights have the bits of a training in one process", "good"),)
