@@ -1,4 +1,4 @@
-"""A job mix to run for real, and what came of it. They need no torch."""
+"""The request to run a job mix on real processes, and its result. They need no torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +22,7 @@ class Perceptron:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveTraining:
-    """What a job trains: a network on drawn samples. ``batch``: of a step on a number of GPUs.
+    """The training of a job: a network on drawn samples. ``batch``: of a step on a number of GPUs.
 
     Samples, initial parameters and the order of each epoch follow from ``seed``.
     """
@@ -108,7 +108,7 @@ class JobsExecution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredJobs:
-    """What trainings take on this machine while all slots train.
+    """The speeds and costs of trainings on this machine while all slots train.
 
     ``samples_per_s``: of each training by number of slots. ``start_s``, ``resume_s``, ``rescale_s``: means, from a
     decision until all workers of a job go on.

@@ -1,4 +1,4 @@
-"""Which strategies the engine simulates: the best by estimate, then all that may be better, and some of the front."""
+"""Strategies that the engine simulates: the best by estimate, those that may be better, some of the front."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from sim.planner.space import Ints
 from sim.planner.trust import Objective, Seen, hopeful_rows, ordered
 
 _MOST_TRIED: Final = 4
-"""Strategies are laid out at most, for each that is to be simulated."""
+"""Largest number of strategies that are laid out, for each that is to be simulated."""
 _ALL_AT_ONCE: Final = 32
 
 Tried = tuple[int, Proof | str]
@@ -29,7 +29,7 @@ def fits(outcome: Proof | str) -> bool:
 
 
 Prover = Callable[[Ints, float], list[Tried]]
-"""What comes of rows of the grid, in their order. Its second argument: what takes longer needs no interval, seconds."""
+"""Proves rows of the grid, in their order. The second argument is a time in seconds: slower ones get no interval."""
 
 
 def prover(studied: Studied, workers: Executor) -> Prover:

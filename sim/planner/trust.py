@@ -21,7 +21,7 @@ Of 1,079 strategies of 46 random models and clusters 1,075 were within both. The
 _ENOUGH: Final = 2
 """From so many strategies of its kind on, a search goes by what it has seen itself, where that leaves less hope."""
 _SLACK: Final = 0.97
-"""What the next strategy of a kind may find, for a least that was seen of 1."""
+"""The least ratio that the next strategy of a kind may have, over the least that was seen."""
 
 
 @dataclass(frozen=True, slots=True)

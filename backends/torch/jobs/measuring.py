@@ -18,7 +18,7 @@ from backends.torch.jobs.slots import Slots
 from backends.torch.jobs.teams import Crew, Teams
 
 LEAST_STEPS: Final = 20
-"""Of each team, for a speed: a process that waits for a processor takes few in a short time."""
+"""Least number of steps of each team in a measurement of speed: a process that waits for a core takes few."""
 _ENDLESS: Final = 10**9
 """Epochs of a training that is only measured."""
 

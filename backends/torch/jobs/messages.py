@@ -1,4 +1,4 @@
-"""What the controller of a job mix and the processes of its slots tell each other. Jobs are called by their place."""
+"""Messages between the controller of a job mix and the processes of its slots. A job is named by its place."""
 
 from dataclasses import dataclass
 

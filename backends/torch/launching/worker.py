@@ -3,7 +3,7 @@
 import os
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 from statistics import median_low
 from time import perf_counter, process_time
@@ -76,7 +76,7 @@ class Worker:
             self._keep(plan, here, interpreter)
         if interpreter is None:
             return None
-        return replace(self._result(request, interpreter, steps[usual], peak_bytes), step_times_s=durations_s)
+        return self._result(request, interpreter, steps[usual], durations_s, peak_bytes)
 
     def _step(self, request: ExecutionRequest, interpreter: Interpreter | None, origin_s: float) -> StepTimes:
         """Run the prepared step; return its times. A rank that idles has no op times."""
@@ -112,6 +112,7 @@ class Worker:
         request: ExecutionRequest,
         interpreter: Interpreter,
         step: StepTimes,
+        durations_s: tuple[float, ...],
         peak_bytes: int | None,
     ) -> RankResult:
         program, schedule, times = interpreter.program, interpreter.schedule, step.times
@@ -139,6 +140,7 @@ class Worker:
             sent_bytes=interpreter.sent_bytes,
             host_peak_bytes=account_memory(program, schedule.slots, Tier.HOST).peak_bytes,
             work=interpreter.work,
+            step_times_s=durations_s,
         )
 
     def _reference(self, job: DenseTraining, steps: int) -> Reference:

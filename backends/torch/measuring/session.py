@@ -29,6 +29,7 @@ _LEAST_REACHED = 4
 
 _MOST_REPEATS = 200
 _TIMES_BESIDE = 6
+"""Runs of the request beside the benchmarks, in one session."""
 
 
 def measure(

@@ -20,7 +20,7 @@ from sim.jobs.speed.speed import MeasuredSpeed, ScaledBatchSpeed
 MOST_SLOTS: Final = 64
 """Processes of one machine."""
 SPAN_S: Final = 0.3
-"""For which each speed is measured before the jobs run."""
+"""Duration of the measurement of each speed, before the jobs run."""
 
 
 def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:

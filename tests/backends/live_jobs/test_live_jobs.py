@@ -104,8 +104,8 @@ def test_tiresias_preempts_trainings_that_lose_nothing() -> None:
     assert stopped <= {each.job_id for each in found.handed_over if each.event == "resume"}
 
 
-def test_killed_worker_costs_an_epoch_at_most() -> None:
-    """A process is killed under a job of two slots: the job starts again from what it last saved, and none is lost."""
+def test_killed_worker_is_replaced_and_no_job_is_lost() -> None:
+    """A process is killed under a job of two slots: the job waits, starts again, and ends like the others."""
     found = run(KillingOnce(FifoStrict()), sizes=(2, 2, 4), num_epochs=12)
     assert found.num_ended == 1
     assert [made.num_gpus for made in found.record.decisions if made.why == "a worker ended"] == [0]

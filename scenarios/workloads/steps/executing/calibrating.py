@@ -22,7 +22,6 @@ from scenarios.workloads.steps.scenario import StepScenario
 PROFILE: Final = "this-machine"
 """Name of the profile, and of its files beside an execution's results."""
 _KINDS: Final = {"cpu": "cpu", "cuda": "gpu"}
-_PLACE: Final = "place"
 
 
 def calibrated_execution(
@@ -65,15 +64,15 @@ def usual_execution(executions: Sequence[Execution]) -> Execution:
     for execution in executions:
         if execution.check is not None and not execution.check.passed:
             return execution
-    counted = quiet([_run(place, execution) for place, execution in enumerate(executions)])
-    found = [executions[int(run.figures[_PLACE])] for run in counted]
+    runs = [_run(execution) for execution in executions]
+    counted = quiet(runs)
+    found = [execution for execution, run in zip(executions, runs, strict=True) if run in counted]
     times_s = tuple(time_s for execution in found for time_s in execution.step_times_s)
     middle_s = median_low(execution.iteration_time_s for execution in found)
     usual = next(execution for execution in found if execution.iteration_time_s == middle_s)
     return replace(usual, ranks=tuple(replace(result, step_times_s=times_s) for result in usual.ranks))
 
 
-def _run(place: int, execution: Execution) -> Run:
+def _run(execution: Execution) -> Run:
     """Return an execution as a run of a benchmark, by which its quietness is judged."""
-    share = fmean(result.cpu_s / result.step_s for result in execution.ranks)
-    return Run("execution", {_PLACE: float(place)}, share)
+    return Run("execution", {}, fmean(result.cpu_s / result.step_s for result in execution.ranks))
