@@ -22,17 +22,17 @@ class Workers:
     """Workers and their agreement on steps.
 
     ``bsp``: all write a step before any reads the next. ``asp``: nobody waits. ``ssp``: a worker may be ``slack``
-    steps ahead of the slowest. ``step_durations``: how long a step of each worker takes, in any unit.
+    steps ahead of the slowest. ``relative_step_times``: of a step of each worker, beside each other.
     """
 
     consistency: Consistency
-    step_durations: Sequence[float]
+    relative_step_times: Sequence[float]
     slack: int = 0
 
     @property
     def num_workers(self) -> int:
         """Return how many workers there are."""
-        return len(self.step_durations)
+        return len(self.relative_step_times)
 
     def turns(self, num_steps: int) -> Iterator[Turn]:
         """Return the requests of so many steps of each worker, in the order in which servers see them.
@@ -66,4 +66,4 @@ class Workers:
             for one in ready:
                 if written[one] < num_steps:
                     yield Turn(one, written[one], "read")
-                    heapq.heappush(ends, (now + self.step_durations[one], one, written[one] + 1))
+                    heapq.heappush(ends, (now + self.relative_step_times[one], one, written[one] + 1))

@@ -232,7 +232,7 @@ RECOMMENDATION_KEYS = {
     *(f"trace.{key}" for key in ("batch_size", "num_batches", "num_unmeasured", "file")),
     *(f"cache.{key}" for key in ("fraction", "policy", "warm_up", "served")),
     *(f"parameter_server.{key}" for key in ("workers", "consistency", "slack", "read_bound", "write_bound", "counted")),
-    "parameter_server.step_durations",
+    "parameter_server.relative_step_times",
 }
 
 RECOMMENDATION_TABLE = {"name", "num_rows", "num_lookups", "zipf"}

@@ -110,19 +110,19 @@ def _check_lookups(document: Document, file: RecommendationScenarioFile) -> None
 
 def _het(document: Document, section: ParameterServerSection, cache: CacheSpec) -> HetSpec:
     """Return workers and their clocks. Raises ScenarioError for keys that do not go together."""
-    durations = tuple(section.step_durations or (1.0,) * section.workers)
+    durations = tuple(section.relative_step_times or (1.0,) * section.workers)
     if len(durations) != section.workers:
         rule = f"{len(durations)} durations for {section.workers} workers"
-        origin = document.origin(("parameter_server", "step_durations"))
+        origin = document.origin(("parameter_server", "relative_step_times"))
         raise ScenarioError(
-            origin, "parameter_server.step_durations", rule, "write one for each worker, or leave them out"
+            origin, "parameter_server.relative_step_times", rule, "write one for each worker, or leave them out"
         )
     if section.slack and section.consistency != "ssp":
         rule = f"under {section.consistency} no worker counts the steps that it is ahead"
         origin = document.origin(("parameter_server", "slack"))
         raise ScenarioError(origin, "parameter_server.slack", rule, "write consistency: ssp, or leave slack out")
     return HetSpec(
-        workers=Workers(consistency=section.consistency, step_durations=durations, slack=section.slack),
+        workers=Workers(consistency=section.consistency, relative_step_times=durations, slack=section.slack),
         clocking=Clocking(read_bound=section.read_bound, write_bound=section.write_bound, counted=section.counted),
         cache=cache,
     )

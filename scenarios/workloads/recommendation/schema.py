@@ -70,8 +70,8 @@ class ParameterServerSection(Section):
     """Own updates of a row that a worker may keep to itself; beyond them they are pushed."""
     counted: Literal["step", "lookup"] = "step"
     """An update is a step that changes a row, or each lookup of it in that step."""
-    step_durations: Annotated[list[Duration], Field(min_length=1)] | None = None
-    """How long a step of each worker takes, in any unit; left out: all take as long."""
+    relative_step_times: Annotated[list[Duration], Field(min_length=1)] | None = None
+    """Time of a step of each worker, in proportion to the others; left out: all take as long."""
 
 
 class RecommendationScenarioFile(ScenarioSection):

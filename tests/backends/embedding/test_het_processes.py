@@ -28,7 +28,7 @@ def request(consistency: Consistency, bound: int, slack: int = 0, num_steps: int
         ],
         embedding_dim=4,
         spec=HetSpec(
-            workers=Workers(consistency=consistency, step_durations=(1.0,) * 3, slack=slack),
+            workers=Workers(consistency=consistency, relative_step_times=(1.0,) * 3, slack=slack),
             clocking=Clocking(read_bound=bound, write_bound=bound, counted="lookup" if bound == 3 else "step"),
             cache=CacheSpec(num_slots=24, policy=policy, warm_up=0.5),
         ),

@@ -46,7 +46,7 @@ def test_hit_rates_are_printed_and_written(tables: Path, tmp_path: Path, capsys)
         ("tables=[{name: a, num_rows: 50000000}, {name: b, num_rows: 5}]", "more than the limit of 50,000,000"),
         ("trace={num_batches: 100000, batch_size: 1000000}", "more than the limit of 2,000,000,000"),
         ("cache.policy=mru", "policy"),
-        ("parameter_server={workers: 2, step_durations: [1, 2, 3]}", "3 durations for 2 workers"),
+        ("parameter_server={workers: 2, relative_step_times: [1, 2, 3]}", "3 durations for 2 workers"),
         ("cache={served: lookup}", "under lru, not under dataset_frequency"),
         ("parameter_server={slack: 3}", "under asp no worker counts the steps"),
         ("tables=users", "a list belongs here, not 'users' (text)"),

@@ -18,7 +18,7 @@ NUM_ROWS = 9
 def spec(bound: int, num_workers: int, num_slots: int, consistency="asp") -> HetSpec:
     """Return workers of equal speed with one bound for reads and writes."""
     return HetSpec(
-        workers=Workers(consistency=consistency, step_durations=(1.0,) * num_workers),
+        workers=Workers(consistency=consistency, relative_step_times=(1.0,) * num_workers),
         clocking=Clocking(read_bound=bound, write_bound=bound),
         cache=CacheSpec(num_slots=num_slots, policy="lru", warm_up=0.0),
     )
@@ -106,13 +106,13 @@ def test_a_hundred_thousand_rows_are_as_stated() -> None:
 
 def test_equal_workers_take_turns_and_slack_of_zero_is_a_barrier() -> None:
     """ASP of equal workers: one after the other, each writing a step and reading the next; SSP without slack: BSP."""
-    asp = list(Workers(consistency="asp", step_durations=(1.0, 1.0)).turns(2))
+    asp = list(Workers(consistency="asp", relative_step_times=(1.0, 1.0)).turns(2))
     assert [(turn.worker, turn.step, turn.kind) for turn in asp] == [
         *((0, 0, "read"), (1, 0, "read"), (0, 0, "write"), (0, 1, "read")),
         *((1, 0, "write"), (1, 1, "read"), (0, 1, "write"), (1, 1, "write")),
     ]
-    ssp = Workers(consistency="ssp", step_durations=(1.0,) * 4)
-    assert list(ssp.turns(5)) == list(Workers(consistency="bsp", step_durations=(1.0,) * 4).turns(5))
+    ssp = Workers(consistency="ssp", relative_step_times=(1.0,) * 4)
+    assert list(ssp.turns(5)) == list(Workers(consistency="bsp", relative_step_times=(1.0,) * 4).turns(5))
 
 
 @given(
@@ -122,7 +122,7 @@ def test_equal_workers_take_turns_and_slack_of_zero_is_a_barrier() -> None:
 )
 def test_workers_do_all_steps_in_order_and_keep_the_slack(durations, slack, consistency) -> None:
     """Every worker reads and writes every step once, in order; under SSP none reads beyond the slack."""
-    workers = Workers(consistency=consistency, step_durations=durations, slack=slack)
+    workers = Workers(consistency=consistency, relative_step_times=durations, slack=slack)
     written = [0] * len(durations)
     turns = list(workers.turns(6))
     for turn in turns:
