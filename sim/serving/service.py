@@ -100,7 +100,12 @@ class _World:
         for failure in self.spec.failures:
             self.env.process(self._fail(failure))
         self.env.run()
-        return Served(self.spec, self.requests, self.records, [*self.replicas, *self.decoders], self.last_s)
+        return Served(self.spec, self.requests, self.records, self._all_replicas, self.last_s)
+
+    @property
+    def _all_replicas(self) -> Sequence[Replica]:
+        """Return the replicas that requests are sent to, then those that only decode."""
+        return [*self.replicas, *self.decoders]
 
     def _finished(self, request: int) -> None:
         del request
@@ -160,7 +165,7 @@ class _World:
 
     def _fail(self, failure: Failure) -> Generator[simpy.Event, Any, None]:
         yield self.env.timeout(failure.at_s)
-        replica = [*self.replicas, *self.decoders][failure.replica]
+        replica = self._all_replicas[failure.replica]
         if not replica.is_up:
             return
         lost = replica.fail()

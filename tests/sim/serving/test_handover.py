@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from hypothesis import strategies as st
 from sim.serving.batching import Batching
 from sim.serving.requests import Requests
 from sim.serving.service import Failure, ServiceSpec, serve
-from tests.sim.serving.test_service import TextbookCost, lost_blocks, requests_of, services
+from tests.sim.serving.test_service import TextbookCost, assert_nothing_is_lost, requests_of, services
 
 
 class TextbookLinks:
@@ -65,15 +64,8 @@ def test_no_block_and_no_request_is_lost_between_replicas(
     lost = tuple(Failure(replica=at % 3, at_s=float(at), lasts_s=50.0) for at in failures)
     spec = replace(drawn, num_replicas=3, prompt_replicas=prompts, links=TextbookLinks(), failures=lost)
     found = serve(spec, requests, TextbookCost())
+    assert_nothing_is_lost(found)
     records = found.records
-    ends = np.stack([records.finished, records.refused, records.cancelled]).sum(axis=0)
-    assert ends.tolist() == [1] * len(requests)
-    assert (records.emitted[records.finished] == requests.output_tokens[records.finished]).all()
-    for replica in found.replicas:
-        assert replica.outstanding == 0
-        assert lost_blocks(replica.pool) == 0
-        assert replica.pool.private == 0
-        assert not replica.pool.users
     parts = records.preempted_s + records.stalled_s + records.moved_s
     whole = (records.finish_s - records.first_s)[records.finished]
     assert (parts[records.finished] <= whole + 1e-9).all()

@@ -174,13 +174,9 @@ def services(draw: st.DrawFn) -> tuple[ServiceSpec, Requests]:
     return spec, requests
 
 
-@settings(max_examples=150, deadline=None)
-@given(services())
-def test_no_block_and_no_request_is_lost(case: tuple[ServiceSpec, Requests]) -> None:
-    """Under preemption, cancellation and failures all blocks come back, and each request has exactly one end."""
-    spec, requests = case
-    found = serve(spec, requests, TextbookCost())
-    records = found.records
+def assert_nothing_is_lost(found: Served) -> None:
+    """Check that all blocks came back, and that each request has exactly one end."""
+    records, requests = found.records, found.requests
     ends = np.stack([records.finished, records.refused, records.cancelled]).sum(axis=0)
     assert ends.tolist() == [1] * len(requests)
     assert (records.emitted[records.finished] == requests.output_tokens[records.finished]).all()
@@ -189,6 +185,16 @@ def test_no_block_and_no_request_is_lost(case: tuple[ServiceSpec, Requests]) -> 
         assert lost_blocks(replica.pool) == 0
         assert replica.pool.private == 0
         assert not replica.pool.users
+
+
+@settings(max_examples=150, deadline=None)
+@given(services())
+def test_no_block_and_no_request_is_lost(case: tuple[ServiceSpec, Requests]) -> None:
+    """Under preemption, cancellation and failures all blocks come back, and each request has exactly one end."""
+    spec, requests = case
+    found = serve(spec, requests, TextbookCost())
+    assert_nothing_is_lost(found)
+    records = found.records
     started = records.finished
     assert (records.started_s[started] >= requests.arrival_s[started]).all()
     assert (records.finish_s[started] >= records.first_s[started]).all()
