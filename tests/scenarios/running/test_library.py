@@ -12,7 +12,9 @@ from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 
 CLUSTERS = [name for name in scenario_names() if name.startswith("clusters/")]
+SHOWING = [name for name in scenario_names() if name.startswith(("clusters/", "jobs/", "services/"))]
 SMALL = ("model.num_layers=4",)
+TOGETHER = "service={tensor_degree: 4, framework: vllm, batching: prefill_first, max_tokens: 8192}"
 
 
 def summary_of(name: str, *settings: str) -> dict[str, Any]:
@@ -29,6 +31,19 @@ def bound(summary: dict[str, Any], stream: str) -> str:
     """Return the kind of link that a stream's longest kind of op is held back by for most of its time."""
     entry = next(entry for entry in summary["communication"] if entry["stream"] == stream)
     return max(entry["bound_s"], key=entry["bound_s"].get)
+
+
+def summary_of_kind(name: str, *settings: str) -> dict[str, Any]:
+    """Return the summary of a scenario of any kind of work."""
+    scenario = load_scenario(FOLDER / f"{name}.yaml", settings)
+    summary: dict[str, Any] = scenario.workload.simulate(scenario).as_json()
+    return summary
+
+
+def waits(name: str, *settings: str) -> dict[str, float]:
+    """Return what 40 requests of a service waited for, in seconds on average."""
+    found: dict[str, float] = summary_of_kind(f"services/{name}", "requests.num_requests=40", *settings)["waits_s"]
+    return found
 
 
 # --- what each one shows -----------------------------------------------------------------------------------
@@ -133,6 +148,36 @@ def test_the_weakest_bond_of_a_written_cluster_binds() -> None:
     assert weakest in {"node 0 gpu 0 to gpu 3", "node 0 gpu 3 to gpu 0"}
 
 
+def test_prompts_apart_never_hold_up_decoding() -> None:
+    """Replicas that only decode never wait for a prompt, and prompts pay with their way over the network."""
+    apart, together = (
+        waits("llama-3-70b-prompts-apart-16-h100"),
+        waits("llama-3-70b-prompts-apart-16-h100", TOGETHER),
+    )
+    assert (apart["stalled"], together["moved"]) == (0.0, 0.0)
+    assert together["stalled"] > 0.0 < apart["moved"]
+
+
+def test_clover_decodes_sooner_in_small_batches() -> None:
+    """With eight users, drafts shorten decoding by a third or more."""
+    drafted, plain = (
+        waits("llama-3-8b-clover-h100"),
+        waits("llama-3-8b-clover-h100", "decoding={method: autoregressive}"),
+    )
+    assert drafted["decode"] < plain["decode"] / 1.5
+
+
+def test_tiresias_lets_short_jobs_pass() -> None:
+    """Half of the jobs are done sooner than in order of arrival."""
+    tiresias, fifo = (
+        summary_of_kind(
+            "jobs/tiresias-32-gpus", "jobs.draw={num_jobs: 100, load: 3.0, median_duration: 15 min}", policy
+        )
+        for policy in ("policy=tiresias", "policy=fifo")
+    )
+    assert tiresias["median_jct_s"] < fifo["median_jct_s"]
+
+
 # --- found by name -----------------------------------------------------------------------------------------
 
 
@@ -143,7 +188,7 @@ def test_every_scenario_of_the_folder_is_tested_here_by_name() -> None:
     assert {name for name in names if f'"{name}"' not in text} == set()
 
 
-@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("name", SHOWING)
 def test_scenarios_say_what_they_show(name: str) -> None:
     """Each begins with a comment of a line or more."""
     assert (FOLDER / f"{name}.yaml").read_text(encoding="utf-8").startswith("# ")
