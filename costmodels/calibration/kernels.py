@@ -10,7 +10,7 @@ from typing import Final
 from costmodels.calibration.batches import batches, predict
 from costmodels.calibration.document import file_key
 from costmodels.calibration.fitting import CalibrationError, Parameter, fit, values_of
-from costmodels.calibration.products import fit_products
+from costmodels.calibration.products import LIMITS, fit_products
 from costmodels.calibration.samples import KernelSample
 from costmodels.calibration.uncertainty import Estimate
 from costmodels.hardware import NodeSpec
@@ -84,7 +84,8 @@ def fit_kernels(samples: Sequence[KernelSample], start: Fitted, *, fit_rates: bo
         the fitted rates. Otherwise the node's rates stay. Kernels measured by name get parameters of their own, on top
         of their family's.
 
-    Raises CalibrationError for a section with fewer samples than parameters.
+    Raises CalibrationError for a section with fewer samples than parameters; only a GPU's matrix products stay as they
+    are then.
     """
     by_section: dict[str, list[KernelSample]] = {name: [] for name in _FITS}
     for sample in samples:
@@ -126,9 +127,14 @@ def _with_bandwidth(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
 
 
 def _fit_gemm(samples: Sequence[KernelSample], start: Fitted, fit_rates: bool) -> Fitted:
-    """Return the fit of matrix products; on a GPU it includes the library's tiles and splits."""
+    """Return the fit of matrix products; on a GPU it includes the library's tiles and splits.
+
+    A GPU's products have so many parameters that few samples cannot settle them; then their section stays as it is.
+    """
     if fit_rates:
         return _fit_core(samples, start)
+    if len(samples) < len(LIMITS):
+        return start
     try:
         gemm, estimates = fit_products(samples, start.node.device, start.profile.gemm)
     except CalibrationError as error:

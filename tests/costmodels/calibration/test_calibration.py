@@ -134,6 +134,18 @@ def attention(family: Family, tokens: int, head: int, heads: int) -> KernelSampl
     )  # fmt: skip
 
 
+def test_few_products_of_a_gpu_leave_their_section_and_settle_the_kernel() -> None:
+    """Twelve products cannot settle the parameters of a library: the kernel gets a slowdown of its own, here 2."""
+    profile = load_profile("a100")
+    samples = [replace(product(2048 * i, 4096, 4096, "bfloat16"), kernel="matmul") for i in range(1, 13)]
+    slow = [replace(s, seconds=2.0 * s.seconds) for s in measured(samples, Fitted(profile, GPU), 0.0)]
+    found = fit_kernels(slow, Fitted(profile, GPU), fit_rates=False)
+    assert found.profile.gemm == profile.gemm
+    assert set(found.sections) == {"kernels"}
+    times = predict_kernels(samples, found.node, found.profile)
+    assert times == pytest.approx([s.seconds for s in slow], rel=0.02)
+
+
 def test_softmax_and_products_of_attention_are_told_apart() -> None:
     """On a CPU the time per score and the rate of the products come back from heads of several sizes; a GPU has no such
     term, and keeps the tiles of its library.
