@@ -13,6 +13,8 @@ PICTURES: Final = {
     "01-first-steps": ("timeline", "network", "batch"),
     "02-simulated-against-executed": ("simulated", "executed"),
     "03-tensor-dimensions": ("bytes", "map"),
+    "09-clover": ("speedup", "table"),
+    "10-capacity": ("load",),
 }
 """The cells, by their ids, whose figures are kept, by the notebook."""
 

@@ -266,9 +266,12 @@ def compare(first: Path | str, second: Path | str) -> Difference:
     return Difference(compare_files(Path(first), Path(second)))
 
 
-def validate(*tables: Path | str) -> Validation:
-    """Return published measurements beside their predictions; no table named: all that come with meshtwin."""
-    return published.run(tuple(Path(table) for table in tables))
+def validate(*tables: Path | str, data: Path | str | None = None) -> Validation:
+    """Return published measurements beside their predictions; no table named: all that come with meshtwin.
+
+    ``data``: a CSV with other rows for the one table that is named.
+    """
+    return published.run(tuple(Path(table) for table in tables), None if data is None else Path(data))
 
 
 def _timeline(outcome: Outcome) -> Timeline:

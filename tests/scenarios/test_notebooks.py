@@ -82,6 +82,26 @@ def test_tensor_dimensions_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A layer sends 259.5 MB in blocks; the formula says 259.5 MB." in capsys.readouterr().out
 
 
+def test_clover_runs() -> None:
+    """Clover yields more than Medusa everywhere, wider trees yield more, and predictions follow the paper's rows."""
+    found = run_notebook(ROOT / "notebooks" / "09-clover.ipynb")
+    assert (found["nodes"].clover > found["nodes"].medusa).all()
+    assert found["nodes"].clover.is_monotonic_increasing
+    assert (found["cells"].predicted / found["cells"].measured - 1).abs().mean() < 0.12
+    assert all(isinstance(found[cell], Figure) for cell in PICTURES["09-clover"])
+
+
+def test_capacity_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Waits grow with the rate, and the fewest replicas meet the objective while one fewer do not."""
+    found = run_notebook(ROOT / "notebooks" / "10-capacity.ipynb")
+    assert found["rates"]["first token, 99 %"].is_monotonic_increasing
+    met = found["tried"].met
+    fewest = met[met >= 0.99].index[0]
+    assert met[fewest - 1] < 0.99
+    assert f"100 requests/s: {fewest} replicas" in capsys.readouterr().out
+    assert isinstance(found["load"], Figure)
+
+
 def test_kept_pictures_are_those_of_cells() -> None:
     """Each picture is small, is of a cell that a notebook has, and stands on the page; there are no others."""
     cells = {(path.stem, cell["id"]) for path in NOTEBOOKS for cell in json.loads(path.read_text("utf-8"))["cells"]}
