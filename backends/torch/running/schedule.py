@@ -7,7 +7,7 @@ from threading import Lock
 from torch import Tensor
 
 from backends.execution.result import InstanceKey
-from sim.plan.facts.dependencies import hazards
+from sim.plan.facts.dependencies import hazards, per_microbatch
 from sim.plan.words.buffer import Buffer, Scope, Tier
 from sim.plan.words.op import Compute, Op, Send
 from sim.plan.words.program import Call, Program, Task
@@ -93,19 +93,21 @@ def unroll(program: Program, persistent: Mapping[str, Slot], kept: frozenset[str
     Slots of buffers named in ``kept`` hold their tensors to the end of the step.
     """
     slots: dict[InstanceKey, Slot] = {}
+    repeated = per_microbatch(program)
 
     def slot_of(name: str, call: Call) -> Slot:
-        buffer = program.buffers[name]
-        key = (name, call.microbatch if buffer.scope is Scope.MICROBATCH else None)
-        if key not in slots:
-            shared = buffer.scope is Scope.PERSISTENT
-            slots[key] = persistent[name] if shared else Slot(buffer, kept=name in kept)
-        return slots[key]
+        key = (name, call.microbatch if name in repeated else None)
+        slot = slots.get(key)
+        if slot is None:
+            buffer = program.buffers[name]
+            slot = persistent[name] if buffer.scope is Scope.PERSISTENT else Slot(buffer, kept=name in kept)
+            slots[key] = slot
+        return slot
 
     instances: list[OpInstance] = []
     for position, (earlier, (_, call, task, op)) in enumerate(zip(hazards(program), program.instances(), strict=True)):
-        reads = tuple(slot_of(name, call) for name in op.reads)
-        writes = tuple(slot_of(name, call) for name in op.writes)
+        reads = tuple([slot_of(name, call) for name in op.reads])
+        writes = tuple([slot_of(name, call) for name in op.writes])
         waits = tuple(p for p in earlier if instances[p].op.stream != op.stream or isinstance(instances[p].op, Send))
         instance = OpInstance(position, call, task, op, reads, writes, waits)
         for slot in touched(instance):

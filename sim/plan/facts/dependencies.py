@@ -21,13 +21,11 @@ def dependencies(program: Program) -> Iterator[tuple[int, ...]]:
 
 def hazards(program: Program) -> Iterator[tuple[int, ...]]:
     """Yield the dependencies without those of streams: read after write, write after read, write after write."""
+    repeated = per_microbatch(program)
     writer: dict[Instance, int] = {}
     readers: dict[Instance, list[int]] = defaultdict(list)
     for place, (_, call, _, op) in enumerate(program.instances()):
-        microbatches = {
-            name: call.microbatch if program.buffers[name].scope is Scope.MICROBATCH else None
-            for name in (*op.reads, *op.writes)
-        }
+        microbatches = {name: call.microbatch if name in repeated else None for name in (*op.reads, *op.writes)}
         earlier = {writer[instance] for instance in microbatches.items() if instance in writer}
         for name in op.writes:
             earlier.update(readers.pop((name, microbatches[name]), ()))
@@ -35,3 +33,8 @@ def hazards(program: Program) -> Iterator[tuple[int, ...]]:
         for name in op.reads:
             readers[name, microbatches[name]].append(place)
         yield tuple(sorted(earlier - {place}))
+
+
+def per_microbatch(program: Program) -> frozenset[str]:
+    """Return the names of the buffers that have an instance per micro-batch."""
+    return frozenset(name for name, buffer in program.buffers.items() if buffer.scope is Scope.MICROBATCH)
