@@ -1,31 +1,68 @@
-"""Shared real runs: one launch of four processes, and one of eight, serve all tests, also under pytest-xdist."""
+"""Shared runs: one launch of four processes, and one of eight, serve all tests, also under pytest-xdist."""
 
 import os
 import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from backends.execution.request import ExecutionRequest
 from backends.execution.result import Execution
+from backends.torch.reference.references import References
 from backends.torch.session import execute
 from tests.backends.mesh_runs import wide_requests
-from tests.backends.runs import all_requests
+from tests.backends.one_process import CPU, execute_in_one_process
+from tests.backends.runs import one_process_requests, process_requests
 
 _PATIENCE_S = 300
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of real runs first: one test process begins with them, the others have all else to do meanwhile."""
-    items.sort(key=lambda item: {"results", "wide_results"}.isdisjoint(getattr(item, "fixturenames", ())))
+    """Put the tests of runs first, those of one run together.
+
+    One test process begins with them, the others have all else to do meanwhile.
+    """
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, str]:
+    others = {"results", "wide_results"}.isdisjoint(getattr(item, "fixturenames", ()))
+    parameters = getattr(getattr(item, "callspec", None), "params", {})
+    return others, "" if others else str(parameters.get("name", ""))
+
+
+class Runs(Mapping[str, Execution]):
+    """Runs by name: those on processes, and those with all ranks in this process, which run when they are asked for.
+
+    It keeps the last of these, since the tests of one run come one after the other.
+    """
+
+    def __init__(self, on_processes: Mapping[str, Execution]) -> None:
+        self._on_processes, self._here = on_processes, one_process_requests()
+        self._references = References(CPU)
+        self._last: tuple[str, Execution] | None = None
+
+    def __getitem__(self, name: str) -> Execution:
+        if name in self._on_processes:
+            return self._on_processes[name]
+        if self._last is None or self._last[0] != name:
+            self._last = name, execute_in_one_process(self._here[name](), self._references)
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain(self._on_processes, self._here)
+
+    def __len__(self) -> int:
+        return len(self._on_processes) + len(self._here)
 
 
 @pytest.fixture(scope="session")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Execution]:
-    """Return all runs of ``tests.backends.runs``; of several test processes one runs them for all."""
-    return _shared(tmp_path_factory, "executions", all_requests)
+def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Execution]:
+    """Return all runs of ``tests.backends.runs``; of several test processes one starts those on processes for all."""
+    return Runs(_shared(tmp_path_factory, "executions", process_requests))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from costmodels.hardware import load_node
@@ -486,7 +487,8 @@ def with_few_layers(job: DenseTraining) -> DenseTraining:
     return replace(job, model=replace(model, num_layers=min(model.num_layers, 2)))
 
 
-def prices() -> Pricing:
-    """Return the prices of four processes on this computer."""
+@cache
+def prices(num_ranks: int = 4) -> Pricing:
+    """Return the prices of some processes on this computer."""
     node = load_node("local-cpu")
-    return ClusterPricing(Cluster(node, 1, 4), load_profile(node.device.generation))
+    return ClusterPricing(Cluster(node, 1, num_ranks), load_profile(node.device.generation))

@@ -11,20 +11,26 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from backends.execution.result import CheckReport
+from backends.execution.request import ExecutionRequest
+from backends.execution.result import CheckReport, Execution, InstanceKey, RankResult
 from backends.torch.communication.buffers import Channel, copy_alone, run_collective
 from backends.torch.communication.collectives import GroupCollectives, Table
 from backends.torch.reference.check import check_rank, kept_for_check
-from backends.torch.reference.dense import Reference, backpropagation, run_reference
+from backends.torch.reference.references import References
 from backends.torch.running.interpreter import Interpreter
+from backends.torch.running.memory import account_memory
 from backends.torch.running.schedule import OpInstance
 from backends.torch.running.state import persistent_slots
 from backends.torch.values.packing import FlatMemory
+from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Collective, Op, Recv, Reduction, Send
 from sim.plan.words.program import Plan
+from sim.plan.words.steps import longest_lag
 from sim.training.spec.job import DenseTraining
 
 CPU = torch.device("cpu")
@@ -83,30 +89,60 @@ def _reduced(terms: list[Tensor], reduction: Reduction) -> Tensor:
 
 
 def run_in_one_process(
-    plan: Plan, job: DenseTraining, references: dict[Any, Reference] | None = None, mute: frozenset[str] = frozenset()
-) -> Mapping[int, CheckReport]:
-    """Return every rank's comparison with the dense reference after one step of a plan that leaves nothing over.
+    plan: Plan, job: DenseTraining, references: References | None = None, mute: frozenset[str] = frozenset()
+) -> CheckReport:
+    """Return every rank's comparison with the dense reference after one step, as one report.
 
-    ``references``: dense runs to be used again, by model and batch. ``mute``: ops that communicate nothing.
+    A plan that leaves work to the next step runs three steps. ``references``: dense runs to be used again.
+    ``mute``: ops that communicate nothing.
     """
-    ranks = ranks_after_a_step(plan, mute)
-    references = {} if references is None else references
-    key = job.model, job.training.global_batch_size, job.training.optimizer, job.seed
-    if key not in references:
-        references[key] = run_reference(job, 1, CPU, backpropagation(job.model), 0)
-    return {rank.rank: check_rank(rank, references[key], job.training.precision) for rank in ranks}
+    iterations = 3 if any(longest_lag(program) for program in plan.programs) else 1
+    request = ExecutionRequest(plan=plan, check_against=job, mute=mute, iterations=iterations)
+    report = execute_in_one_process(request, references or References(CPU)).check
+    assert report is not None
+    return report
 
 
-def ranks_after_a_step(plan: Plan, mute: frozenset[str] = frozenset()) -> Sequence[Interpreter]:
-    """Return every rank with the buffers that it has after one step. ``mute``: ops that communicate nothing."""
+def execute_in_one_process(request: ExecutionRequest, references: References) -> Execution:
+    """Return what all ranks find out about a request; its times are counts of ops."""
+    plan, job = request.plan, request.check_against
+    run = _AllRanks(plan, _interpreters(request))
+    run.steps(request.iterations, drained=bool(request.longest_lag))
+    results = []
+    for rank in run.ranks:
+        slots, report = rank.schedule.slots, None
+        if job is not None:
+            reference = references.of(job, request.iterations * plan.num_steps)
+            report = check_rank(rank, reference, job.training.precision)
+        results.append(RankResult(
+            rank=rank.rank, role=rank.program.role_name, starts_s=run.starts[rank.rank], ends_s=run.ends[rank.rank],
+            step_s=max(run.ends[rank.rank], default=0.0), cpu_s=0.0, memory=account_memory(rank.program, slots),
+            check=report, allocator_peak_bytes=None, values=_kept_values(rank, request.keep),
+            host_peak_bytes=account_memory(rank.program, slots, Tier.HOST).peak_bytes,
+        ))  # fmt: skip
+    return Execution(plan, tuple(results))
+
+
+def _kept_values(rank: Interpreter, names: frozenset[str]) -> Mapping[InstanceKey, NDArray[np.float64]]:
+    slots = rank.schedule.slots.items()
+    return {key: slot.tensor.double().numpy() for key, slot in slots if key[0] in names and slot.tensor is not None}
+
+
+def ranks_after_a_step(plan: Plan) -> Sequence[Interpreter]:
+    """Return every rank with the buffers that it has after one step."""
+    run = _AllRanks(plan, _interpreters(ExecutionRequest(plan=plan)))
+    run.steps(1, drained=False)
+    return run.ranks
+
+
+def _interpreters(request: ExecutionRequest) -> list[Interpreter]:
     communicators: Any = SimpleNamespace(group=_group_of)
     device: Any = SimpleNamespace(torch_device=CPU, sleep=lambda _: None)
-    ranks = []
+    plan, ranks = request.plan, []
     for rank in range(plan.mesh.size):
-        kept, persistent = kept_for_check(plan.program_of(rank)), persistent_slots(plan, rank, CPU)
-        ranks.append(Interpreter(plan, rank, device, communicators, persistent, mute, kept))
-        ranks[-1].prepare(0, 1)
-    _AllRanks(plan, ranks).run()
+        kept = request.keep | (kept_for_check(plan.program_of(rank)) if request.check_against else frozenset())
+        slots = persistent_slots(plan, rank, CPU)
+        ranks.append(Interpreter(plan, rank, device, communicators, slots, request.mute, kept))
     return ranks
 
 
@@ -119,14 +155,33 @@ class _AllRanks:
     """Every rank's program, run in turn up to what the rank must wait for."""
 
     def __init__(self, plan: Plan, ranks: Sequence[Interpreter]) -> None:
-        self._plan, self._ranks = plan, ranks
-        self._waiting = [deque(rank.schedule.instances) for rank in ranks]
+        self._plan, self.ranks = plan, ranks
+        self._waiting: list[deque[OpInstance]] = []
         self._mail = defaultdict[tuple[int, int, str], deque[list[Tensor]]](deque)
+        self._count = 0
+        self.starts: list[list[float]] = []
+        self.ends: list[list[float]] = []
 
-    def run(self) -> None:
-        """Run all programs to their ends."""
+    def steps(self, iterations: int, *, drained: bool) -> None:
+        """Run so many steps, then what the last one leaves to the next; schedules and times stay those of the last."""
+        for step in range(iterations):
+            self._run(step, iterations)
+        if drained:
+            last = [rank.schedule for rank in self.ranks], self.starts, self.ends
+            self._run(iterations, iterations)
+            schedules, self.starts, self.ends = last
+            for rank, schedule in zip(self.ranks, schedules, strict=True):
+                rank.schedule = schedule
+
+    def _run(self, step: int, iterations: int) -> None:
+        for rank in self.ranks:
+            rank.prepare(step, iterations)
+        self._waiting = [deque(rank.schedule.instances) for rank in self.ranks]
+        self._count = 0
+        self.starts = [[0.0] * len(rank.schedule.instances) for rank in self.ranks]
+        self.ends = [[0.0] * len(rank.schedule.instances) for rank in self.ranks]
         while left := sum(map(len, self._waiting)):
-            for rank in range(len(self._ranks)):
+            for rank in range(len(self.ranks)):
                 while self._waiting[rank] and self._step(rank):
                     pass
             assert sum(map(len, self._waiting)) < left, "ranks wait for each other"
@@ -139,19 +194,26 @@ class _AllRanks:
         if isinstance(instance.op, Send | Recv):
             if not self._pass_on(instance, instance.op, rank):
                 return False
-            self._ranks[rank].schedule.release(instance)
+            self.ranks[rank].schedule.release(instance)
         else:
-            self._ranks[rank].start(instance)
-            self._ranks[rank].finish(instance)
-        self._waiting[rank].popleft()
+            self.ranks[rank].start(instance)
+            self.ranks[rank].finish(instance)
+        self._ended([rank])
         return True
+
+    def _ended(self, members: Sequence[int]) -> None:
+        """Note that the next op of some ranks has been run, at once."""
+        for rank in members:
+            position = self._waiting[rank].popleft().position
+            self.starts[rank][position], self.ends[rank][position] = self._count, self._count + 1.0
+        self._count += 1
 
     def _pass_on(self, instance: OpInstance, op: Send | Recv, rank: int) -> bool:
         """Send a message, or receive it if it is there; a muted one is not sent, and zeros arrive."""
         peer = self._plan.mesh.shift(rank, op.axis, op.offset)
-        if op.name in self._ranks[rank].mute:
+        if op.name in self.ranks[rank].mute:
             for slot in instance.writes:
-                self._ranks[rank]._allocated(slot).zero_()
+                self.ranks[rank]._allocated(slot).zero_()
             return True
         if isinstance(op, Send):
             tensors = [slot.tensor.clone() for slot in instance.reads if slot.tensor is not None]
@@ -169,7 +231,7 @@ class _AllRanks:
         instances = [self._waiting[member][0] for member in group if self._waiting[member]]
         if len(instances) < len(group) or not all(_is_same(op, instance.op) for instance in instances):
             return False
-        parts = [_Part(self._ranks[member], instance) for member, instance in zip(group, instances, strict=True)]
+        parts = [_Part(self.ranks[member], instance) for member, instance in zip(group, instances, strict=True)]
         if len(group) == 1:
             parts[0].copy_alone()
         else:
@@ -179,9 +241,9 @@ class _AllRanks:
                 member.given = [tensor for tensor in given if tensor is not None]
                 if member.given:
                     part.communicate(member)
-        for member, part in zip(group, parts, strict=True):
+        for part in parts:
             part.rank.schedule.release(part.instance)
-            self._waiting[member].popleft()
+        self._ended(group)
         return True
 
 

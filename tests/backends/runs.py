@@ -1,7 +1,8 @@
-"""All real runs that the tests of this room need: four processes are launched once for all of them."""
+"""All runs that the tests of this room need: on four processes, launched once, or with all ranks in one process."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
@@ -260,35 +261,83 @@ def silent_requests() -> dict[str, ExecutionRequest]:
     return requests
 
 
-def all_requests() -> dict[str, ExecutionRequest]:
-    """Return every run that the tests of this room need."""
-    requests = {name: checked(build_dense_training(job, name), job) for name, job in (JOBS | LOWER_PRECISIONS).items()}
+ON_PROCESSES = frozenset({
+    "one rank", "tp4, recompute none", "tp2 sp x dp2, recompute none", "pp4 1f1b, recompute none",
+    "dp2 zero1 x pp2, recompute none", "uneven layers, tied, pp2 x dp2", "llama, tp2 sp x dp2 zero1",
+    "layers on two ranks each, pp2", "other axis order", "zb_v, scatter-gather, pp2 x tp2", "dualpipe, pp4",
+    "custom, pp2 v2 x tp2", "terapipe, blocking messages, pp4", "gpipe, blocking messages, scatter-gather, pp2 x tp2",
+    "aiao, pp2 v2 x dp2, llama, sgd", "dp2 zero1 x pp2, gathers overlapped", "zero2 dp4 breadth-first v2, tied",
+    "zero3 dp4 by twos, hierarchical, llama, kept, no_sync", "osdp dp2 x pp2 interleaved, table whole",
+    "cp2 x dp2, offload", "cp2 x dp2 zero1, cp outermost", "cp4 zero1, gathered", "two levels, 2 x 2",
+    "ring self-attention on 4", "ulysses on 4", "qwen, collective matmul, tp2", "latent, experts, tp2 sp x ep2 zero1",
+    "experts, ep2 zero3 in groups of 2", "experts, ep2 x pp2 zb_h1, unfused", "experts, exact, ep2 x dp2, drawn",
+    "bf16 zero2", "bf16 aiao zero1, sgd", "fp16", "fp8, pp2 chimera x dp2",
+    "2bw, pp2, gradients assigned", "local, overlapping, llama, scatter-gather, two layers on pp2 v2 x tp2",
+    "2bw, wrong: older version not kept", "local, wrong: no messages forward", "wrong root: broadcast",
+    "deferred sync dropped (sgd)",
+})  # fmt: skip
+"""Trainings that run on four processes: each way of communicating, each kind of stream and each algorithm once.
+
+All others run with all ranks in one process. Kernels, plans and checks are the same there, and a run takes half of the
+processor time.
+"""
+
+
+def process_requests() -> dict[str, ExecutionRequest]:
+    """Return every run on four processes that the tests of this room need."""
+    found = {name: make() for name, make in _trainings().items() if name in ON_PROCESSES}
+    found |= {name: request for name, request in _derived_requests().items() if name in ON_PROCESSES}
+    assert found.keys() == ON_PROCESSES, ON_PROCESSES - found.keys()
     several = JOBS["tp2 sp x dp2, recompute none"]
-    requests["three steps"] = ExecutionRequest(
+    found["three steps"] = ExecutionRequest(
         plan=build_dense_training(several, "three steps"), check_against=several, iterations=3
     )
-    offloaded = JOBS["offload dp2 x tp2 sp, recompute"]
-    requests["three steps, offloaded"] = ExecutionRequest(
-        plan=build_dense_training(offloaded, "three steps, offloaded"), check_against=offloaded, iterations=3
-    )
-    requests["step timing"] = ExecutionRequest(plan=build_dense_training(several, "step timing"), timing="step")
-    requests["textbook"] = ExecutionRequest(plan=textbook_plan(0.05))
-    requests["collectives"] = ExecutionRequest(
+    found["step timing"] = ExecutionRequest(plan=build_dense_training(several, "step timing"), timing="step")
+    found["textbook"] = ExecutionRequest(plan=textbook_plan(0.05))
+    found["collectives"] = ExecutionRequest(
         plan=collective_plan(), keep=frozenset(collective_plan().programs[0].buffers)
     )
-    requests["ring"] = ExecutionRequest(plan=ring_plan(), keep=frozenset(ring_plan().programs[0].buffers))
-    requests |= collective_requests() | explicit_requests(JOBS)
-    requests |= local_requests() | wrong_roots()
-    requests |= delayed_requests()
-    requests |= float8_requests()
-    requests |= latent_requests()
-    requests |= expert_requests() | {
-        f"real: {name}": SILENT[name] for name in SILENT if name.endswith("(sequence and zero)")
+    found["ring"] = ExecutionRequest(plan=ring_plan(), keep=frozenset(ring_plan().programs[0].buffers))
+    found |= collective_requests() | explicit_requests(JOBS)
+    found |= {f"real: {name}": SILENT[name] for name in SILENT_ON_PROCESSES}
+    hybrid = SHARDED["hybrid"]
+    found["hybrid as rings"] = replace(
+        checked(build_dense_training(hybrid, "hybrid"), hybrid), explicit=ExplicitCollectives()
+    )
+    return found
+
+
+def one_process_requests() -> dict[str, Callable[[], ExecutionRequest]]:
+    """Return every run with all ranks in one process, by name: a function that builds its plan."""
+    derived: dict[str, Callable[[], ExecutionRequest]] = {
+        name: partial(_itself, request) for name, request in _derived_requests().items()
     }
-    for name, job in SHARDED.items():
-        requests[f"{name} as rings"] = ExecutionRequest(
-            plan=build_dense_training(job, name), check_against=job, explicit=ExplicitCollectives()
+    return {name: make for name, make in (_trainings() | derived).items() if name not in ON_PROCESSES}
+
+
+def _trainings() -> dict[str, Callable[[], ExecutionRequest]]:
+    """Return the runs of backpropagation, as it is."""
+    return {name: partial(_training, name, job) for name, job in (JOBS | LOWER_PRECISIONS).items()}
+
+
+def _training(name: str, job: DenseTraining) -> ExecutionRequest:
+    return checked(build_dense_training(job, name), job)
+
+
+def _itself(request: ExecutionRequest) -> ExecutionRequest:
+    return request
+
+
+def _derived_requests() -> dict[str, ExecutionRequest]:
+    """Return the runs of other algorithms, of several steps, and of plans that are wrong."""
+    offloaded, hybrid = JOBS["offload dp2 x tp2 sp, recompute"], SHARDED["hybrid"]
+    requests = {
+        "three steps, offloaded": ExecutionRequest(
+            plan=build_dense_training(offloaded, "three steps, offloaded"), check_against=offloaded, iterations=3
         )
+    }
+    requests |= local_requests() | wrong_roots() | delayed_requests()
+    requests |= float8_requests() | latent_requests() | expert_requests()
     for what, sliced in SLICED.items():
         plan = altered(build_dense_training(sliced, what), what)
         requests[f"altered {what}"] = ExecutionRequest(plan=plan, check_against=sliced)
@@ -296,13 +345,15 @@ def all_requests() -> dict[str, ExecutionRequest]:
         plan = wrong_from_step_to_step(build_dense_training(DEFERRING[name], name), what)
         requests[f"{what} ({name})"] = checked(plan, DEFERRING[name])
     for what in ("shard", "axes"):
-        job = SHARDED["hybrid"]
-        plan = altered(build_dense_training(job, "hybrid"), what)
-        requests[f"altered {what}"] = ExecutionRequest(plan=plan, check_against=job)
+        plan = altered(build_dense_training(hybrid, "hybrid"), what)
+        requests[f"altered {what}"] = ExecutionRequest(plan=plan, check_against=hybrid)
     return requests
 
 
 SILENT = silent_requests() | silent_expert_requests()
 """Runs with one communication, or one copy, left out; all ranks of each are in one process."""
-SILENT_ON_PROCESSES = [name for name in SILENT if name.endswith("(sequence and zero)")]
-"""Those that run on four processes, too."""
+SILENT_ON_PROCESSES = tuple(
+    f"without {what} (sequence and zero)"
+    for what in ("all_reduce sum_tp", "all_gather layer0.norm1.all_gather", "reduce_scatter reduce_scatter")
+)
+"""Those that run on four processes, too: one of each kind."""

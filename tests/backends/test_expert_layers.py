@@ -1,23 +1,22 @@
 """What real runs of layers with experts show besides the reference's numbers."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import pytest
 import torch
 
 from backends.execution.result import Execution
-from backends.torch.reference.dense import Reference
+from backends.torch.reference.references import References
 from sim.plan.checking.check import check
 from sim.plan.words.op import Collective
 from sim.training.steps.builder import build_dense_training
 from tests.backends.expert_runs import EXACT_ALONE, EXCHANGING, GATES, REPLICATED, exchanges
-from tests.backends.one_process import run_in_one_process
+from tests.backends.one_process import CPU, run_in_one_process
 from tests.backends.runs import SILENT
 
 
-def test_some_choices_are_dropped_and_others_are_not(results: dict[str, Execution]) -> None:
+def test_some_choices_are_dropped_and_others_are_not(results: Mapping[str, Execution]) -> None:
     """The runs that reproduce the reference leave out choices, and not the same ones everywhere."""
     spec, microbatch_size = EXCHANGING.model.experts, EXCHANGING.training.microbatch_size
     assert spec is not None
@@ -27,7 +26,7 @@ def test_some_choices_are_dropped_and_others_are_not(results: dict[str, Executio
     assert len(set(parts)) > 1
 
 
-def test_every_exchange_is_left_out_in_turn(results: dict[str, Execution]) -> None:
+def test_every_exchange_is_left_out_in_turn(results: Mapping[str, Execution]) -> None:
     """Per layer two forward and two backward; without any one of them the check fails, as another test says."""
     found = list(exchanges(results["slots"].plan))
     assert len(found) == 4 * EXCHANGING.model.num_layers
@@ -51,23 +50,23 @@ def test_routing_computes_the_numbers_of_the_dense_reference(name: str) -> None:
     job = (EXACT_ALONE | GATES | REPLICATED)[name]
     plan = build_dense_training(job, name)
     check(plan)
-    reports = run_in_one_process(plan, job)
-    assert len(reports) == plan.mesh.size
-    worst = [report.worst for report in reports.values()]
-    assert all(report.tolerance == 1e-9 and report.passed for report in reports.values()), worst
+    report = run_in_one_process(plan, job)
+    assert {key.split(": ")[0] for key in report.errors} == {f"rank {rank}" for rank in range(plan.mesh.size)}
+    assert report.tolerance == 1e-9
+    assert report.passed, report.worst
 
 
 @pytest.mark.usefixtures("one_thread")
 def test_an_exchange_of_rows_is_missed_when_it_is_left_out() -> None:
     """Without one of the uneven exchanges the numbers are far from the reference."""
-    job, references = EXACT_ALONE["ep2 x tp2 sp"], dict[Any, Reference]()
+    job, references = EXACT_ALONE["ep2 x tp2 sp"], References(CPU)
     plan = build_dense_training(job, "exact")
     tasks = plan.programs[0].tasks.values()
     uneven = [op.name for task in tasks for op in task.ops if isinstance(op, Collective) and op.sizes]
     assert len(uneven) == 4 * job.model.num_layers
     for name in (uneven[0], uneven[-1]):
-        reports = run_in_one_process(plan, job, references, frozenset({name}))
-        assert max(report.worst[1] for report in reports.values()) > 1e-3, name
+        report = run_in_one_process(plan, job, references, frozenset({name}))
+        assert report.worst[1] > 1e-3, name
 
 
 @pytest.mark.usefixtures("one_thread")
@@ -78,5 +77,5 @@ def test_a_sum_over_replicas_is_missed_when_it_is_left_out() -> None:
     tasks = [task for program in plan.programs for task in program.tasks.values()]
     sums = {op.name for task in tasks for op in task.ops if isinstance(op, Collective) and op.members}
     assert sums
-    reports = run_in_one_process(plan, job, dict[Any, Reference](), frozenset(sums))
-    assert max(report.worst[1] for report in reports.values()) > 1e-3
+    report = run_in_one_process(plan, job, References(CPU), frozenset(sums))
+    assert report.worst[1] > 1e-3

@@ -19,8 +19,7 @@ from backends.torch.communication.groups import Communicators
 from backends.torch.launching.environment import JobMember
 from backends.torch.launching.store import joined_store
 from backends.torch.reference.check import check_rank, kept_for_check
-from backends.torch.reference.dense import Reference, backpropagation, run_reference
-from backends.torch.reference.local import local_updates
+from backends.torch.reference.references import References
 from backends.torch.running.allocator import keep_freed_memory
 from backends.torch.running.devices import CpuDevice, CudaDevice, Device, RankTimes
 from backends.torch.running.interpreter import Interpreter
@@ -28,7 +27,6 @@ from backends.torch.running.memory import account_memory
 from backends.torch.running.state import persistent_slots
 from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan
-from sim.training.spec.job import DenseTraining
 
 _LONGEST_WAIT_S: Final = 1800.0
 """Longest wait of an op for its peers, which may compute meanwhile: torch's own limit for gloo.
@@ -52,7 +50,10 @@ class Worker:
     communicators: Communicators
     one_machine: bool
     _kept: dict[str, torch.Tensor] = field(default_factory=dict)
-    _references: dict[tuple[object, ...], Reference] = field(default_factory=dict)
+    _references: References = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._references = References(self.device.torch_device)
 
     def run(self, request: ExecutionRequest) -> RankResult | None:
         """Run one request and return its result; None on a rank that idles. All ranks of the job must call this."""
@@ -121,7 +122,7 @@ class Worker:
         report = None
         if job is not None:
             num_steps = request.iterations * request.plan.num_steps
-            report = check_rank(interpreter, self._reference(job, num_steps), job.training.precision)
+            report = check_rank(interpreter, self._references.of(job, num_steps), job.training.precision)
         return RankResult(
             rank=interpreter.rank,
             role=program.role_name,
@@ -142,21 +143,6 @@ class Worker:
             work=interpreter.work,
             step_times_s=durations_s,
         )
-
-    def _reference(self, job: DenseTraining, steps: int) -> Reference:
-        """Return the dense reference run. It is computed once for all plans that must reproduce it."""
-        t = job.training
-        optimizer = (t.optimizer, *t.optimizer_numbers.items())
-        blocks = (t.update, job.parallel.pipeline) if t.method == "local" else None
-        delay = job.parallel.pipeline.gradient_delay
-        parallel = job.parallel
-        dealing = (t.microbatch_size, parallel.sequence.chunks, parallel.data_degree, parallel.expert_degree)
-        slots = dealing if job.model.experts else None
-        key = (job.model, job.seed, t.global_batch_size, t.precision, optimizer, blocks, delay, steps, slots)
-        if key not in self._references:
-            objective = local_updates(job) if t.method == "local" else backpropagation(job.model)
-            self._references[key] = run_reference(job, steps, self.device.torch_device, objective, delay)
-        return self._references[key]
 
 
 def run_request(worker: Worker, request: ExecutionRequest) -> RankResult | None:

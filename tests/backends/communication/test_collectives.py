@@ -1,6 +1,6 @@
 """Every kind of collective between real processes: natively, and step by step by every algorithm."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -14,10 +14,6 @@ from backends.simulated import SimulatedBackend
 from backends.torch.launching.timeline import timeline
 from backends.torch.values.randomness import initial_normal
 from costmodels.collectives import STEP_LISTS
-from costmodels.hardware import load_node
-from costmodels.profile import load_profile
-from sim.cluster.cluster import Cluster
-from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.memory import memory_use
 from sim.plan.checking.check import check
 from sim.plan.errors import CheckError
@@ -35,6 +31,7 @@ from tests.backends.collective_plans import (
     table,
     ways,
 )
+from tests.backends.jobs import prices
 
 Array = NDArray[np.float64]
 NAMES = list(collective_requests())
@@ -93,12 +90,12 @@ def differing(execution: Execution, wanted: list[dict[str, Array]]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_collectives_do_what_their_names_say(results: dict[str, Execution], name: str) -> None:
+def test_collectives_do_what_their_names_say(results: Mapping[str, Execution], name: str) -> None:
     """Natively and by every algorithm, among 2, 3 and 4 ranks, to 1e-12 of the largest element."""
     assert differing(results[name], expected(int(name[0]))) == set()
 
 
-def test_groups_over_several_axes_are_the_same_step_by_step(results: dict[str, Execution]) -> None:
+def test_groups_over_several_axes_are_the_same_step_by_step(results: Mapping[str, Execution]) -> None:
     """Also where a group's order is not that of the ranks, and two streams communicate at once."""
     explicit, native = results["over several axes, explicit"], results["collectives"]
     for one, other in zip(explicit.ranks, native.ranks, strict=True):
@@ -116,7 +113,7 @@ def test_every_algorithm_is_run() -> None:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_only_explicit_collectives_send_messages_of_their_own(results: dict[str, Execution], name: str) -> None:
+def test_only_explicit_collectives_send_messages_of_their_own(results: Mapping[str, Execution], name: str) -> None:
     """The bytes of step lists are counted as they leave: every rank sends some, natively none is known."""
     sent = [result.sent_bytes for result in results[name].ranks]
     assert all(n > 0 for n in sent) if "explicit" in name else not any(sent)
@@ -132,14 +129,14 @@ def test_only_explicit_collectives_send_messages_of_their_own(results: dict[str,
     ],
 )
 def test_numbers_miss_a_collective_that_is_silent(
-    results: dict[str, Execution], size: int, kind: str, wrong: set[str]
+    results: Mapping[str, Execution], size: int, kind: str, wrong: set[str]
 ) -> None:
     """Without a kind's communication exactly its results are wrong."""
     assert differing(results[f"{size} ranks, no {kind}"], expected(size)) == wrong
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_numbers_miss_a_root_or_reduction_that_was_altered(results: dict[str, Execution], size: int) -> None:
+def test_numbers_miss_a_root_or_reduction_that_was_altered(results: Mapping[str, Execution], size: int) -> None:
     """What all ranks alter alike passes the check, and shows in exactly the buffers that it concerns."""
     execution = results[f"{size} ranks, no longer the same"]
     check(execution.plan)
@@ -150,12 +147,10 @@ def test_numbers_miss_a_root_or_reduction_that_was_altered(results: dict[str, Ex
 
 
 @pytest.mark.parametrize("name", [f"{size} ranks, {how}" for size in SIZES for how in ("native", next(ways())[0])])
-def test_both_timelines_have_the_same_ops_and_bytes(results: dict[str, Execution], name: str) -> None:
+def test_both_timelines_have_the_same_ops_and_bytes(results: Mapping[str, Execution], name: str) -> None:
     """Rank by rank and stream by stream, also where the bytes of ranks differ; and memory to the byte."""
     plan = results[name].plan
-    node = load_node("local-cpu")
-    prices = ClusterPricing(Cluster(node, 1, plan.mesh.size), load_profile(node.device.generation))
-    simulated = SimulatedBackend(prices, fold=False, detail="op").run(plan)
+    simulated = SimulatedBackend(prices(plan.mesh.size), fold=False, detail="op").run(plan)
     executed = timeline(plan, results[name].ranks)
     executed.check_streams()
 
@@ -218,7 +213,7 @@ def test_check_refuses_any_two_collectives_that_one_rank_swaps(size: int) -> Non
 
 
 @pytest.mark.parametrize("how", ["native", "explicit"])
-def test_derived_gradients_of_layout_changes_are_those_of_autograd(results: dict[str, Execution], how: str) -> None:
+def test_derived_gradients_of_layout_changes_are_those_of_autograd(results: Mapping[str, Execution], how: str) -> None:
     """all_to_all, reduce and broadcast forward; their conjugates backward; against a dense product in torch."""
     x, w, v = (torch.tensor(normal(*key)).requires_grad_() for key in (("x", 8, 4), ("w", 4, 5), ("v", 4, 4)))
     dt, du = torch.tensor(normal("dt", 32, 5)), torch.tensor(normal("du", 2, 4))
@@ -245,7 +240,7 @@ def test_laid_out_plan_has_all_conjugates() -> None:
 
 
 @pytest.mark.parametrize("name", CHECKED)
-def test_training_reproduces_the_dense_reference_step_by_step(results: dict[str, Execution], name: str) -> None:
+def test_training_reproduces_the_dense_reference_step_by_step(results: Mapping[str, Execution], name: str) -> None:
     """With explicit collectives loss, gradients and parameters are within 1e-9 of autograd's, as natively."""
     report, native = results[f"explicit: {name}"].check, results[name].check
     assert report is not None

@@ -1,5 +1,7 @@
 """Collectives and messages between real processes, on hand-written plans."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
@@ -60,13 +62,13 @@ def expected(name: str, rank: int) -> NDArray[np.float64]:
     ["sum", "max", "first", "second", "root", "some", "gathered.0", "gathered.1", "gathered.all", "scattered.0",
      "scattered.1"],
 )  # fmt: skip
-def test_collective_does_what_its_name_says(results: dict[str, Execution], name: str) -> None:
+def test_collective_does_what_its_name_says(results: Mapping[str, Execution], name: str) -> None:
     """Reductions, gathers and scatters along both dimensions, over one axis, two, and two in the other order."""
     for rank, value in enumerate(values(results["collectives"], name)):
         np.testing.assert_allclose(value, expected(name, rank), rtol=1e-14)
 
 
-def test_flat_collectives_pad_the_last_piece(results: dict[str, Execution]) -> None:
+def test_flat_collectives_pad_the_last_piece(results: Mapping[str, Execution]) -> None:
     """17 elements over two ranks: pieces of nine, a zero at the end; gathering them gives the sums back."""
     execution = results["collectives"]
     odd = values(execution, "odd")
@@ -78,7 +80,7 @@ def test_flat_collectives_pad_the_last_piece(results: dict[str, Execution]) -> N
         np.testing.assert_allclose(values(execution, "back.odd")[rank], flat[12:17], rtol=1e-14, atol=1e-14)
 
 
-def test_flat_collectives_in_place_sum_each_piece_where_it_lies(results: dict[str, Execution]) -> None:
+def test_flat_collectives_in_place_sum_each_piece_where_it_lies(results: Mapping[str, Execution]) -> None:
     """Scattered and gathered in place, 17 elements hold their sums over two ranks, the last piece one element short."""
     execution = results["collectives"]
     odd = values(execution, "odd")
@@ -88,7 +90,7 @@ def test_flat_collectives_in_place_sum_each_piece_where_it_lies(results: dict[st
         np.testing.assert_allclose(last, sum(odd[r] for r in row), rtol=1e-14, atol=1e-14)
 
 
-def test_ranks_that_both_send_first_do_not_wait_for_ever(results: dict[str, Execution]) -> None:
+def test_ranks_that_both_send_first_do_not_wait_for_ever(results: Mapping[str, Execution]) -> None:
     """In a ring of two, previous and next are one peer: each direction's messages arrive in their own order."""
     start = slices(2)
     execution = results["ring"]

@@ -144,13 +144,13 @@ def worst_error(execution: Execution, reference: Reference) -> float:
 
 
 @pytest.mark.parametrize("name", [name for name in WIDE if "tp2" not in name])
-def test_plan_in_eight_bits_computes_what_rounded_products_do(results: dict[str, Execution], name: str) -> None:
+def test_plan_in_eight_bits_computes_what_rounded_products_do(results: Mapping[str, Execution], name: str) -> None:
     """With all else in float64, loss and gradients are the model's of rounded products, to float64's rounding."""
     assert worst_error(results[name], oracle(WIDE[name])) < 1e-9
 
 
 @pytest.mark.parametrize("name", [name for name in WIDE if "tp2" in name])
-def test_tensor_parallel_ranks_scale_their_own_pieces(results: dict[str, Execution], name: str) -> None:
+def test_tensor_parallel_ranks_scale_their_own_pieces(results: Mapping[str, Execution], name: str) -> None:
     """Scales are powers of two, so pieces keep the digits that the whole would have; only the smallest differ."""
     assert worst_error(results[name], oracle(WIDE[name])) < 1e-2
 

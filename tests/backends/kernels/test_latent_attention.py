@@ -1,5 +1,6 @@
 """Multi-head latent attention: the dense reference against the paper's equations, and what a run must notice."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import sqrt
 
@@ -98,7 +99,7 @@ def test_reference_has_as_many_parameters_as_a_model_with_latent_attention() -> 
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_check_notices_what_latent_attention_communicates(results: dict[str, Execution], what: str) -> None:
+def test_check_notices_what_latent_attention_communicates(results: Mapping[str, Execution], what: str) -> None:
     """A latent or the shared channels not gathered, the gradient of either not summed: far from the reference."""
     report = results[what].check
     assert report is not None

@@ -1,5 +1,7 @@
 """PipeDream-2BW: its reference, and its memory. Its runs are in ``test_other_algorithms.py``."""
 
+from collections.abc import Mapping
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("name", DELAYED)
-def test_weights_are_there_twice(results: dict[str, Execution], name: str) -> None:
+def test_weights_are_there_twice(results: Mapping[str, Execution], name: str) -> None:
     """Two versions of the weights, one of the gradients."""
     execution = results[name]
     for result in execution.ranks:
