@@ -13,10 +13,10 @@ ROOMS = ("scenarios", "backends", "sim", "costmodels", "traces")
 
 @dataclass(frozen=True)
 class Module:
-    """One Python file, parsed; ``name`` is its path from the root of the repository."""
+    """One Python file; ``name`` is its path from the root of the repository, ``nodes`` all nodes of its tree."""
 
     name: str
-    tree: ast.Module
+    nodes: tuple[ast.AST, ...]
     num_lines: int
 
     @property
@@ -26,7 +26,7 @@ class Module:
 
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Return all functions and methods, inner ones too."""
-        return [node for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return [node for node in self.nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
 @pytest.fixture(scope="package")
@@ -53,7 +53,7 @@ def modules(tracked: list[Path]) -> list[Module]:
     for path in tracked:
         if path.suffix == ".py":
             text = path.read_text(encoding="utf-8")
-            found.append(Module(path.relative_to(ROOT).as_posix(), ast.parse(text), text.count("\n")))
+            found.append(Module(path.relative_to(ROOT).as_posix(), tuple(ast.walk(ast.parse(text))), text.count("\n")))
     return found
 
 

@@ -6,26 +6,41 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from scenarios.cli import group
 from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.advising import trials
 from scenarios.workloads.steps.running import simulate
 
 FILES = {"summary.json", "timeline.json.gz", "timeline.parquet", "report.html"}
-NAMES = (
-    "textbook-interleaved", "tiny-gpt-2x2", "gpt-3.6b-data-parallel-64-a100", "llama-2-70b-zero1-64-a100",
-    "llama-2-13b-fsdp-64-a100", "mixtral-8x7b-64-h100",
-)  # fmt: skip
-SIMULATE = """
+RUNS = {
+    "textbook-interleaved": ("none",),
+    "tiny-gpt-2x2": ("quick",),
+    "gpt-3.6b-data-parallel-64-a100": ("none", "model.num_layers=4"),
+    "llama-2-70b-zero1-64-a100": ("none", "model.num_layers=8", "training.global_batch_size=64"),
+    "llama-2-13b-fsdp-64-a100": ("none", "model.num_layers=4"),
+    "mixtral-8x7b-64-h100": ("none", "model.num_layers=16", "training.global_batch_size=64"),
+}
+"""Scenarios of the library: the level of advice, and what makes them small."""
+ADVICE_S = 0.3
+"""Predicted seconds of trials, enough for several."""
+SIMULATED = """
 import sys
-from scenarios.cli import main
+from pathlib import Path
+from tests.architecture.test_determinism import simulated
 
-for path, folder in zip(sys.argv[1::2], sys.argv[2::2], strict=True):
-    advice = "quick" if "tiny" in path else "none"
-    try:
-        main([path, "--out", folder, "--advice", advice])
-    except SystemExit as done:
-        if done.code:
-            raise
+simulated(Path(sys.argv[1]))
 """
+
+
+def simulated(folder: Path) -> None:
+    """Simulate all scenarios by the command line, each into a folder of its name."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "QUICK_S", ADVICE_S)
+        for name, (advice, *settings) in RUNS.items():
+            words = ["--advice", advice, *(word for setting in settings for word in ("--set", setting))]
+            group([name, *words, "--out", str(folder / name)], standalone_mode=False)
 
 
 def written(folder: Path) -> dict[str, bytes]:
@@ -44,19 +59,17 @@ def same(first: Path, second: Path) -> None:
 
 
 def test_hash_seeds_change_nothing(root: Path, tmp_path: Path) -> None:
-    """The installed command writes identical files under two values of PYTHONHASHSEED.
+    """A process with another value of PYTHONHASHSEED writes the files that this one writes.
 
-    One process per value simulates all scenarios, one after the other. Advice is sought for a small one.
+    It simulates all scenarios, one after the other. Advice is sought for a small one.
     """
-    for hash_seed in ("1", "4242"):
-        runs = [
-            (str(root / "scenarios" / "library" / f"{name}.yaml"), str(tmp_path / hash_seed / name)) for name in NAMES
-        ]
-        command = [sys.executable, "-c", SIMULATE, *(argument for run in runs for argument in run)]
-        environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        subprocess.run(command, env=environment, check=True, capture_output=True)
-    for name in NAMES:
-        same(tmp_path / "1" / name, tmp_path / "4242" / name)
+    other = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    environment = os.environ | {"PYTHONHASHSEED": other, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-c", SIMULATED, str(tmp_path / "other")]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    simulated(tmp_path / "this")
+    for name in RUNS:
+        same(tmp_path / "this" / name, tmp_path / "other" / name)
 
 
 def test_runs_of_one_process_are_the_same(root: Path, tmp_path: Path) -> None:

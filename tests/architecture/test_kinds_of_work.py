@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections.abc import Iterable
 
 import pytest
 
@@ -15,10 +16,10 @@ ASKED = re.compile(r"(Training|TrainingJob|Scenario|Workload|TrainingStep|Textbo
 """Classes that say of which kind something is."""
 
 
-def kinds_asked(tree: ast.AST) -> list[int]:
+def kinds_asked(nodes: Iterable[ast.AST]) -> list[int]:
     """Return the lines where ``isinstance``, ``type`` or a class pattern asks for the kind of a scenario or a job."""
     lines = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Name)
@@ -38,7 +39,7 @@ def test_nobody_asks_for_the_kind_of_work(modules) -> None:
     """Commands, pages, sweeps and results go through the kind's own object."""
     outside = [m for m in modules if m.in_room and not m.name.startswith((*KINDS, JOBS))]
     allowed = {"scenarios/api.py": 1}  # ``load`` takes a scenario or where it is to be found
-    found = {m.name: len(kinds_asked(m.tree)) for m in outside if kinds_asked(m.tree)}
+    found = {m.name: len(lines) for m in outside if (lines := kinds_asked(m.nodes))}
     assert found == allowed
 
 
@@ -54,4 +55,4 @@ def test_nobody_asks_for_the_kind_of_work(modules) -> None:
 )
 def test_questions_are_found(code: str) -> None:
     """The test above sees each way to ask."""
-    assert kinds_asked(ast.parse(code)) != []
+    assert kinds_asked(ast.walk(ast.parse(code))) != []

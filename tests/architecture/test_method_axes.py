@@ -8,6 +8,7 @@ What users write (``axis_order``) and what results show (streams by name) are wo
 """
 
 import ast
+from collections.abc import Iterable
 from inspect import signature
 from typing import get_args
 
@@ -34,10 +35,10 @@ def axes_of_sequences() -> set[str]:
     return {axis for make in SEQUENCE_METHODS.values() for axis, _ in make(degree=4).axes}
 
 
-def named_axes(tree: ast.AST, axes: set[str]) -> list[int]:
+def named_axes(nodes: Iterable[ast.AST], axes: set[str]) -> list[int]:
     """Return the lines where code names an axis of a method: as a string, or by a constant that holds it."""
     lines = []
-    for node in ast.walk(tree):
+    for node in nodes:
         is_string = isinstance(node, ast.Constant) and node.value in axes
         is_import = isinstance(node, ast.alias) and node.name in NAMES
         is_use = isinstance(node, ast.Name | ast.Attribute) and (getattr(node, "id", "") or node.attr) in NAMES
@@ -50,7 +51,7 @@ def test_only_methods_name_their_axes(modules) -> None:
     """Builders, data parallelism, pipelines and both backends get a method's axes from the method."""
     axes = axes_of_methods() | axes_of_sequences()
     asked = [m for m in modules if m.name.startswith(ROOMS) and not m.name.startswith(HOME)]
-    assert {m.name: lines for m in asked if (lines := named_axes(m.tree, axes))} == {}
+    assert {m.name: lines for m in asked if (lines := named_axes(m.nodes, axes))} == {}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_only_methods_name_their_axes(modules) -> None:
 )
 def test_the_rule_sees_what_it_forbids(code: str) -> None:
     """Each way of naming an axis is found."""
-    assert named_axes(ast.parse(code), axes_of_methods() | axes_of_sequences()) == [1]
+    assert named_axes(ast.walk(ast.parse(code)), axes_of_methods() | axes_of_sequences()) == [1]
 
 
 def test_the_registry_holds_what_scenarios_may_choose() -> None:

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import tomllib
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
@@ -20,12 +21,12 @@ APART = "backends/processes.py"
 """Started processes take any function with any arguments; no backend is behind it."""
 
 
-def untyped_names(tree: ast.AST) -> list[tuple[str, int]]:
+def untyped_names(nodes: Sequence[ast.AST]) -> list[tuple[str, int]]:
     """Return the names, with their lines, by which a type is left open."""
-    found = [(node.id, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in UNTYPED]
+    found = [(node.id, node.lineno) for node in nodes if isinstance(node, ast.Name) and node.id in UNTYPED]
     return found + [
         (alias.name, node.lineno)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
         if alias.name in UNTYPED
@@ -43,13 +44,13 @@ def test_nothing_at_the_seam_is_untyped(modules) -> None:
     """No file of the seam names Any or a module as a type, or casts to one."""
     seam = [module for module in modules if is_seam(module.name)]
     assert len(seam) > 15
-    assert {module.name: untyped_names(module.tree) for module in seam if untyped_names(module.tree)} == {}
+    assert {module.name: names for module in seam if (names := untyped_names(module.nodes))} == {}
 
 
 @pytest.mark.parametrize("code", ["def f() -> Any: ...", "x: ModuleType", "from typing import Any", "x = cast(int, y)"])
 def test_the_search_sees_what_is_untyped(code: str) -> None:
     """Each way to leave a type open is found."""
-    assert untyped_names(ast.parse(code))
+    assert untyped_names(tuple(ast.walk(ast.parse(code))))
 
 
 def test_mypy_refuses_any_at_the_seam(root: Path) -> None:
@@ -68,7 +69,7 @@ def test_everybody_uses_the_protocol(modules) -> None:
         module.name
         for module in modules
         if module.in_room
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.ImportFrom) and node.module in {"backends.protocol", "backends.execution.protocol"}
     }
     assert {"backends/registry.py", "backends/simulated.py", "backends/torch/backend.py"} <= users
@@ -76,7 +77,7 @@ def test_everybody_uses_the_protocol(modules) -> None:
         module.name
         for module in modules
         if module.in_room and not module.name.startswith("backends/torch/")
-        for node in ast.walk(module.tree)
+        for node in module.nodes
         if isinstance(node, ast.ImportFrom) and node.module in {"backends.torch.backend", "backends.torch.session"}
     }
     assert loaders == set()
