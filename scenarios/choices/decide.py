@@ -1,5 +1,7 @@
 """Decisions that jobs leave to prices."""
 
+from dataclasses import replace
+
 from scenarios.choices.operators import with_sharding_chosen
 from scenarios.choices.passes import with_deferral, with_order
 from scenarios.choices.slices import with_best_slices
@@ -22,3 +24,14 @@ def decided(job: OpenTraining, pricing: Pricing, device_bytes: int) -> DenseTrai
             return with_deferral(job, pricing)
         case Opening.OPERATORS:
             return with_sharding_chosen(job, pricing, device_bytes)
+        case Opening.CAPACITY:
+            return _with_capacity(job, device_bytes)
+
+
+def _with_capacity(job: OpenTraining, device_bytes: int) -> DenseTraining:
+    """Return a job whose chunks are placed by the memory of the smallest device."""
+    memory = job.parallel.memory
+    assert memory is not None
+    assert memory.chunks is not None
+    placed = replace(memory, chunks=replace(memory.chunks, capacity_bytes=device_bytes))
+    return job.decided(replace(job.parallel, memory=placed))

@@ -92,25 +92,26 @@ class Earliest:
             raise BudgetError(unit, needed_bytes, self.budget_bytes)
 
 
-def still_there(stays: Sequence[Stay], budget_bytes: int) -> list[bool]:
+def still_there(stays: Sequence[Stay], budgets_bytes: Sequence[int]) -> list[bool]:
     """Return for each stay whether its unit is still on the device from its stay before (Belady 1966).
 
-    Units stay when they are no longer used. When another one needs the room, those go whose next use is furthest.
+    Units stay when they are no longer used. When they need more than the budget as a stay begins, those go whose next
+    use is furthest.
 
-    ``stays``: in the order of their first ops. ``budget_bytes``: for all units on the device.
+    ``stays``: in the order of their first ops. ``budgets_bytes``: by stay, the memory of all units on the device.
     Raises BudgetError if units that are used at the same time do not fit.
     """
     there: dict[str, Stay] = {}
     found = []
-    for place, stay in enumerate(stays):
+    for place, (stay, budget_bytes) in enumerate(zip(stays, budgets_bytes, strict=True)):
         found.append(stay.unit in there)
-        free = budget_bytes - sum(other.num_bytes for other in there.values())
-        while not found[-1] and free < stay.num_bytes:
+        there[stay.unit] = stay
+        used_bytes = sum(other.num_bytes for other in there.values())
+        while used_bytes > budget_bytes:
             idle = [unit for unit, other in there.items() if other.last < stay.first]
             if not idle:
-                raise BudgetError(stay.unit, budget_bytes - free + stay.num_bytes, budget_bytes)
-            free += there.pop(max(idle, key=lambda unit: _next_use(stays, place, unit))).num_bytes
-        there[stay.unit] = stay
+                raise BudgetError(stay.unit, used_bytes, budget_bytes)
+            used_bytes -= there.pop(max(idle, key=lambda unit: _next_use(stays, place, unit))).num_bytes
     return found
 
 

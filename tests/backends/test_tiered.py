@@ -41,6 +41,19 @@ def test_each_direction_of_copies_is_missed_when_it_is_left_out(direction: str) 
     assert report.worst[1] > 1e-3
 
 
+def test_a_gradient_that_does_not_reach_its_chunk_is_missed() -> None:
+    """Where a copy into a chunk is left out, its parameter is reduced in the place of its gradient."""
+    job = TIERED_JOBS["gradients in chunks that stay, one rank, tied"]
+    plan = build_dense_training(job, "muted")
+    (program,) = plan.programs
+    name = next(op.name for task in program.tasks.values() for op in task.ops if op.name.startswith("into_chunk."))
+    tasks = {
+        key: replace(task, ops=tuple(op for op in task.ops if op.name != name)) for key, task in program.tasks.items()
+    }
+    reports = run_in_one_process(replace(plan, programs=(replace(program, tasks=tasks),)), job)
+    assert max(report.worst[1] for report in reports.values()) > 1e-3
+
+
 @pytest.mark.parametrize("name", ["deepspeed", "lifetimes", "lifetimes, some layers stay", "drives"])
 def test_managers_end_with_the_same_bits(name: str) -> None:
     """Every persistent buffer of every rank has the bits that it has under ``on_demand``.

@@ -20,6 +20,10 @@ CACHED = MemorySpec(manager="angel_ptm", cached_bytes=60_000)
 """Part of the units stay on the device."""
 
 
+WARM_BYTES = 120_000
+"""Device memory with which some chunks stay on the device, and not all."""
+
+
 def gemini(**keys: Any) -> MemorySpec:
     """Return chunks of 10,000 bytes, some of which have empty ends; ``keys`` as of ``ChunkSpec``."""
     return MemorySpec(manager="gemini", chunks=ChunkSpec(**{"chunk_bytes": 10_000, **keys}))
@@ -67,8 +71,23 @@ TIERED_JOBS: Mapping[str, DenseTraining] = {
         model=SHORT_GPT, zero_stage=3, memory=replace(gemini(placement="auto"), gathered_bytes=80_000)
     ),
     "chunks, pp2 x dp2": training(
-        model={**LLAMA, "num_layers": 2}, data_degree=2, zero_stage=3, memory=gemini(placement="auto"),
-        pipeline={"degree": 2},
+        model={**LLAMA, "num_layers": 2}, data_degree=2, zero_stage=3, pipeline={"degree": 2},
+        memory=gemini(placement="auto", capacity_bytes=WARM_BYTES),
+    ),
+    "chunks placed by a warm-up step, dp2": training(
+        model=SHORT_LLAMA, data_degree=2, zero_stage=3, memory=gemini(placement="auto", capacity_bytes=WARM_BYTES)
+    ),
+    "gradients in chunks, dp2 x tp2 sp, recompute": training(
+        model=SHORT_LLAMA, data_degree=2, zero_stage=3, tensor_degree=2, sequence_parallel=True, recompute="full",
+        memory=gemini(parameters=0.5, optimizer=1.0, holds_gradients=True), batch=(2, 1),
+    ),
+    "gradients in chunks that stay, one rank, tied": training(
+        model=SHORT_GPT, zero_stage=3, batch=(1, 1),
+        memory=gemini(placement="auto", capacity_bytes=WARM_BYTES, holds_gradients=True),
+    ),
+    "gradients in chunks of two stages of one rank, tied": training(
+        model=SHORT_GPT, data_degree=2, zero_stage=3, memory=gemini(holds_gradients=True), batch=(2, 1),
+        pipeline={"degree": 1, "schedule": "breadth_first", "virtual_stages": 3},
     ),
     "one chunk, experts on two ranks": training(
         model={**MIXTURE, "num_layers": 1}, data_degree=2, expert_degree=2, zero_stage=3,

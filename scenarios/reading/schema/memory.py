@@ -46,9 +46,9 @@ class MemorySection(Section):
     of layers, as in Colossal-AI, `parallel.data.prefetch` chunks ahead (default 0).
     """
     gathered: Bytes | None = None
-    """Device memory for gathered parameters; default as much as the three largest units take.
+    """Device memory for gathered parameters, of angel_ptm (default as much as the three largest units take).
 
-    Of angel_ptm, and of gemini with placement auto.
+    Also of gemini with placement auto; default what a warm-up step leaves of the device's memory.
     """
     chunk: Bytes | None = None
     """gemini: size of a chunk of whole parameters; default the size that leaves least of the chunks empty."""
@@ -58,6 +58,8 @@ class MemorySection(Section):
     With `auto`, gathered chunks stay on the device until others need the room.
     """
     offload: ChunkOffloadSection | None = None
+    gradients_in_chunks: bool = False
+    """gemini: gradients replace the parameters of gathered chunks in backward; one micro-batch per step."""
     tiers: TiersSection = TiersSection()
     cached: Bytes | None = None
     """angel_ptm: device memory for the state of the first layers, which then stays there; default none."""

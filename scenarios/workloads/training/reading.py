@@ -201,6 +201,8 @@ def _chunks(section: MemorySection) -> ChunkSpec | None:
         stated["chunk_bytes"] = round(section.chunk)
     if section.offload is not None:
         stated |= section.offload.model_dump()
+    if section.gradients_in_chunks:
+        stated["holds_gradients"] = True
     return ChunkSpec(**stated) if stated or section.manager == "gemini" else None
 
 

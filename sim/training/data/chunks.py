@@ -18,6 +18,7 @@ from sim.training.data.buckets import is_shared_out
 from sim.training.data.homes import ON_DEVICE, ON_HOST, UPDATED_ON_HOST, Home
 from sim.training.data.optimizer import StepEndWriter
 from sim.training.data.units import Unit, make_unit
+from sim.training.data.warm_up import Room
 from sim.training.errors import SpecError
 
 
@@ -78,25 +79,43 @@ def chunk_homes(chunks: ChunkSpec, step_end: StepEndWriter, units: Sequence[Unit
     return homes
 
 
-def kept_chunks(passes: Sequence[Sequence[Op]], units: Sequence[Unit], budget_bytes: int) -> frozenset[str]:
+def kept_chunks(
+    chunks: ChunkSpec, passes: Sequence[Sequence[Op]], units: Sequence[Unit], room: Room, ahead: int
+) -> frozenset[str]:
     """Return the chunks that backward finds on the device since forward.
 
-    ``passes``: the ops of a forward and of its backward. Raises BudgetError where chunks in use do not fit.
+    ``passes``: the ops of a forward and of its backward. ``ahead``: how many chunks come ahead; they need room, too.
+    Raises BudgetError where chunks in use do not fit.
     """
-    stays = list(_stays(passes, units))
-    found = still_there(stays, budget_bytes)
+    stays = list(_stays(passes, units, until_reduced=chunks.holds_gradients))
+    moments, coming_bytes = _moments(passes, units), ahead * max(unit.num_bytes for unit in units)
+    budgets_bytes = [room_bytes - coming_bytes for room_bytes in room.budgets(stays, moments)]
+    found = still_there(stays, budgets_bytes)
     return frozenset(stay.unit for stay, is_there in zip(stays, found, strict=True) if is_there)
 
 
-def _stays(passes: Sequence[Sequence[Op]], units: Sequence[Unit]) -> Iterator[Stay]:
-    """Yield the stays of units in each pass, in the order of their first ops."""
+def _moments(passes: Sequence[Sequence[Op]], units: Sequence[Unit]) -> list[int]:
+    """Return the places of the ops that read units, of all passes in a row."""
+    values = {name for unit in units for name in unit.values}
+    return [place for place, op in enumerate(op for ops in passes for op in ops) if not values.isdisjoint(op.reads)]
+
+
+def _stays(passes: Sequence[Sequence[Op]], units: Sequence[Unit], *, until_reduced: bool) -> Iterator[Stay]:
+    """Yield the stays of units in each pass, in the order of their first ops.
+
+    ``until_reduced``: a stay ends with the last gradient of its unit, and not with the last use of the parameters.
+    """
     unit_of, start = {name: unit for unit in units for name in unit.values}, 0
+    adding_to = {name: unit for unit in units for name in unit.gradients} if until_reduced else {}
     for ops in passes:
         stays: dict[str, Stay] = {}
         for position, op in enumerate(ops, start):
             for unit in (unit_of[name] for name in op.reads if name in unit_of):
                 stay = stays.get(unit.name) or Stay(unit.name, position, position, unit.num_bytes)
                 stays[unit.name] = replace(stay, last=position)
+            for unit in (adding_to[name] for name in op.writes if name in adding_to):
+                if unit.name in stays:
+                    stays[unit.name] = replace(stays[unit.name], last=position)
         yield from stays.values()
         start += len(ops)
 

@@ -28,6 +28,7 @@ from sim.training.data.gathers import Gathers, Hops, Pass, Shard, between, gathe
 from sim.training.data.optimizer import EMBEDDING_STREAM, StepEndWriter
 from sim.training.data.units import (
     END_UNIT,
+    REGATHERED,
     Unit,
     bucket_units,
     layer_units,
@@ -228,7 +229,7 @@ class ShardedStepWriter:
         buffers = self.tracer.buffers
         begins = [Buffer(f"{label}.begin", (0,), "uint8", Kind.WORKSPACE) for label in ("all_gather", "regather")]
         held = frozenset(unit.name for unit in self.units if gathering.kept is None or unit.name in gathering.kept)
-        names = {name: f"{name}.regathered" for unit in self.units if unit.name not in held for name in unit.values}
+        names = {name: f"{name}{REGATHERED}" for unit in self.units if unit.name not in held for name in unit.values}
         forwards = {task: Pass("all_gather", ops, {}) for task, ops in self._rewritten(Phase.FORWARD)}
         backwards = {task: Pass("regather", ops, names) for task, ops in self._rewritten(Phase.BACKWARD)}
         if self._joins_passes:
@@ -256,7 +257,7 @@ class ShardedStepWriter:
     def _cast_in_passes(self) -> None:
         """Cast gathered parameters within each pass, so that no 8-bit copy outlives the parameters it was cast from."""
         parameters = [p for unit in self.units for p in unit.parameters]
-        for phase, label in ((Phase.FORWARD, ".gathered"), (Phase.BACKWARD, ".regathered")):
+        for phase, label in ((Phase.FORWARD, ".gathered"), (Phase.BACKWARD, REGATHERED)):
             for name, task in list(self.tracer.tasks.items()):
                 if task.phase is phase:
                     self.tracer.tasks[name] = cast_in_pass(self.tracer, task, parameters, label)
@@ -281,8 +282,12 @@ class ShardedStepWriter:
         sums = {} if gathers else {name: shard.name for name, shard in self.gradient_shards.items()}
         reductions = {unit.name: self._microbatch_reduction(unit, pieces[unit.name]) for unit in self.units}
         for task, ops in self._rewritten(Phase.BACKWARD):
-            self._replace(task, with_reductions(ops, self.units, reductions, sums))
+            self._replace(task, self._reduced(ops, reductions, sums))
         with_own_buffers(self.tracer, Phase.BACKWARD)
+
+    def _reduced(self, ops: Sequence[Op], reductions: Mapping[str, Sequence[Op]], sums: Mapping[str, str]) -> list[Op]:
+        """Return a backward with its gradients reduced; see ``with_reductions``."""
+        return with_reductions(ops, self.units, reductions, sums)
 
     def _microbatch_reduction(self, unit: Unit, piece: Tensor) -> list[Op]:
         """Return the ops that reduce-scatter a micro-batch's gradients and add the shard to the accumulated one.

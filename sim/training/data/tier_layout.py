@@ -6,12 +6,12 @@ from dataclasses import dataclass, fields, replace
 from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.plan.functions.tracing import Parameter, ProgramTracer
 from sim.plan.words.buffer import BYTES_PER_ELEMENT
-from sim.plan.words.program import Phase
 from sim.training.data.chunks import ChunkStepEndWriter, chunk_elements, chunk_homes, chunk_units, kept_chunks
 from sim.training.data.homes import ON_DEVICE, ON_HOST, Home
 from sim.training.data.optimizer import StepEndWriter
 from sim.training.data.sharding import Gathering, gathering_of, shares_table
 from sim.training.data.units import Unit, layer_units, with_table_apart
+from sim.training.data.warm_up import Room, passes_of
 from sim.training.spec.job import DenseTraining
 
 
@@ -26,17 +26,22 @@ class TierLayout:
 
 
 def layout_of(
-    job: DenseTraining, tracer: ProgramTracer, step_end: StepEndWriter, groups: Mapping[int, Sequence[Parameter]]
+    job: DenseTraining,
+    tracer: ProgramTracer,
+    step_end: StepEndWriter,
+    groups: Mapping[int, Sequence[Parameter]],
+    room: Room | None,
 ) -> TierLayout:
     """Return the layout that the manager of memory makes; the program's passes are written.
 
-    ``groups``: the rank's parameters by stage of the model. Raises BudgetError where parameters in use do not fit.
+    ``groups``: the rank's parameters by stage of the model. ``room``: for gathered chunks, where these stay from a
+    forward to its backward; None: they do not. Raises BudgetError where parameters in use do not fit.
     """
     memory = job.parallel.memory
     assert memory is not None
     fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
     if memory.chunks is not None:
-        return _chunks(job, step_end, fresh, memory, memory.chunks)
+        return _chunks(job, step_end, fresh, memory.chunks, room)
     parameters, apart = [p for group in fresh.values() for p in group], shares_table(job)
     units = layer_units(parameters, joins_ends=job.model.tied_embeddings and not apart, apart=apart, tied=False)
     cached = _cached(step_end, units, memory.cached_bytes)
@@ -61,8 +66,8 @@ def _chunks(
     job: DenseTraining,
     step_end: StepEndWriter,
     groups: Mapping[int, Sequence[Parameter]],
-    memory: MemorySpec,
     chunks: ChunkSpec,
+    room: Room | None,
 ) -> TierLayout:
     """Return the layout of Gemini. Chunks may stay from a forward to its backward where that follows at once."""
     length = chunk_elements(chunks, groups, job.model.hidden_size)
@@ -71,16 +76,10 @@ def _chunks(
     units = chunk_units(with_table_apart(groups, apart=shares_table(job)), length)
     gathering = gathering_of(job)
     if units and gathering.kept:
-        kept = _kept(job, step_end.tracer, units, memory) if chunks.placement == "auto" else {units[-1].name}
+        passes, ahead = [task.ops for task in passes_of(step_end.tracer)], job.parallel.sharding.prefetch or 0
+        kept = {units[-1].name} if room is None else kept_chunks(chunks, passes, units, room, ahead)
         gathering = replace(gathering, kept=frozenset(kept))
     return TierLayout(step_end, units, chunk_homes(chunks, step_end, units), gathering)
-
-
-def _kept(job: DenseTraining, tracer: ProgramTracer, units: Sequence[Unit], memory: MemorySpec) -> frozenset[str]:
-    """Return the chunks that stay from a forward to its backward, with room for those that come ahead."""
-    tasks, ahead = tracer.tasks.values(), job.parallel.sharding.prefetch or 0
-    passes = [task.ops for phase in (Phase.FORWARD, Phase.BACKWARD) for task in tasks if task.phase is phase]
-    return kept_chunks(passes, units, gathered_bytes(memory, units) - ahead * max(unit.num_bytes for unit in units))
 
 
 def gathered_bytes(memory: MemorySpec, units: Sequence[Unit]) -> int:

@@ -28,9 +28,11 @@ from sim.training.data.gathers import Shard, loaded
 from sim.training.data.homes import ON_DEVICE, UPDATED_ON_HOST, Home
 from sim.training.data.host_streams import HOST, TO_DEVICE, TO_HOST, add_wait_for_gradients
 from sim.training.data.optimizer import step_end_writer
-from sim.training.data.sharding import ShardedStepWriter, whole_buckets
+from sim.training.data.payloads import with_gradients_in_payloads
+from sim.training.data.sharding import ShardedStepWriter, gathering_of, whole_buckets
 from sim.training.data.tier_layout import gathered_bytes, layout_of
 from sim.training.data.units import Unit
+from sim.training.data.warm_up import STEADY_FRACTION, WARM_UP_FRACTION, Room, noted_bytes
 from sim.training.errors import SpecError
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining
@@ -54,18 +56,52 @@ def write_tiered_step(
     memory = job.parallel.memory
     assert memory is not None
     try:
-        layout = layout_of(job, tracer, step_end_writer(job, tracer, place, rank), groups)
-        step_end, homes = layout.step_end, layout.homes
-        alone = [u for u in layout.units if homes[u.name] is ON_DEVICE and not step_end.is_shared(u.parameters)]
-        units = [unit for unit in layout.units if unit not in alone]
-        whole = whole_buckets({i: unit.parameters for i, unit in enumerate(alone)}, len(units), 0)
-        return TieredStepWriter(
-            job, tracer, step_end, units, layout.gathering, whole, memory=memory, homes=homes
-        ).write()
+        return _written(job, tracer, place, rank, groups)
     except BudgetError as error:
         rule = f"{error.unit} and what is used beside it take {error.needed_bytes:,} bytes, of {error.budget_bytes:,}"
+        if memory.chunks is not None and memory.chunks.capacity_bytes is not None:
+            rule += ", which a warm-up step leaves them of the device's memory"
+            remedy = "recompute more, write smaller micro-batches or chunks, or state memory.gathered"
+            raise SpecError("memory.placement", rule, remedy) from error
         remedy = f"write {-(-error.needed_bytes // 1_000_000)} MB or more"
         raise SpecError("memory.gathered", rule, remedy) from error
+
+
+def _written(
+    job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int, groups: Mapping[int, Sequence[Parameter]]
+) -> tuple[list[str], list[str]]:
+    memory = job.parallel.memory
+    assert memory is not None
+    room = _room(job, tracer, place, rank, groups)
+    layout = layout_of(job, tracer, step_end_writer(job, tracer, place, rank), groups, room)
+    step_end, homes = layout.step_end, layout.homes
+    alone = [u for u in layout.units if homes[u.name] is ON_DEVICE and not step_end.is_shared(u.parameters)]
+    units = [unit for unit in layout.units if unit not in alone]
+    whole = whole_buckets({i: unit.parameters for i, unit in enumerate(alone)}, len(units), 0)
+    return TieredStepWriter(job, tracer, step_end, units, layout.gathering, whole, memory=memory, homes=homes).write()
+
+
+def _room(
+    job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int, groups: Mapping[int, Sequence[Parameter]]
+) -> Room | None:
+    """Return the room for chunks that stay on the device: the stated one, or what a warm-up step leaves of the device.
+
+    None where no chunk stays. Raises BudgetError where chunks in use do not even fit in the warm-up step.
+    """
+    memory = job.parallel.memory
+    assert memory is not None
+    chunks = memory.chunks
+    if chunks is None or chunks.placement == "static" or not gathering_of(job).kept:
+        return None
+    if memory.gathered_bytes is not None:
+        return Room(memory.gathered_bytes)
+    capacity_bytes = chunks.capacity_bytes
+    assert capacity_bytes is not None  # decided
+    first = replace(memory, gathered_bytes=int(WARM_UP_FRACTION * capacity_bytes))
+    warm = replace(tracer, buffers=dict(tracer.buffers), parameters=dict(tracer.parameters), tasks=dict(tracer.tasks))
+    _written(replace(job, parallel=replace(job.parallel, memory=first)), warm, place, rank, groups)
+    parameters = [tracer.parameters[p.source].value.name for group in groups.values() for p in group]
+    return Room(int(STEADY_FRACTION * capacity_bytes), noted_bytes(tracer, warm, parameters))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,6 +195,12 @@ class TieredStepWriter(ShardedStepWriter):
             ops += [_zero("zero_host_gradients", there, HOST)] if there else []
         self._replace(name, ops)
         return name
+
+    def _reduced(self, ops: Sequence[Op], reductions: Mapping[str, Sequence[Op]], sums: Mapping[str, str]) -> list[Op]:
+        """Return a backward with its gradients reduced, from the gathered chunks where these hold them."""
+        if self.memory.chunks is not None and self.memory.chunks.holds_gradients:
+            return with_gradients_in_payloads(ops, self.units, reductions)
+        return ShardedStepWriter._reduced(self, ops, reductions, sums)
 
     def _microbatch_reduction(self, unit: Unit, piece: Tensor) -> list[Op]:
         """Return the ops that sum a micro-batch's gradients over the ranks and add this rank's piece to its total."""

@@ -19,6 +19,8 @@ BUCKET_ELEMENTS: Final = 500_000_000
 _AT_ONCE: Final = 2
 """Number of units with gradients in memory at once: one in backward, one being reduced."""
 _OWN: Final = ".of."
+REGATHERED: Final = ".regathered"
+"""Ends the names of parameters that are gathered again, for backward."""
 END_UNIT = "ends"
 TIED_UNIT = "tied"
 

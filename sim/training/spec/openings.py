@@ -18,6 +18,8 @@ class Opening(Enum):
     """aiao without ZeRO: which part of the gradients' sums the next step makes."""
     OPERATORS = "parallel.data.osdp"
     """osdp: which operators are sharded."""
+    CAPACITY = "memory.placement"
+    """gemini, auto: the device's memory, by which chunks are placed."""
 
 
 def opening_of(parallel: ParallelSpec) -> Opening | None:
@@ -35,4 +37,6 @@ def opening_of(parallel: ParallelSpec) -> Opening | None:
         return Opening.DEFERRED_SYNC
     if osdp is not None and parallel.data_degree > 1 and osdp.choices is None:
         return Opening.OPERATORS
+    if parallel.memory is not None and parallel.memory.awaits_capacity:
+        return Opening.CAPACITY
     return None

@@ -52,7 +52,7 @@ def _row(units: list[int]) -> list[Stay]:
 @given(units=st.lists(st.integers(0, 4), min_size=1, max_size=9), room=st.integers(1, 3))
 def test_no_other_choice_finds_more_units_there(units: list[int], room: int) -> None:
     """Of all sets of stays that could find their unit there, none that fits is larger."""
-    stays, found = _row(units), still_there(_row(units), room)
+    stays, found = _row(units), still_there(_row(units), [room] * len(units))
     again = [place for place, unit in enumerate(units) if unit in units[:place]]
 
     def fits(kept: tuple[int, ...]) -> bool:
@@ -66,5 +66,5 @@ def test_no_other_choice_finds_more_units_there(units: list[int], room: int) -> 
 def test_units_in_use_together_must_fit() -> None:
     """Two units at once need room for both; the error says how much."""
     with pytest.raises(BudgetError) as refused:
-        still_there([Stay("a", 0, 2, 3), Stay("b", 1, 2, 4)], 6)
+        still_there([Stay("a", 0, 2, 3), Stay("b", 1, 2, 4)], [6, 6])
     assert refused.value.needed_bytes == 7

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sim.memory.spec import ChunkSpec, Manager, MemorySpec
 from sim.training.errors import SpecError
 from sim.training.spec.parallelism.parallel import ParallelSpec
+from sim.training.spec.training import TrainingSpec
 
 
 def check_options(parallel: ParallelSpec) -> None:
@@ -33,6 +34,7 @@ def _check_memory(parallel: ParallelSpec, memory: MemorySpec) -> None:
         "memory.cached": (memory.cached_bytes or None, ("angel_ptm",)),
         "memory.chunk": (chunks.chunk_bytes, ("gemini",)),
         "memory.placement": (None if chunks.placement == "static" else chunks.placement, ("gemini",)),
+        "memory.gradients_in_chunks": (chunks.holds_gradients or None, ("gemini",)),
         "memory.offload": (chunks.parameters or chunks.optimizer or None, ("gemini",)),
         "parallel.data.prefetch": (parallel.sharding.prefetch, ("deepspeed", "gemini")),
     }
@@ -58,6 +60,20 @@ def _check_chunks(memory: MemorySpec, chunks: ChunkSpec) -> None:
     if memory.optimizer_on_drives and chunks.placement == "static" and not chunks.optimizer:
         rule = "drives hold the optimizer state of chunks on the host, and no chunk lies there"
         raise SpecError("memory.tiers.nvme", rule, "leave it out, or write offload: {optimizer: 1}")
+
+
+def check_payloads(training: TrainingSpec, parallel: ParallelSpec, num_microbatches: int) -> None:
+    """Raise SpecError where gradients cannot take the place of a chunk's parameters."""
+    chunks = None if parallel.memory is None else parallel.memory.chunks
+    if chunks is None or not chunks.holds_gradients:
+        return
+    key, types = "memory.gradients_in_chunks", training.types
+    if num_microbatches > 1:
+        rule = f"parameters are needed again, as a step has {num_microbatches} micro-batches"
+        raise SpecError(key, rule, "leave it out, or write one micro-batch per step")
+    if types.gradient != types.parameter:
+        rule = f"a chunk of {types.parameter} holds no gradients of {types.gradient}"
+        raise SpecError(key, rule, "leave it out, or write training.low_precision_gradients: true")
 
 
 def _check_stage(parallel: ParallelSpec) -> None:

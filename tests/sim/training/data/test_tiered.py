@@ -17,6 +17,7 @@ from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.plan.checking.check import check
 from sim.plan.errors import CheckError
 from sim.plan.facts.description import payload_bytes
+from sim.plan.facts.liveness import lifetimes
 from sim.plan.words.buffer import Buffer, Kind, Scope, Tier
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute, Copy, Op
@@ -27,6 +28,7 @@ from tests.sim.jobs import LLAMA, dense_job, dense_plan
 
 MODEL = LLAMA | {"num_layers": 6, "hidden_size": 256, "ffn_hidden_size": 704}
 MANAGERS = ("on_demand", "deepspeed", "angel_ptm")
+IN_CHUNKS = MemorySpec(manager="gemini", chunks=ChunkSpec(holds_gradients=True))
 DRIVE = StorageSpec(capacity_bytes=10**12, bandwidth_bytes_per_s=3.5e9, latency_s=0.0)
 
 
@@ -132,6 +134,75 @@ def test_chunks_are_copied_as_their_placement_says() -> None:
     assert loads[0] > loads[1] > loads[2] == found[Tier.HOST, Tier.DEVICE]
 
 
+def placed(capacity_bytes: int, *, chunk_bytes: int = 2_000_000, holds_gradients: bool = False, **keys: Any) -> Plan:
+    """Return the plan of chunks that a warm-up step places on a device of some memory."""
+    chunks = ChunkSpec(
+        chunk_bytes=chunk_bytes, placement="auto", capacity_bytes=capacity_bytes, holds_gradients=holds_gradients
+    )
+    memory = MemorySpec(manager="gemini", chunks=chunks)
+    plan = dense_plan(**{"model": MODEL, "zero_stage": 3, "precision": "fp32", "memory": memory, "dp": 4} | keys)
+    check(plan)
+    return plan
+
+
+def gathered_again(plan: Plan) -> int:
+    """Return how many chunks backward gathers."""
+    (program,) = plan.programs
+    names = [op.name for task in program.tasks.values() for op in task.ops if isinstance(op, Copy)]
+    return sum(name.startswith("load.regather.") for name in names)
+
+
+@pytest.mark.parametrize("holds_gradients", [False, True])
+def test_chunks_leave_nine_tenths_of_the_device_to_no_step(holds_gradients: bool) -> None:
+    """Memory stays within nine tenths of the device at all sizes, and a larger device lets no fewer chunks stay."""
+    again = []
+    for capacity_bytes in (20_000_000, 24_000_000, 28_000_000, 60_000_000):
+        plan = placed(capacity_bytes, holds_gradients=holds_gradients, b=4)
+        assert memory_use(plan.programs[0]).peak_bytes <= 0.9 * capacity_bytes
+        again.append(gathered_again(plan))
+    assert again == sorted(again, reverse=True)
+    assert again[0] > again[1] > again[-1] == 0
+
+
+def test_activations_take_the_room_of_chunks() -> None:
+    """On one device fewer chunks stay with larger micro-batches, and recomputation lets them stay again."""
+    small, large = (gathered_again(placed(27_000_000, b=b)) for b in (1, 4))
+    assert small < large
+    assert gathered_again(placed(27_000_000, b=4, recompute="full")) < large
+
+
+def test_chunks_that_do_not_fit_beside_activations_are_refused() -> None:
+    """The error names the placement, and what the warm-up step leaves."""
+    with pytest.raises(SpecError, match="which a warm-up step leaves them") as refused:
+        placed(5_000_000, b=2)
+    assert refused.value.key == "memory.placement"
+
+
+def test_gradients_in_chunks_take_no_room_beside_them() -> None:
+    """Gradients of two parameters at most lie beside chunks, where those of whole chunks did; copies stay the same."""
+    held, apart = (placed(60_000_000, chunk_bytes=6_000_000, holds_gradients=holds) for holds in (True, False))
+    buffers = held.programs[0].buffers.values()
+    sizes = sorted(buffer.num_bytes for buffer in buffers if buffer.name.endswith(".gradient"))
+    assert most_gradient_bytes(held.programs[0]) <= sum(sizes[-2:]) < 5_000_000 < most_gradient_bytes(apart.programs[0])
+    assert copied_bytes(held) == copied_bytes(apart)
+
+
+def most_gradient_bytes(program: Program) -> int:
+    """Return the most bytes of gradients of parameters on the device at once, not counting shards."""
+    sizes = {
+        name: buffer.num_bytes
+        for name, buffer in program.buffers.items()
+        if buffer.kind is Kind.GRADIENT and buffer.tier is Tier.DEVICE and name.endswith(".gradient")
+    }
+    live = most = 0
+    for life in lifetimes(program):
+        changes = sorted([(op, 0, sizes.get(n, 0)) for op, n in life.births])
+        for _, _, size in sorted([*changes, *((op, 1, -sizes.get(n, 0)) for op, n in life.deaths)]):
+            live += size
+            most = max(most, live)
+    return most
+
+
 def test_folded_ranks_share_hosts_and_drives_as_all_of_them_do() -> None:
     """One simulated rank that stands for all takes as long as all of them simulated."""
     plan = tiered("angel_ptm", drives=True, dp=4, m=2)
@@ -152,6 +223,10 @@ def test_folded_ranks_share_hosts_and_drives_as_all_of_them_do() -> None:
         (MemorySpec(manager="angel_ptm", chunks=ChunkSpec(optimizer=1.0)), {}, "memory.offload"),
         (MemorySpec(manager="gemini", chunks=ChunkSpec(placement="auto", optimizer=1.0)), {}, "memory.offload"),
         (MemorySpec(manager="gemini", chunks=ChunkSpec(), gathered_bytes=1), {}, "memory.gathered"),
+        (MemorySpec(manager="gemini", chunks=ChunkSpec(placement="auto")), {}, "memory.placement"),
+        (IN_CHUNKS, {"m": 2}, "memory.gradients_in_chunks"),
+        (IN_CHUNKS, {"precision": "bf16"}, "memory.gradients_in_chunks"),
+        (replace(IN_CHUNKS, manager="deepspeed"), {}, "memory.gradients_in_chunks"),
         (MemorySpec(manager="gemini", chunks=ChunkSpec(parameters=0.5)), {}, "memory.offload.parameters"),
         (MemorySpec(manager="gemini", chunks=ChunkSpec(), optimizer_on_drives=True), {}, "memory.tiers.nvme"),
         (
