@@ -1,6 +1,6 @@
 """The interfaces of what executes plans, in types that need no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
@@ -12,11 +12,26 @@ from backends.execution.request import DeviceKind, ExecutionRequest
 from backends.execution.result import Execution
 from backends.execution.silence import SILENCE_S
 from backends.protocol import Backend
+from sim.plan.session.protocol import Session
+from sim.plan.words.program import Plan
 from traces.timeline import Timeline
 
 
 class ExecutingBackend(Backend, Protocol):
     """Runs the operations of plans on real devices."""
+
+    def session(
+        self,
+        num_ranks: int,
+        *,
+        request_of: Callable[[Plan], ExecutionRequest] | None = None,
+        on_step: Callable[[Execution], None] | None = None,
+    ) -> Session:
+        """Return a session of so many ranks, to be entered.
+
+        ``request_of``: what a step asks of a plan, such as a check. ``on_step``: is told what all ranks found out.
+        """
+        ...
 
     def execute(self, request: ExecutionRequest) -> Execution | None:
         """Return the results of all ranks; None on the ranks of a running job that do not report.

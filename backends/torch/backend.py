@@ -1,6 +1,6 @@
 """The torch backend: it runs plans on real devices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
@@ -36,9 +36,15 @@ class TorchBackend(ExecutingBackend):
     device: DeviceKind = "cpu"
     timeout_s: float = SILENCE_S
 
-    def session(self, num_ranks: int) -> TorchSession:
-        """Return a session of so many ranks; entering it starts them, or joins them."""
-        return TorchSession(num_ranks, self.device, self.timeout_s)
+    def session(
+        self,
+        num_ranks: int,
+        *,
+        request_of: Callable[[Plan], ExecutionRequest] | None = None,
+        on_step: Callable[[Execution], None] | None = None,
+    ) -> TorchSession:
+        """Return a session of so many ranks; entering it starts them, or joins them. See ``TorchSession``."""
+        return TorchSession(num_ranks, self.device, self.timeout_s, request_of=request_of, on_step=on_step)
 
     def execute(self, request: ExecutionRequest) -> Execution | None:
         """Return what all ranks found out; None on the ranks of a running job that do not report.

@@ -1,7 +1,8 @@
 """A session on real ranks: processes of this machine, or those of the job that this process belongs to."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -33,13 +34,24 @@ class TorchSession:
     it joins, every process makes the same calls, and each gets the same results of steps. Else it starts ``num_ranks``
     local processes. Persistent buffers live on from step to step, by name and rank of the session.
     ``timeout_s``: how long a rank may not answer, or not come to a running job. A rank answers while it computes.
+    ``request_of``: what a step asks of a plan, such as a check; None: that it is run and timed. ``on_step``: is told
+    what every rank found out in a step.
 
     Entering raises JobError where the environment describes no job of so many ranks, ExecutionError where there are too
     few devices. A rank that fails, is killed or does not answer ends all others, with a RankError that names it.
     """
 
-    def __init__(self, num_ranks: int, device: DeviceKind = "cpu", timeout_s: float = SILENCE_S) -> None:
+    def __init__(
+        self,
+        num_ranks: int,
+        device: DeviceKind = "cpu",
+        timeout_s: float = SILENCE_S,
+        *,
+        request_of: Callable[[Plan], ExecutionRequest] | None = None,
+        on_step: Callable[[Execution], None] | None = None,
+    ) -> None:
         self._num_ranks, self._device, self._timeout_s = num_ranks, device, timeout_s
+        self._request_of, self._on_step = request_of or _timed, on_step
         self._ranks: LocalRanks | JoinedRank | None = None
         self._residents = Residents()
 
@@ -68,9 +80,12 @@ class TorchSession:
         check(plan)
         residents.check(plan, self._num_ranks)
         after = Continuation(residents.num_plans, residents.num_steps)
-        found = ranks.call(run_request, ExecutionRequest(plan=plan, timing="step", after=after))
+        found = ranks.call(run_request, replace(self._request_of(plan), after=after))
         self._residents = residents.after(plan)
-        return _step_result(plan, [result for result in found if result is not None])
+        execution = Execution(plan, tuple(result for result in found if result is not None))
+        if self._on_step is not None:
+            self._on_step(execution)
+        return _step_result(execution)
 
     def run(self, request: ExecutionRequest) -> Execution | None:
         """Return what all ranks found out about a run of its own, which neither takes nor leaves buffers.
@@ -135,8 +150,13 @@ def execute(
     return found if len(found) == len(requests) else None
 
 
-def _step_result(plan: Plan, results: Sequence[RankResult]) -> StepResult:
-    duration_s = max(result.step_s for result in results)
+def _timed(plan: Plan) -> ExecutionRequest:
+    return ExecutionRequest(plan=plan, timing="step")
+
+
+def _step_result(execution: Execution) -> StepResult:
+    plan, results = execution.plan, execution.ranks
+    duration_s = execution.iteration_time_s
     observed: dict[str, dict[int, Array]] = {name: {} for name in sorted(plan.observed)}
     for result in results:
         for name, by_rank in observed.items():

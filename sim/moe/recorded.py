@@ -41,7 +41,7 @@ class RecordedRouting:
             rule = f"{self.file} has no step {step}"
             raise RoutingError(rule, f"write one of its {len(steps)} steps, {steps[0]} to {steps[-1]}")
         digest = blake2b(np.ascontiguousarray(chosen).tobytes(), digest_size=16).hexdigest()
-        return Recorded(self.file, step, digest, chosen)
+        return Recorded(self.file, step, digest, chosen, self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,11 @@ class Recorded:
     step: int
     digest: str
     _columns: NDArray[np.int64] = field(repr=False, compare=False)
+    _recording: RecordedRouting = field(repr=False, compare=False)
+
+    def later(self, steps: int) -> "Recorded":
+        """Return the routing of so many steps later. Raises RoutingError where the file does not have it."""
+        return self._recording.at(self.step + steps)
 
     def routing(self, shape: RoutingShape) -> Routing:
         """Return the routing. Raises RoutingError where the file is of another shape."""

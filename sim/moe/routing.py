@@ -39,6 +39,10 @@ class RoutingSource(Protocol):
         """Return the routing of a step. Raises RoutingError where this way has none of such a shape."""
         ...
 
+    def later(self, steps: int) -> "RoutingSource":
+        """Return the source of so many steps later. Raises RoutingError where it has none."""
+        ...
+
     def __hash__(self) -> int:
         """Return the same number for equal ones."""
         ...

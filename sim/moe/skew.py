@@ -7,7 +7,7 @@ smoothly like this (Nie et al. 2023, FlexMoE); Zipf laws over experts are a comm
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -41,6 +41,10 @@ class Skew:
     def routing(self, shape: RoutingShape) -> Routing:
         """Return the routing of the step ``step``."""
         return next(islice(self.steps(shape), self.step, None))
+
+    def later(self, steps: int) -> "Skew":
+        """Return the drawn routing of so many steps later."""
+        return replace(self, step=self.step + steps)
 
     def steps(self, shape: RoutingShape) -> Iterator[Routing]:
         """Yield the routings of step 0, 1, 2 and so on, without end."""

@@ -10,17 +10,21 @@ from sim.moe.routing import Routing, RoutingShape, dealt
 
 @dataclass(frozen=True, slots=True)
 class Even:
-    """Every expert gets as many choices of every source, to one."""
+    """Every expert gets as many choices of every source, to one, in all steps."""
 
     def routing(self, shape: RoutingShape) -> Routing:
         """Return the even routing."""
         counts = dealt(shape.num_choices, np.full(shape.num_experts, 1.0 / shape.num_experts))
         return _everywhere(counts, shape)
 
+    def later(self, _: int) -> "Even":
+        """Return this routing, which stays."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Every source's choices fall on the experts in stated shares, which add up to 1, in every layer."""
+    """Every source's choices fall on the experts in stated shares, which add up to 1, in every layer and step."""
 
     shares: tuple[float, ...]
 
@@ -32,6 +36,10 @@ class Shares:
         if abs(sum(self.shares) - 1.0) > 1e-6:
             raise RoutingError(f"the shares add up to {sum(self.shares):g}", "write shares that add up to 1")
         return _everywhere(dealt(shape.num_choices, self.shares), shape)
+
+    def later(self, _: int) -> "Shares":
+        """Return this routing, which stays."""
+        return self
 
 
 def _everywhere(counts: np.ndarray, shape: RoutingShape) -> Routing:

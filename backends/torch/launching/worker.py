@@ -121,7 +121,8 @@ class Worker:
         job = request.check_against
         report = None
         if job is not None:
-            num_steps = request.iterations * request.plan.num_steps
+            before = 0 if request.after is None else request.after.steps
+            num_steps = before + request.iterations * request.plan.num_steps
             report = check_rank(interpreter, self._references.of(job, num_steps), job.training.precision)
         return RankResult(
             rank=interpreter.rank,
@@ -130,7 +131,7 @@ class Worker:
             ends_s=times.ends_s,
             step_s=times.step_s,
             cpu_s=step.cpu_s,
-            memory=account_memory(program, schedule.slots),
+            memory=account_memory(program, interpreter.slots),
             check=report,
             allocator_peak_bytes=peak_bytes,
             values={
@@ -139,7 +140,7 @@ class Worker:
                 if key[0] in wanted and slot.tensor is not None
             },
             sent_bytes=interpreter.sent_bytes,
-            host_peak_bytes=account_memory(program, schedule.slots, Tier.HOST).peak_bytes,
+            host_peak_bytes=account_memory(program, interpreter.slots, Tier.HOST).peak_bytes,
             work=interpreter.work,
             step_times_s=durations_s,
         )

@@ -89,7 +89,7 @@ def _pairs(interpreter: Interpreter, reference: Reference) -> Iterator[Pair]:
     unsummed = {name for op in scatters for name in op.reads}
     for (name, _), slot in slots.items():
         buffer = program.buffers[name]
-        if slot.tensor is None or buffer.initial is None:
+        if slot.tensor is None or buffer.initial is None or name in program.released:
             continue
         if buffer.initial.source in reference.losses:
             loss = reference.losses[buffer.initial.source].reshape(slot.tensor.shape)

@@ -4,9 +4,10 @@ It does not use the plan's kernels. Parameters, tokens and dropout masks come fr
 All computation is in float64; parameters start with the rounding of the plan's precision.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count, islice
 from math import sqrt
 from typing import Final
 
@@ -78,7 +79,14 @@ def backpropagation(model: TransformerSpec) -> Objective:
 def run_reference(
     job: DenseTraining, steps: int, device: torch.device, objective: Objective | None = None, delay: int = 0
 ) -> Reference:
-    """Train the dense model for ``steps`` steps of its global batch; nothing is sharded or split.
+    """Train the dense model for ``steps`` steps of its global batch; return the last. See ``reference_steps``."""
+    return next(islice(reference_steps(job, device, objective, delay), steps - 1, None))
+
+
+def reference_steps(
+    job: DenseTraining, device: torch.device, objective: Objective | None = None, delay: int = 0
+) -> Iterator[Reference]:
+    """Yield step after step of the dense model on its global batch, without end; nothing is sharded or split.
 
     ``objective``: backpropagation by default. ``delay`` 1: every gradient is computed at the parameters of the step
     before, W(t+1) = W(t) - update(g(W(t-1))); the first two gradients are computed at the initial parameters.
@@ -86,17 +94,15 @@ def run_reference(
     objective = objective or backpropagation(job.model)
     parameters = _initial_parameters(job, objective.shapes, device)
     moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in parameters.items()}
-    losses: Mapping[str, Tensor] = {}
-    gradients: dict[str, Tensor] = {}
     previous = dict(parameters)
-    for step in range(steps):
+    for step in count():
         at, previous = previous if delay and step else parameters, dict(parameters)
         leaves = {name: p.detach().requires_grad_() for name, p in at.items()}
-        loss, losses = objective.evaluate(DenseModel(job, leaves, step, device))
+        loss, losses = objective.evaluate(DenseModel(job.at_step(step), leaves, step, device))
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         for name, gradient in gradients.items():
             parameters[name] = _updated(job, parameters[name], gradient, moments[name], step + 1)
-    return Reference(losses, gradients, parameters, previous)
+        yield Reference(losses, gradients, dict(parameters), previous)
 
 
 def _updated(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from backends.execution.errors import CommunicationError, ExecutionError, OpError
 from backends.execution.request import ExplicitCollectives
+from backends.execution.result import InstanceKey
 from backends.torch.communication.buffers import Channel, copy_alone, receive, run_collective, start_send
 from backends.torch.communication.collectives import GroupCollectives
 from backends.torch.communication.groups import Communicators, GroupKey, group_key
@@ -84,6 +85,11 @@ class Interpreter:
         """Return the counts of the ops of the last step, and the bytes of its messages and collectives."""
         ran = list(self._ran)
         return RankWork(dict(Counter(kind for kind, _ in ran)), sum(num_bytes for _, num_bytes in ran))
+
+    @property
+    def slots(self) -> dict[InstanceKey, Slot]:
+        """Return the buffers of the last step, with the persistent ones that no op of it touches."""
+        return {(name, None): slot for name, slot in self.persistent.items()} | self.schedule.slots
 
     def persistent_tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the persistent buffers that the last step has touched, by name."""

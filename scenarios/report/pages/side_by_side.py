@@ -10,7 +10,7 @@ from scenarios.report.words import spread_words
 from scenarios.summaries.comparing.comparison import AlignedOps, ComparisonSummary
 from scenarios.summaries.comparing.explanation import Explanation
 from scenarios.summaries.comparing.notes import executed_note, is_notable, simulated_note
-from scenarios.summaries.measured.execution import CheckedNumbers, ExecutionSummary
+from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedPlacement, ExecutionSummary
 from scenarios.summaries.steps.algorithm import algorithm_words
 from traces.comparison.compare import difference_s
 from traces.comparison.critical_path import IDLE
@@ -29,7 +29,11 @@ def execution_blocks(summary: ExecutionSummary) -> tuple[Block, ...]:
         facts.append(Fact("work", _work(work.same_work, work.mismatches, work.ops)))
     if summary.check is not None:
         facts.append(Fact("check", _check(summary.check, summary.algorithm)))
-    return executed_blocks(summary.scenario, f"{summary.world_size:,} ranks, run with torch", facts)
+    subtitle = f"{summary.world_size:,} ranks, run with torch"
+    if (placement := summary.placement) is None:
+        return executed_blocks(summary.scenario, subtitle, facts)
+    facts.append(Fact("decisions", _decisions(placement)))
+    return (*executed_blocks(summary.scenario, subtitle, facts), _placed_steps(placement))
 
 
 def notes_of(summary: ExecutionSummary) -> tuple[str, str]:
@@ -188,6 +192,28 @@ def _peak_memory(summary: ExecutionSummary) -> Line:
         return peak, Piece("the simulated peak on every rank", "good")
     simulated = format_bytes(fullest.simulated_peak_memory_bytes)
     return peak, Piece(f"NOT AS SIMULATED ({simulated} there)", "bad")
+
+
+def _decisions(placement: ExecutedPlacement) -> Line:
+    """Return whether the policy decided alike in simulation and execution, and each step had the same work."""
+    steps, moves = placement.steps, sum(step.num_arriving for step in placement.steps)
+    counted = f"{len(steps)} steps, {sum(step.num_changes for step in steps)} changes, {moves} copies moved"
+    if placement.same_decisions and placement.same_work:
+        return Piece("the same", "good"), f": {placement.policy} over {counted}, ops and bytes of every step"
+    what = "DECISIONS" if not placement.same_decisions else "OPS OR BYTES"
+    return Piece(f"NOT THE SAME {what}", "bad"), f": {placement.policy} over {counted}"
+
+
+def _placed_steps(placement: ExecutedPlacement) -> Table:
+    """Return a row for each step in which a policy moves experts."""
+    rows = [
+        (
+            str(number), format_time(step.iteration_time_s), format_time(step.simulated_iteration_time_s),
+            str(step.num_changes), str(step.num_copies), str(step.num_arriving),
+        )
+        for number, step in enumerate(placement.steps)
+    ]  # fmt: skip
+    return Table(("step", "time", "simulated", "changes", "copies", "arriving"), rows)
 
 
 def _work(same_work: bool, mismatches: Mapping[str, int], ops: int) -> Line:

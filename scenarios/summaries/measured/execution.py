@@ -45,6 +45,31 @@ class CheckedNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedPlacedStep:
+    """One of the steps in which a policy moves experts; see ``PlacedStep``."""
+
+    iteration_time_s: float
+    simulated_iteration_time_s: float
+    num_copies: int
+    num_arriving: int
+    num_changes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutedPlacement:
+    """The steps in which a policy moves experts, each beside its simulation under the same policy.
+
+    ``same_decisions``: the policy decided alike in all steps. ``same_work``: every rank has as many ops of each kind,
+    and sent as many bytes, in all steps.
+    """
+
+    policy: str
+    same_decisions: bool
+    same_work: bool
+    steps: tuple[ExecutedPlacedStep, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionSummary:
     """The result of an execution, beside the simulation of the same plan.
 
@@ -54,6 +79,8 @@ class ExecutionSummary:
     ``collectives``: the algorithm of each kind, or ``native``.
     ``num_cores``: cores of this machine, which the ranks share; None on GPUs.
     ``profile_basis``: the source of the simulated times (see ``Resolved``).
+    ``placement``: None unless a policy moves experts; times, roles and work are then those of the last step, memory and
+    numbers are compared in all steps.
     ``work`` and ``check``: None if nothing was compared; in JSON their keys stand among the others.
     """
 
@@ -72,6 +99,7 @@ class ExecutionSummary:
     collectives: str | Mapping[str, str]
     num_cores: int | None = field(default=None, metadata=ABSENT)
     profile_basis: str | None = field(default=None, metadata=ABSENT)
+    placement: ExecutedPlacement | None = field(default=None, metadata=ABSENT)
     work: ExecutedWork | None = field(default=None, metadata=INLINE)
     check: CheckedNumbers | None = field(default=None, metadata=INLINE)
     passed: bool

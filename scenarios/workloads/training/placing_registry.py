@@ -1,10 +1,11 @@
 """Lazy import of moving experts: a scenario whose experts stay does without them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Protocol
 
 from scenarios.workloads.effort import Announce
+from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.steps.running import SimulatedStep
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import Detail
@@ -40,6 +41,14 @@ def load_moving() -> SimulateMoving:
     """Return ``scenarios.workloads.training.placing.steps.simulate_moving``, imported."""
     simulate: SimulateMoving = import_module("scenarios.workloads.training.placing.steps").simulate_moving
     return simulate
+
+
+def load_executing() -> Callable[[StepScenario, ExecutionOptions], Executed | None]:
+    """Return ``scenarios.workloads.training.placing.executing.execute_moving``, imported."""
+    execute: Callable[[StepScenario, ExecutionOptions], Executed | None] = import_module(
+        "scenarios.workloads.training.placing.executing"
+    ).execute_moving
+    return execute
 
 
 def load_deciding() -> Deciding:

@@ -145,7 +145,10 @@ def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) 
             stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse", "placement"})
             placement = section.experts.placement
             moving = None if placement is None else MovingExperts(**placement.model_dump())
-            keys["experts"] = ExpertsSpec(**stated, routing=routing, dense_to_sparse=cooling, moving=moving)
+            experts = ExpertsSpec(**stated, routing=routing, dense_to_sparse=cooling, moving=moving)
+            if moving is not None:
+                experts.later(moving.steps - 1)  # refuses a recording of fewer steps
+            keys["experts"] = experts
         return TransformerSpec(**keys)
 
 

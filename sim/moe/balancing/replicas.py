@@ -55,6 +55,11 @@ class Replicas:
         return tuple(rank for rank in range(self.num_ranks) if expert in self.held(layer, rank))
 
     @property
+    def num_copies(self) -> int:
+        """Return the number of copies that ranks have, of all layers."""
+        return sum(len(self.held(n, rank)) for n in range(len(self.vexperts)) for rank in range(self.num_ranks))
+
+    @property
     def num_arriving(self) -> int:
         """Return the number of copies on their way, of all layers."""
         return sum(len(copies) for layer in self.arriving for copies in layer)

@@ -1,6 +1,6 @@
 """Moves of experts between ranks: copies that a step needs come before its own calls, others are given up.
 
-job = with_replicas(job, placement, step=7)
+job = with_replicas(job, placement, later=7)
 plan = with_experts_moved(build_dense_training(job, "step 7"), session.residents)
 """
 
@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from sim.moe.balancing.replicas import Placed, Replicas
-from sim.moe.skew import Skew
 from sim.plan.session.observations import shapes_by_name
 from sim.plan.session.protocol import Array, Seen
 from sim.plan.session.residents import Residents
@@ -23,15 +22,14 @@ from sim.training.spec.job import DenseTraining
 from sim.training.steps.builder import build_dense_training
 
 
-def with_replicas(job: DenseTraining, replicas: Replicas | None, step: int) -> DenseTraining:
-    """Return a job with experts placed so, and with a drawn routing at a step; None: each on one rank.
+def with_replicas(job: DenseTraining, replicas: Replicas | None, later: int = 0) -> DenseTraining:
+    """Return a job with experts placed so, and with the routing of so many steps later; None: each on one rank.
 
     Raises SpecError if they do not fit.
     """
     experts = job.model.experts
     assert experts is not None
-    routing = replace(experts.routing, step=step) if isinstance(experts.routing, Skew) else experts.routing
-    return replace(job, model=replace(job.model, experts=replace(experts, replicas=replicas, routing=routing)))
+    return replace(job, model=replace(job.model, experts=replace(experts.later(later), replicas=replicas)))
 
 
 def with_experts_moved(plan: Plan, residents: Residents, search_s: float = 0.0, *, in_background: bool = False) -> Plan:
@@ -77,17 +75,15 @@ def _without_stale(plan: Plan, program: Program, residents: Residents) -> Progra
     return replace(program, buffers={**stale, **program.buffers}, released=program.released | stale.keys())
 
 
-def replica_steps(
-    job: DenseTraining, observed: frozenset[str], first_step: int = 0
-) -> Callable[[Placed, Residents], Plan]:
+def replica_steps(job: DenseTraining, observed: frozenset[str]) -> Callable[[Placed, Residents], Plan]:
     """Return the builder of a session's plans from placements.
 
-    ``observed``: buffers to see in every step. ``first_step``: the step of a drawn routing that comes first.
+    ``job``: of the first step; the routing of later ones goes on from it. ``observed``: buffers to see in every step.
     """
 
     def build(placed: Placed, residents: Residents) -> Plan:
         step = residents.num_plans
-        plan = build_dense_training(with_replicas(job, placed.replicas, first_step + step), f"step {step}")
+        plan = build_dense_training(with_replicas(job, placed.replicas, step), f"step {step}")
         plan = replace(plan, observed=observed)
         return with_experts_moved(plan, residents, placed.search_s, in_background=bool(placed.replicas.arriving))
 

@@ -5,7 +5,7 @@ A scenario states a job. Where the job leaves something to prices it is an ``Ope
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sim.moe.routing import Routing, RoutingShape
 from sim.training.errors import MicrobatchError, SpecError
@@ -167,6 +167,13 @@ class DenseTraining(TrainingJob):
         if opening is not None:
             rule = "a plan needs it decided, and it is left to prices"
             raise SpecError(opening.value, rule, "state it, or decide the job first")
+
+    def at_step(self, step: int) -> "DenseTraining":
+        """Return the job of a later step, counted from this one: where experts move, their routing goes on."""
+        experts = self.model.experts
+        if experts is None or experts.moving is None:
+            return self
+        return replace(self, model=replace(self.model, experts=experts.later(step)))
 
     @property
     def deferred_part(self) -> float:

@@ -1,9 +1,14 @@
 """Experts that a policy moves from step to step, as a scenario states them."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from scenarios.errors import ScenarioError
+from scenarios.workloads.executing import ExecutionOptions
 from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.executing.execution import ExecutedStep
 from scenarios.workloads.training.placing.decisions import placements_of
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.workload import TrainingStep
@@ -50,6 +55,55 @@ def test_steps_are_simulated_one_by_one_and_the_last_in_full(write) -> None:
     arrivals = [step for step in placement.steps if step.num_arriving]
     assert all(step.num_changes and step.search_s > 0.0 for step in arrivals)
     assert sum(last.expert_shares) == pytest.approx(1.0)
+
+
+TINY = (
+    "cluster={node: local-cpu, num_nodes: 1, devices_per_node: 2}", "model.hidden_size=16", "model.num_heads=2",
+    "model.sequence_length=8", "model.vocab_size=32", "model.experts.num_experts=4", "model.experts.ffn_hidden_size=8",
+    "model.experts.placement.threshold=1.1", "model.experts.placement.steps=4",
+    "training={global_batch_size: 8, microbatch_size: 2, precision: fp32}",
+    "parallel={data: {degree: 2}, expert: {degree: 2}}",
+)  # fmt: skip
+"""Small enough to execute, on two ranks."""
+DRIFT = "model.experts.routing={skew: {zipf: 1.5, swap_probability: 0.9, fluctuation: 0.6, memory_steps: 2.0}}"
+
+
+def test_all_steps_are_executed_and_a_recording_of_them_is_decided_alike(write, tmp_path: Path) -> None:
+    """Every step passes the check, with simulated decisions and work; so do those simulated from the recorded routing.
+
+    A recording of four steps has no fifth one.
+    """
+    scenario = load(write, *TINY, DRIFT)
+    file = tmp_path / "routing.csv"
+    found = TrainingStep().execute(scenario, ExecutionOptions(check=True, record_routing=file))
+    assert isinstance(found, ExecutedStep)
+    placement = found.summary.placement
+    assert placement is not None
+    assert found.passed
+    assert placement.same_decisions
+    assert placement.same_work
+    assert any(step.num_arriving for step in placement.steps)
+    assert found.summary.check is not None
+    checked = found.summary.check.checked_tensors
+    assert checked > 4 * 2 * 20  # steps, ranks, and tensors at least
+    trace = f"model.experts.routing={{trace: {file}}}"
+    again = TrainingStep().simulate(load(write, *TINY, trace)).summary.placement
+    assert again is not None
+    for ours, theirs in zip(placement.steps, again.steps, strict=True):
+        assert (ours.num_copies, ours.num_arriving, ours.num_changes) == (
+            theirs.num_copies, theirs.num_arriving, theirs.num_changes,
+        )  # fmt: skip
+    with pytest.raises(ScenarioError, match="one of its 4 steps, 0 to 3"):
+        load(write, *TINY, trace, "model.experts.placement.steps=5")
+
+
+@pytest.mark.parametrize(
+    ("option", "name"), [({"steps": 5}, "--steps"), ({"calibrate": "5 s"}, "--calibrate")], ids=["steps", "calibrate"]
+)
+def test_options_of_one_plan_are_refused(write, option: dict[str, Any], name: str) -> None:
+    """A run of steps that differ is neither repeated nor calibrated."""
+    with pytest.raises(ScenarioError, match=name):
+        TrainingStep().execute(load(write, *TINY), ExecutionOptions(**option))
 
 
 def test_decisions_before_a_run_are_those_of_its_steps(write) -> None:

@@ -26,10 +26,11 @@ from scenarios.this_computer import physical_memory_bytes
 from scenarios.workloads.executing import NATIVE, Device, Executed, ExecutionOptions, silence_s
 from scenarios.workloads.steps.executing.calibrating import PROFILE, calibrated_execution
 from scenarios.workloads.steps.executing.collectives import chosen_algorithms
-from scenarios.workloads.steps.executing.routing import check_recordable, chosen_experts, recorded_routing
+from scenarios.workloads.steps.executing.routing import check_recordable, chosen_experts, routings_of
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.running.memory import memory_use
+from sim.moe.recorded import RecordedRouting
 from sim.moe.routing_file import write_routing
 from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan
@@ -99,18 +100,32 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> ExecutedStep | Non
         return None
     if options.record_routing is not None:
         _record(options.record_routing, scenario, execution)
+    found = compared(scenario, execution, backend.timeline(execution), device, algorithms)
+    return replace(found, calibration=calibration)
+
+
+def compared(
+    scenario: StepScenario,
+    execution: Execution,
+    timeline: Timeline,
+    device: Device,
+    algorithms: Mapping[str, str] | None = None,
+) -> ExecutedStep:
+    """Return an executed step of a decided scenario beside the simulation of its plan.
+
+    ``timeline``: of the execution; empty where ops were not timed. ``algorithms``: of collectives that ran message by
+    message.
+    """
+    plan = execution.plan
     priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
     simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
-    timeline = backend.timeline(execution)
-    work = _work(simulated.timeline, timeline) if options.timing == "op" else None
-    checked = None if execution.check is None else _checked(execution.check)
+    work = _work(simulated.timeline, timeline) if len(timeline) else None
+    checked = None if execution.check is None else checked_numbers(execution.check)
     num_cores = len(os.sched_getaffinity(0)) if device == "cpu" else None
     summary = _summary(scenario, execution, simulated.summary, plan.num_steps, work, checked, num_cores)
     if algorithms is not None:
         summary = replace(summary, collectives=dict(algorithms))
-    return ExecutedStep(
-        name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline, calibration=calibration
-    )
+    return ExecutedStep(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
 
 
 def _request(
@@ -128,11 +143,13 @@ def _request(
 
 
 def _record(file: Path, scenario: StepScenario, execution: Execution) -> None:
-    """Write the routing of the last step."""
+    """Write the routing of the last step; each of its micro-batches is a step of the file."""
     job = scenario.dense_job
     assert job is not None
-    assert job.model.experts is not None
-    write_routing(file, recorded_routing(str(file), execution, job.model.experts, job.model.num_layers))
+    experts = job.model.experts
+    assert experts is not None
+    found = routings_of(execution, experts, job.model.num_layers)
+    write_routing(file, RecordedRouting.of(str(file), found, experts.first_dense_layers))
 
 
 def refuse_too_large(plan: Plan, memory_bytes: float) -> None:
@@ -223,7 +240,8 @@ def _work(simulated: Timeline, executed: Timeline) -> ExecutedWork:
     )
 
 
-def _checked(report: CheckReport) -> CheckedNumbers:
+def checked_numbers(report: CheckReport) -> CheckedNumbers:
+    """Return the worst tensor of a check, and how far off it is."""
     tensor, error = report.worst
     return CheckedNumbers(
         check_passed=report.passed,

@@ -9,7 +9,6 @@ import numpy as np
 from backends.execution.result import Execution, RankResult
 from scenarios.errors import Origin, ScenarioError
 from scenarios.workloads.steps.scenario import StepScenario
-from sim.moe.recorded import RecordedRouting
 from sim.moe.routing import Routing
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute
@@ -48,8 +47,8 @@ def chosen_experts(plan: Plan) -> frozenset[str]:
     return frozenset(name for name in written if _CHOSEN.fullmatch(name))
 
 
-def recorded_routing(file: str, execution: Execution, experts: ExpertsSpec, num_layers: int) -> RecordedRouting:
-    """Return the choices of the last step that was run; each of its micro-batches is a step of the file.
+def routings_of(execution: Execution, experts: ExpertsSpec, num_layers: int) -> list[Routing]:
+    """Return the choices of the last step that was run, by micro-batch.
 
     ``num_layers``: of the model, with and without experts.
     """
@@ -62,7 +61,7 @@ def recorded_routing(file: str, execution: Execution, experts: ExpertsSpec, num_
         for microbatch, layer, counts in _choices(result, experts.num_experts):
             table = by_microbatch.setdefault(microbatch, np.zeros(shape, dtype=np.int64))
             table[layer - first, mesh.index(result.rank, SAMPLE_AXES)] = counts
-    return RecordedRouting.of(file, [Routing(by_microbatch[number]) for number in sorted(by_microbatch)], first)
+    return [Routing(by_microbatch[number]) for number in sorted(by_microbatch)]
 
 
 def _is_first_of_its_tokens(mesh: Mesh, rank: int) -> bool:

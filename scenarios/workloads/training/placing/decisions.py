@@ -7,10 +7,10 @@ from functools import lru_cache
 from scenarios.workloads.training.placing.rates import groups_of, profiled_rates
 from sim.engine.prices.pricing import ClusterPricing
 from sim.moe.balancing.flexmoe import FlexMoE
+from sim.moe.balancing.placement_policy import MovingExperts
 from sim.moe.balancing.policy_maker import PolicyMaker
 from sim.moe.balancing.replicas import Placed, shared_out
 from sim.moe.routing import Counts
-from sim.moe.skew import Skew
 from sim.plan.session.residents import Residents
 from sim.plan.words.program import Plan
 from sim.training.adjusting.experts import with_copies_sent, with_replicas
@@ -21,11 +21,10 @@ from sim.training.steps.builder import build_dense_training
 
 def policy_of(job: DenseTraining, pricing: ClusterPricing) -> FlexMoE:
     """Return the policy of a job whose experts move."""
-    experts, ranks = job.model.experts, job.parallel.expert_degree
+    experts, ranks, moving = job.model.experts, job.parallel.expert_degree, moving_of(job)
     assert experts is not None
-    assert experts.moving is not None
-    slots = experts.moving.slots or 2 * experts.num_experts // ranks
-    maker = PolicyMaker(rates=profiled_rates(job, pricing), num_slots=slots, threshold=experts.moving.threshold)
+    slots = moving.slots or 2 * experts.num_experts // ranks
+    maker = PolicyMaker(rates=profiled_rates(job, pricing), num_slots=slots, threshold=moving.threshold)
     return FlexMoE(
         maker=maker, first=shared_out(job.model.num_expert_layers, ranks, experts.num_experts),
         groups=groups_of(job), first_layer=experts.first_dense_layers, in_background=True,
@@ -40,29 +39,23 @@ def placements_of(job: DenseTraining, pricing: ClusterPricing) -> tuple[Placed, 
 @lru_cache(maxsize=4)
 def _decided(job: DenseTraining, policy: FlexMoE) -> tuple[Placed, ...]:
     found, following = [Placed(policy.first)], policy.first
-    for step in range(num_steps(job) - 1):
+    for step in range(moving_of(job).steps - 1):
         following, placed = policy.following(following, counts_at(job, step))
         found.append(placed)
     return tuple(found)
 
 
-def num_steps(job: DenseTraining) -> int:
-    """Return the number of steps of a job whose experts move."""
+def moving_of(job: DenseTraining) -> MovingExperts:
+    """Return how experts move, of a job in which they do."""
     experts = job.model.experts
     assert experts is not None
     assert experts.moving is not None
-    return experts.moving.steps
-
-
-def step_of_routing(job: DenseTraining) -> int:
-    """Return the step of a job's drawn routing; 0 for a routing that stays."""
-    routing = None if job.model.experts is None else job.model.experts.routing
-    return routing.step if isinstance(routing, Skew) else 0
+    return experts.moving
 
 
 def placed_job(job: DenseTraining, placed: Placed, step: int) -> DenseTraining:
-    """Return the job of a step."""
-    return with_replicas(job, placed.replicas, step_of_routing(job) + step)
+    """Return the job of a step, counted from that of ``job``."""
+    return with_replicas(job, placed.replicas, step)
 
 
 def last_plan(job: DenseTraining, placements: Sequence[Placed], name: str) -> Plan:
@@ -72,7 +65,7 @@ def last_plan(job: DenseTraining, placements: Sequence[Placed], name: str) -> Pl
     """
     residents = Residents()
     if len(placements) > 1:
-        before = with_replicas(job, replace(placements[-1].replicas, arriving=()), step_of_routing(job) - 1)
+        before = with_replicas(job, replace(placements[-1].replicas, arriving=()))
         residents = residents.after(build_dense_training(before, name))
     plan = with_copies_sent(build_dense_training(job, name), residents, placements[-1].search_s, in_background=True)
     return replace(plan, barrier=True)
@@ -80,6 +73,6 @@ def last_plan(job: DenseTraining, placements: Sequence[Placed], name: str) -> Pl
 
 def counts_at(job: DenseTraining, step: int) -> tuple[Counts, ...]:
     """Return the choices [source, expert] of every layer in a step, of all groups and micro-batches together."""
-    routing = with_replicas(job, None, step_of_routing(job) + step).routing
+    routing = with_replicas(job, None, step).routing
     assert routing is not None
     return tuple(group_counts(routing, job.parallel).sum(1) * job.num_microbatches)

@@ -10,7 +10,7 @@ from scenarios.summaries.steps.placement import PlacedStep, PlacementSummary
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.steps.pricing import locating_algorithms
 from scenarios.workloads.steps.running import SimulatedStep, simulate
-from scenarios.workloads.training.placing.decisions import num_steps, placed_job, policy_of, step_of_routing
+from scenarios.workloads.training.placing.decisions import moving_of, placed_job, policy_of
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.workload import Detail
 from sim.engine.running.collector import collector_paused
@@ -28,30 +28,37 @@ def simulate_moving(
     scenario: TrainingScenario, *, detail: Detail | None = None, fold: bool = True, announce: Announce | None = None
 ) -> SimulatedStep:
     """Return the last step of a scenario whose experts move, with a row for each of its steps in the summary."""
-    job, pricing = scenario.dense_job, scenario.pricing()
-    policy = policy_of(job, pricing)
-    build = replica_steps(job, policy.observed, step_of_routing(job))
-    backend = SimulatedBackend(pricing, fold, observations=ForcedCounts())
+    policy = policy_of(scenario.dense_job, scenario.pricing())
+    turns = simulated_turns(scenario, policy, fold=fold)
+    found = simulate(last_step(scenario, turns), detail=detail, fold=fold, announce=announce)
+    return replace(found, summary=replace(found.summary, placement=_summary(scenario.dense_job, policy, turns)))
+
+
+def simulated_turns(scenario: TrainingScenario, policy: FlexMoE, *, fold: bool = True) -> tuple[Turn[Placed], ...]:
+    """Return all steps of a scenario whose experts move, run by a policy in a simulated session."""
+    job, backend = scenario.dense_job, SimulatedBackend(scenario.pricing(), fold, observations=ForcedCounts())
     with (
         locating_algorithms(scenario.document, scenario.algorithms),
         backend.session(scenario.cluster.world_size) as session,
     ):
-        turns = run_policy(session, policy, build, num_steps(job))
+        return run_policy(session, policy, replica_steps(job, policy.observed), moving_of(job).steps)
+
+
+def last_step(scenario: TrainingScenario, turns: Sequence[Turn[Placed]]) -> TrainingScenario:
+    """Return the scenario at the last of some steps, with the placements of all."""
     placements = tuple(turn.decision for turn in turns)
-    last = replace(scenario, job=placed_job(job, placements[-1], len(turns) - 1), placements=placements)
-    found = simulate(last, detail=detail, fold=fold, announce=announce)
-    return replace(found, summary=replace(found.summary, placement=_summary(job, policy, turns)))
+    job = placed_job(scenario.dense_job, placements[-1], len(turns) - 1)
+    return replace(scenario, job=job, placements=placements)
 
 
 def _summary(job: DenseTraining, policy: FlexMoE, turns: Sequence[Turn[Placed]]) -> PlacementSummary:
     experts = job.model.experts
     assert experts is not None
-    assert experts.moving is not None
     jobs = [placed_job(job, turn.decision, step) for step, turn in enumerate(turns)]
     layer = int(np.argmax(max_over_mean(loads_of_ranks(jobs[-1]))))
     times_s = [turn.result.duration_s for turn in turns]
     return PlacementSummary(
-        policy=experts.moving.policy,
+        policy=moving_of(job).policy,
         slots=policy.maker.num_slots,
         threshold=policy.maker.threshold,
         mean_time_s=sum(times_s) / len(times_s),
@@ -69,9 +76,7 @@ def _step(job: DenseTraining, turn: Turn[Placed], layer: int) -> PlacedStep:
     fixed = replace(job, model=replace(job.model, experts=replace(experts, replicas=None)))
     return PlacedStep(
         duration_s=turn.result.duration_s,
-        num_copies=sum(
-            len(replicas.held(n, rank)) for n in range(len(replicas.vexperts)) for rank in range(replicas.num_ranks)
-        ),
+        num_copies=replicas.num_copies,
         num_arriving=replicas.num_arriving,
         num_changes=placed.num_changes,
         search_s=placed.search_s,

@@ -1,6 +1,6 @@
 """Layers of experts: sizes, slots, and the costs that no strategy changes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -152,6 +152,18 @@ class ExpertsSpec:
             rule += f", and a token goes to {self.top_k}"
             least = -(-self.top_k * self.num_groups // self.num_experts)
             raise SpecError("model.experts.top_groups", rule, f"write a number of {least} to {self.num_groups}")
+
+    def later(self, steps: int) -> "ExpertsSpec":
+        """Return the experts of so many steps later: a drawn or recorded routing goes on.
+
+        Raises SpecError past the end of a recording.
+        """
+        if isinstance(self.routing, str):
+            return self
+        try:
+            return replace(self, routing=self.routing.later(steps))
+        except RoutingError as error:
+            raise SpecError(_ROUTING_KEY, error.rule, error.remedy) from error
 
     @property
     def traits(self) -> GateTraits:
