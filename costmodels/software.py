@@ -50,7 +50,7 @@ _ROUTING: Final[Mapping[str, int]] = {
     "route_group_limited": GROUP_LIMITED_KERNELS, "route_backward": ROUTING_BACKWARD_KERNELS,
     "route_k_top_1_backward": ROUTING_BACKWARD_KERNELS, "route_gshard": ROUTING_KERNELS,
     "route_dense_to_sparse": ROUTING_KERNELS, "route_softmax_backward": ROUTING_BACKWARD_KERNELS,
-    "route_expert_choice": ROUTING_KERNELS, "route_base": ROUTING_KERNELS,
+    "route_expert_choice": ROUTING_KERNELS, "route_base": ROUTING_KERNELS, "choose_exact": ROUTING_KERNELS,
 }  # fmt: skip
 _SUMMING: Final = frozenset({"combine", "dispatch_backward"})
 

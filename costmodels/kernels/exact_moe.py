@@ -13,16 +13,30 @@ from costmodels.kernels.tensor import Attributes, GemmShape, Kernel, TensorSpec,
 
 def _route_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return weights, experts, rows and counts of logits[..., E]."""
+    weights, experts, counts = _choice_outputs(inputs, attributes)
+    return weights, experts, experts, counts
+
+
+def _choice_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return weights, experts and counts of logits[..., E]."""
     (logits,), top_k, forced = inputs, attributes["top_k"], attributes["forced"]
     num_experts = logits.shape[-1]
     require(1 <= top_k <= num_experts == len(forced), f"{len(forced)} counts must be those of the experts", logits)
     choices = (*logits.shape[:-1], top_k)
     weights = logits.like(*choices)
     require(sum(forced) == weights.num_elements, f"{sum(forced)} forced choices must be those of all tokens", logits)
-    copies = attributes.get("copies", ())
-    require(not copies or sum(n for _, n in copies) == sum(forced), "copies must have all choices", logits)
-    counts = TensorSpec((len(copies) or num_experts,), "int64")
-    return weights, TensorSpec(choices, "int32"), TensorSpec(choices, "int32"), counts
+    return weights, TensorSpec(choices, "int32"), TensorSpec((num_experts,), "int64")
+
+
+def _assign_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the row of every choice, and the rows that come, by source rank and own copy.
+
+    ``inputs``: chosen experts, and the counts of all ranks, rank by rank.
+    """
+    experts, gathered = inputs
+    parts, width = attributes["parts"], attributes["width"]
+    require(gathered.num_elements % parts == 0, f"counts must be those of {parts} ranks", gathered)
+    return experts, TensorSpec((parts * width,), "int64")
 
 
 def _part_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -131,6 +145,8 @@ def _groups_with_rows(attributes: Attributes) -> int:
 
 EXACT_MOE_KERNELS = (
     Kernel("route_exact", "elementwise", (1, 1), _route_outputs, routing(0, 20, ROUTING_KERNELS)),
+    Kernel("choose_exact", "elementwise", (1, 1), _choice_outputs, routing(0, 20, ROUTING_KERNELS)),
+    Kernel("assign_copies", "elementwise", (2, 2), _assign_outputs, streaming(20)),
     Kernel("sort_rows", "elementwise", (2, 2), _sort_outputs, streaming(0)),
     Kernel("part_rows", "elementwise", (2, 2), _part_outputs, streaming(0)),
     Kernel("join_rows", "elementwise", (2, float("inf")), _join_outputs, streaming(0)),

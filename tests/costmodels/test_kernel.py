@@ -179,6 +179,8 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C, 2, F), f32(E, H, 2, F)], {}, [f32(E, H, 2, F)]),
     ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C, 2, F)], {}, [t(E, H, 2, F)]),
     ("route_exact", [SCORED], FORCED, [f32(S, B, K), SLOTS, SLOTS, TensorSpec((E,), "int64")]),
+    ("choose_exact", [SCORED], FORCED, [f32(S, B, K), SLOTS, TensorSpec((E,), "int64")]),
+    ("assign_copies", [SLOTS, COUNTS], {"parts": 2, "width": 3}, [SLOTS, TensorSpec((6,), "int64")]),
     ("sort_rows", [t(1, C, H), COUNTS], {"parts": 2, "by_expert": True}, [t(1, C, H)]),
     ("part_rows", [t(1, C, H), COUNTS], ROWS | {"parts": 2}, [t(1, 7, H), t(1, 3, H)]),
     ("join_rows", [COUNTS, t(1, 7, H), t(1, 3, H)], ROWS | {"parts": 2}, [t(1, C, H)]),

@@ -15,17 +15,45 @@ from backends.torch.kernels.context import Attributes, KernelContext, KernelFunc
 from backends.torch.kernels.moe import choice_weights, forced_experts
 
 
-def route_exact(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+def route_exact(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return weights and numbers of the chosen experts, the row of each choice by expert, and the rows per expert."""
+    weights, experts, counts = choose_exact(context, inputs, attributes)
+    return weights, experts, _rows_by(experts), counts
+
+
+def choose_exact(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return weights and numbers of the chosen experts, and the number of choices of each expert."""
     (logits,) = inputs
     experts = forced_experts(logits, attributes["forced"], attributes["top_k"])
-    flat, num_targets = experts.flatten(), logits.shape[-1]
-    if "copies" in attributes:
-        flat, num_targets = _copies_of(flat, attributes["copies"]), len(attributes["copies"])
-    rows = torch.empty_like(flat)
-    rows[flat.argsort(stable=True)] = torch.arange(flat.numel(), device=flat.device)
-    counts = flat.bincount(minlength=num_targets)
-    return choice_weights(logits, experts), experts.to(torch.int32), rows.view(experts.shape).to(torch.int32), counts
+    counts = experts.flatten().bincount(minlength=logits.shape[-1])
+    return choice_weights(logits, experts), experts.to(torch.int32), counts
+
+
+def assign_copies(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the row of each choice, sorted by copy, and the rows that come by source rank and own copy.
+
+    Every rank derives both from the counts of all, so the ranks agree without a further exchange.
+    """
+    experts, gathered = inputs
+    copies, place, width = attributes["copies"], attributes["place"], attributes["width"]
+    tokens = copies.assigned(gathered.view(attributes["parts"], -1).cpu().numpy())  # [source, expert, rank]
+    sent = [
+        (expert, rank * width + index, int(tokens[place, expert, rank]))
+        for rank, held in enumerate(copies.held)
+        for index, expert in enumerate(held)
+    ]
+    received = torch.zeros(len(tokens), width, dtype=torch.int64)
+    own = copies.held[place]
+    received[:, : len(own)] = torch.from_numpy(tokens[:, own, place])
+    return _rows_by(_copies_of(experts, sorted(sent))), received.flatten().to(gathered.device)
+
+
+def _rows_by(targets: Tensor) -> Tensor:
+    """Return the row of each choice, where rows are sorted by target and then by choice."""
+    flat = targets.flatten()
+    rows = torch.empty(flat.shape, dtype=torch.int32, device=flat.device)
+    rows[flat.argsort(stable=True)] = torch.arange(flat.numel(), dtype=torch.int32, device=flat.device)
+    return rows.view(targets.shape)
 
 
 def sort_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -38,13 +66,13 @@ def sort_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes
     return (torch.cat(across)[None],)
 
 
-def _copies_of(experts: Tensor, copies: Sequence[tuple[int, int]]) -> Tensor:
-    """Return the copy for each choice: an expert's copies take its choices in order, each the stated number."""
-    in_turn = [copy for _, copy in sorted((expert, copy) for copy, (expert, _) in enumerate(copies) if expert >= 0)]
-    numbers = torch.tensor([copies[copy][1] for copy in in_turn])
-    found = torch.empty_like(experts)
-    found[experts.argsort(stable=True)] = torch.tensor(in_turn).repeat_interleave(numbers).to(experts.device)
-    return found
+def _copies_of(experts: Tensor, sent: Sequence[tuple[int, int, int]]) -> Tensor:
+    """Return the copy for each choice. ``sent``: expert, copy and choices; an expert's copies take them in turn."""
+    copies, numbers = (torch.tensor(column) for column in list(zip(*sent, strict=True))[1:])
+    flat = experts.flatten()
+    found = torch.empty(flat.shape, dtype=torch.int64, device=flat.device)
+    found[flat.argsort(stable=True)] = copies.repeat_interleave(numbers).to(flat.device)
+    return found.view(experts.shape)
 
 
 def part_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -114,6 +142,8 @@ def _rows_of_groups(counts: Tensor, num_groups: int) -> list[int]:
 EXACT_MOE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
         "route_exact": route_exact,
+        "choose_exact": choose_exact,
+        "assign_copies": assign_copies,
         "sort_rows": sort_rows,
         "part_rows": part_rows,
         "join_rows": join_rows,

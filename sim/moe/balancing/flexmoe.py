@@ -18,7 +18,7 @@ from sim.moe.routing import Counts
 
 
 class SeenCounts(Protocol):
-    """What a step shows: choices by copy of an expert, of every layer and rank, micro-batch by micro-batch."""
+    """What a step shows: choices by expert, of every layer and rank, micro-batch by micro-batch."""
 
     @property
     def observed(self) -> Mapping[str, Mapping[int, NDArray[np.float64]]]:
@@ -33,7 +33,7 @@ class FlexMoE:
     ``first``: the placement of the first step. ``groups``: the ranks of the session that exchange tokens, one tuple per
     group, each in order. ``first_layer``: the first of the model's layers that has experts. ``in_background``: copies
     travel during a step in which they get no tokens, and serve from the next one on; otherwise a step begins with the
-    moves that it needs. State: the placement that comes next, and the one of the last step.
+    moves that it needs. State: the placement that comes next.
     """
 
     maker: PolicyMaker
@@ -47,21 +47,16 @@ class FlexMoE:
         """Return the buffers that a plan must let this policy see."""
         return frozenset(map(self._counts_of, range(len(self.first.vexperts))))
 
-    def start(self) -> tuple[Replicas, Replicas]:
+    def start(self) -> Replicas:
         """Return the placement of the first step."""
-        return self.first, self.first
+        return self.first
 
-    def decide(
-        self, state: tuple[Replicas, Replicas], seen: SeenCounts | None
-    ) -> tuple[tuple[Replicas, Replicas], Placed]:
-        """Return what to remember, and the placement of the next step."""
-        current, last = state
+    def decide(self, state: Replicas, seen: SeenCounts | None) -> tuple[Replicas, Placed]:
+        """Return the placement that comes next, which is to be remembered, and what the step has."""
         if seen is None:
-            return (current, current), Placed(current)
-        layers = range(len(current.vexperts))
-        counts = [self._by_source(last, layer, seen.observed[self._counts_of(layer)]) for layer in layers]
-        following, placed = self.following(current, counts)
-        return (following, placed.replicas), placed
+            return state, Placed(state)
+        layers = range(len(state.vexperts))
+        return self.following(state, [self._by_source(seen.observed[self._counts_of(layer)]) for layer in layers])
 
     def following(self, current: Replicas, counts: Sequence[Counts]) -> tuple[Replicas, Placed]:
         """Return the placement that comes next, and what the step has that follows choices [source, expert] by layer.
@@ -81,15 +76,9 @@ class FlexMoE:
     def _counts_of(self, layer: int) -> str:
         return f"layer{self.first_layer + layer}.route.counts"
 
-    def _by_source(self, state: Replicas, layer: int, by_rank: Mapping[int, NDArray[np.float64]]) -> Counts:
+    def _by_source(self, by_rank: Mapping[int, NDArray[np.float64]]) -> Counts:
         """Return the choices [source, expert] of all groups and micro-batches together."""
-        width = state.most_held(layer)
-        found = np.zeros((state.num_ranks, len(state.vexperts[layer][0])), dtype=np.int64)
-        of_copies = np.concatenate(
-            [np.pad(state.held(layer, rank), (0, width - len(state.held(layer, rank)))) for rank in range(len(found))]
-        ).astype(np.int64)
-        for group in self.groups:
-            for source, rank in enumerate(group):
-                chosen = by_rank[rank].reshape(-1, len(of_copies)).sum(0)
-                np.add.at(found[source], of_copies, chosen.astype(np.int64))
-        return found
+        num_experts = len(self.first.vexperts[0][0])
+        of_groups = [[by_rank[rank].reshape(-1, num_experts).sum(0) for rank in group] for group in self.groups]
+        total: Counts = np.sum(of_groups, axis=0).astype(np.int64)
+        return total

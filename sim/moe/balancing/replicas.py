@@ -1,12 +1,46 @@
 """Where the experts of each layer lie: on one rank of those that share them out, or as replicas on several."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from sim.moe.balancing.assignment import Placement, assigned, in_whole_tokens
 from sim.moe.errors import RoutingError
 from sim.moe.routing import Counts
+
+
+@dataclass(frozen=True)
+class LayerReplicas:
+    """The placement of one layer's experts, known to every rank: with the counts of all it says which copy gets what.
+
+    ``vexperts`` [rank][expert]: equal shares of an expert's tokens. ``held`` [rank]: the experts it has a copy of.
+    """
+
+    vexperts: tuple[tuple[int, ...], ...]
+    held: tuple[tuple[int, ...], ...]
+
+    @property
+    def num_ranks(self) -> int:
+        """Return the number of ranks that share out the experts."""
+        return len(self.vexperts)
+
+    @property
+    def most_held(self) -> int:
+        """Return the largest number of experts that a rank has a copy of."""
+        return max(map(len, self.held))
+
+    def assigned(self, counts: Counts) -> Counts:
+        """Return whole tokens [source, expert, rank] of the choices [source, expert]; see ``balancing.assignment``."""
+        return in_whole_tokens(assigned(counts, np.array(self.vexperts, dtype=np.int64)), counts)
+
+    def __hash__(self) -> int:
+        """Return a number that is computed once: plans of many ranks name one placement often."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.vexperts, self.held))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +106,13 @@ class Replicas:
         )
         return Replicas(self.vexperts, arriving)
 
-    def most_held(self, layer: int) -> int:
-        """Return the largest number of a layer's experts that a rank has a copy of."""
-        return max(len(self.held(layer, rank)) for rank in range(self.num_ranks))
+    def of_layer(self, layer: int) -> LayerReplicas:
+        """Return the placement of one layer."""
+        return LayerReplicas(self.vexperts[layer], tuple(self.held(layer, rank) for rank in range(self.num_ranks)))
 
     def assigned(self, layer: int, counts: Counts) -> Counts:
         """Return whole tokens [source, expert, rank] of the choices [source, expert]; see ``balancing.assignment``."""
-        return in_whole_tokens(assigned(counts, self.placement(layer)), counts)
+        return self.of_layer(layer).assigned(counts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ them from the exchanged counts, as real systems do.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from sim.plan.functions import experts as ex
 from sim.plan.functions.basic import only
@@ -19,8 +19,18 @@ from sim.plan.words.op import Collective, CollectiveKind
 
 Sizes = tuple[tuple[int, ...], ...]
 """Number of rows that each rank of a group sends to each rank, in order."""
-Copies = tuple[tuple[int, int], ...]
-"""By copy: its expert, and the number of this rank's choices that go to it; expert -1: there is no copy."""
+
+
+class CopiesOfExperts(Protocol):
+    """Where the experts of a layer lie, and which copy gets which tokens; see ``sim.moe.balancing.replicas``."""
+
+    @property
+    def num_ranks(self) -> int:
+        """Return the number of ranks that share out the experts."""
+
+    @property
+    def most_held(self) -> int:
+        """Return the largest number of experts that a rank has a copy of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,23 +42,42 @@ class ExactRoutes:
 
 
 def route_exact(
-    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float = 0.0,
-    copies: Copies = (),
-) -> ExactRoutes:  # fmt: skip
+    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float = 0.0
+) -> ExactRoutes:
     """Return the choices of logits[s, b, E], with one row per choice, sorted by expert.
 
     ``forced``: number of this rank's choices of each expert.
     ``balance_loss``: see ``sim.plan.functions.experts.route``.
-    ``copies``: copies of replicated experts; with them rows are sorted, and counted, by copy.
     """
     layouts = (logits.layout,) * 3
-    attributes: dict[str, Any] = {"copies": copies} if copies else {}
     weights, experts, rows, counts = t.compute(
         name, "route_exact", (logits,), (*layouts, REPLICATED), labels=("weights", "experts", "rows", "counts"),
-        top_k=top_k, forced=tuple(forced), **attributes,
+        top_k=top_k, forced=tuple(forced),
     )  # fmt: skip
     ex.record_choice(t, name, logits, weights, experts, balance_loss)
     return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced)), counts)
+
+
+def route_to_copies(
+    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float,
+    copies: CopiesOfExperts, axis: str, place: int,
+) -> ExactRoutes:  # fmt: skip
+    """Return the choices of logits[s, b, E] with one row per choice, sorted by the copy of its expert that gets it.
+
+    All ranks of ``axis`` gather the counts of all, and derive from them which copy gets which tokens (Nie et al. 2023).
+    ``place``: of this rank along the axis. ``counts`` of the result: rows that this rank gets, by source and own copy.
+    """
+    layout, labels = logits.layout, ("weights", "experts", "counts")
+    weights, experts, counts = t.compute(
+        name, "choose_exact", (logits,), (layout, layout, REPLICATED), labels=labels, top_k=top_k, forced=tuple(forced)
+    )
+    ex.record_choice(t, name, logits, weights, experts, balance_loss)
+    gathered = t.gather(counts, axis, 0, Kind.WORKSPACE)
+    rows, received = t.compute(
+        f"{name}.assign", "assign_copies", (experts, gathered), (layout, REPLICATED), labels=("rows", "counts"),
+        copies=copies, place=place, parts=copies.num_ranks, width=copies.most_held,
+    )  # fmt: skip
+    return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced)), received)
 
 
 def exchange_rows(t: TaskTracer, x: Tensor, axis: str, sizes: Sizes, place: int) -> Tensor:

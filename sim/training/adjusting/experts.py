@@ -94,7 +94,7 @@ class ForcedCounts:
     """The observations of a simulated session whose routing is forced: the counts that the plan itself states."""
 
     def seen(self, index: int, plan: Plan, duration_s: float) -> Seen:
-        """Return the choices by copy of an expert, of every rank and micro-batch."""
+        """Return the choices by expert, of every rank and micro-batch."""
         del index
         counts: dict[str, dict[int, Array]] = {}
         for name, ranks in shapes_by_name(plan).items():
@@ -107,9 +107,9 @@ class ForcedCounts:
 
 
 def _forced(program: Program, name: str) -> Array:
-    """Return the choices by copy that the op which writes a buffer has. Raises KeyError for another buffer."""
+    """Return the choices by expert that the op which writes a buffer has. Raises KeyError for another buffer."""
     for task in program.tasks.values():
         for op in task.ops:
-            if isinstance(op, Compute) and name in op.writes and "copies" in op.attributes:
-                return np.array([number for _, number in op.attributes["copies"]], dtype=np.float64)
+            if isinstance(op, Compute) and name in op.writes and op.attributes.get("forced"):
+                return np.array(op.attributes["forced"], dtype=np.float64)
     raise KeyError(name)

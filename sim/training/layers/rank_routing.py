@@ -11,9 +11,9 @@ from itertools import product
 
 import numpy as np
 
-from sim.moe.balancing.replicas import Replicas
+from sim.moe.balancing.replicas import LayerReplicas, Replicas
 from sim.moe.routing import Counts, Routing, of_ranks
-from sim.plan.functions.exact_experts import Copies, Sizes
+from sim.plan.functions.exact_experts import Sizes
 from sim.plan.words.mesh import Mesh
 from sim.training.data.axes import SAMPLE_AXES, training_mesh
 from sim.training.spec.job import TrainingJob
@@ -63,16 +63,13 @@ class RankRouting:
         assert self.replicas is not None
         return self.replicas.holders(layer - self.first_layer, expert)
 
-    def copies(self, layer: int) -> Copies:
-        """Return the copies of all ranks of the group, in order, as many of each, and this rank's choices for them."""
-        assert self.replicas is not None
-        index, tokens = layer - self.first_layer, self.assigned(layer)[self.place]
-        found: list[tuple[int, int]] = []
-        for rank in range(self.replicas.num_ranks):
-            held = self.replicas.held(index, rank)
-            found += [(expert, int(tokens[expert, rank])) for expert in held]
-            found += [(-1, 0)] * (self.replicas.most_held(index) - len(held))
-        return tuple(found)
+    def placement(self, layer: int) -> LayerReplicas:
+        """Return where the experts of a layer lie; only where experts have replicas."""
+        index = layer - self.first_layer
+        if index not in self._placements:
+            assert self.replicas is not None
+            self._placements[index] = self.replicas.of_layer(index)
+        return self._placements[index]
 
     def assigned(self, layer: int) -> Counts:
         """Return the tokens [source, expert, rank] that go to each copy; only where experts have replicas."""
@@ -81,6 +78,11 @@ class RankRouting:
         if index not in self._assigned:
             self._assigned[index] = self.replicas.assigned(index, self.counts[index])
         return self._assigned[index]
+
+    @cached_property
+    def _placements(self) -> dict[int, LayerReplicas]:
+        """Return the placements of layers that were asked for."""
+        return {}
 
     @cached_property
     def _assigned(self) -> dict[int, Counts]:

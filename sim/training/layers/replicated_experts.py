@@ -11,7 +11,7 @@ from sim.plan.functions import basic as f
 from sim.plan.functions import exact_experts as exact
 from sim.plan.functions import experts as ex
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
-from sim.plan.words.buffer import Kind, Part
+from sim.plan.words.buffer import Part
 from sim.plan.words.layout import Layout
 from sim.training.layers.gates import Gating
 from sim.training.layers.layer import LayerBuilder
@@ -25,12 +25,12 @@ def replicated_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor
     layer, spec, routing, ranks = gating.layer, gating.spec, b.routing, t.mesh.degree(EXPERT_AXIS)
     assert routing is not None
     name, sizes, rows = f"layer{layer}", routing.sizes(layer), routing.rows(layer)
-    found = exact.route_exact(
+    found = exact.route_to_copies(
         t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
-        balance_loss=gating.balance_loss, copies=routing.copies(layer),
+        balance_loss=gating.balance_loss, copies=routing.placement(layer), axis=EXPERT_AXIS, place=routing.place,
     )  # fmt: skip
+    counts = found.counts
     y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, EXPERT_AXIS)
-    counts = ex.all_to_all(t, found.counts, EXPERT_AXIS, Kind.ACTIVATION)
     y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, routing.place)
     copies = _copies(b, t, layer, spec, routing)
     if any(rows):

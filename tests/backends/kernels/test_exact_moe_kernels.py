@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from sim.moe.balancing.replicas import Replicas
 from sim.moe.routing import RoutingShape
 from sim.moe.skew import Skew
 from tests.backends.kernels.test_kernels import assert_close, random, run
@@ -61,6 +63,37 @@ def test_no_token_is_lost_or_doubled(case: dict[str, Any]) -> None:
     for place, rows in enumerate(exchanged(back, [list(line) for line in zip(*sizes, strict=True)])):
         (found,) = run("combine", rows, torch.ones_like(routes[place][0]), routes[place][2])
         assert torch.equal(found, top_k * number[place])
+
+
+@given(cases)
+@settings(max_examples=40, deadline=None)
+def test_ranks_agree_on_the_copies_of_experts(case: dict[str, Any]) -> None:
+    """From the gathered counts each rank derives what it gets; the others send that, to copies of the expert."""
+    ranks, num_experts, tokens = case["ranks"], case["ranks"] * case["own"], case["tokens"]
+    shape = RoutingShape(num_layers=1, num_sources=ranks, num_experts=num_experts, num_tokens=tokens, top_k=1)
+    counts = Skew(zipf=case["zipf"], seed=case["seed"]).routing(shape).counts[0]
+    generator = np.random.default_rng(case["seed"])
+    placed = generator.integers(0, 3, (ranks, num_experts))
+    placed[generator.integers(0, ranks, num_experts), np.arange(num_experts)] += 1
+    copies = Replicas.of([placed]).of_layer(0)
+    width, gathered = copies.most_held, torch.from_numpy(counts).flatten()
+    sent = torch.zeros(ranks, ranks * width, dtype=torch.int64)
+    received = []
+    for place, line in enumerate(counts.tolist()):
+        scores = random(tokens, 1, num_experts, seed=place)
+        _, experts, own = run("choose_exact", scores, top_k=1, forced=tuple(line))
+        assert own.tolist() == line
+        rows, came = run("assign_copies", experts, gathered, copies=copies, place=place, parts=ranks, width=width)
+        received.append(came.view(ranks, width))
+        in_rows = experts.flatten()[rows.flatten().long().argsort()].tolist()
+        numbers = copies.assigned(counts)[place]
+        for rank, held in enumerate(copies.held):
+            for index, expert in enumerate(held):
+                own_rows = [in_rows.pop(0) for _ in range(numbers[expert, rank])]
+                assert own_rows == [expert] * len(own_rows)
+                sent[place, rank * width + index] = len(own_rows)
+        assert not in_rows
+    assert torch.equal(torch.stack(received), sent.view(ranks, ranks, width).transpose(0, 1))
 
 
 def test_products_of_unequal_groups_are_those_of_their_rows() -> None:

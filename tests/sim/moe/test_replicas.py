@@ -11,6 +11,7 @@ from sim.moe.balancing.replicas import Replicas, shared_out
 from sim.moe.errors import RoutingError
 from sim.moe.sources import Shares
 from sim.plan.checking.check import check
+from sim.plan.words.op import Collective, CollectiveKind
 from sim.training.errors import SpecError
 from sim.training.layers.rank_routing import RankRouting
 from sim.training.steps.builder import build_dense_training
@@ -34,12 +35,12 @@ def test_every_choice_arrives_at_a_copy_of_its_expert_once(case: tuple[np.ndarra
     counts, replicas = case
     members = [RankRouting({}, counts[None], place, 3, replicas) for place in range(len(counts))]
     for source, member in enumerate(members):
-        sent = np.zeros(counts.shape[1], dtype=np.int64)
-        for expert, number in member.copies(3):
-            sent[expert] += number
-        assert sent.tolist() == counts[source].tolist()
-        to_ranks = np.array([number for _, number in member.copies(3)]).reshape(len(counts), -1).sum(1)
-        assert to_ranks.tolist() == list(member.sizes(3)[source])
+        sent = member.placement(3).assigned(counts)[source]
+        assert sent.sum(1).tolist() == counts[source].tolist()
+        assert sent.sum(0).tolist() == list(member.sizes(3)[source])
+        assert not any(
+            sent[expert, rank] and expert not in replicas.held(0, rank) for expert, rank in np.ndindex(*sent.shape)
+        )
         assert sum(member.rows(3)) == sum(line[source] for line in member.sizes(3))
         assert len(member.rows(3)) == len(member.held(3))
     assert sum(sum(member.rows(3)) for member in members) == counts.sum()
@@ -60,6 +61,18 @@ def test_experts_in_equal_parts_have_no_sums_over_holders() -> None:
     assert exchanged(plain) == exchanged(placed)
     ops = [op for program in placed.programs for task in program.tasks.values() for op in task.ops]
     assert not any(getattr(op, "members", ()) for op in ops)
+
+
+def test_ranks_gather_the_counts_of_all_experts_once_per_layer() -> None:
+    """The assignment to copies needs the counts of all ranks: a number of 8 bytes per expert from each."""
+    plan = build_dense_training(
+        training(model=exact(replicas=ON_FOUR), data_degree=4, expert_degree=4, batch=(8, 1)), "placed"
+    )
+    program = plan.programs[0]
+    all_ops = [op for task in program.tasks.values() for op in task.ops if isinstance(op, Collective)]
+    ops = [op for op in all_ops if "route.counts" in op.name]
+    assert [op.kind for op in ops] == [CollectiveKind.ALL_GATHER] * 2
+    assert {program.buffers[op.writes[0]].num_bytes for op in ops} == {4 * 4 * 8}
 
 
 def test_placements_that_do_not_fit_are_refused() -> None:
