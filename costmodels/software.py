@@ -51,6 +51,7 @@ _ROUTING: Final[Mapping[str, int]] = {
     "route_k_top_1_backward": ROUTING_BACKWARD_KERNELS, "route_gshard": ROUTING_KERNELS,
     "route_dense_to_sparse": ROUTING_KERNELS, "route_softmax_backward": ROUTING_BACKWARD_KERNELS,
     "route_expert_choice": ROUTING_KERNELS, "route_base": ROUTING_KERNELS, "choose_exact": ROUTING_KERNELS,
+    "route_biased": GROUP_LIMITED_KERNELS, "route_biased_backward": ROUTING_BACKWARD_KERNELS,
 }  # fmt: skip
 _SUMMING: Final = frozenset({"combine", "dispatch_backward"})
 

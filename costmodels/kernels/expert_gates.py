@@ -9,8 +9,10 @@ from dataclasses import replace
 
 from costmodels.kernels.elementwise import streaming
 from costmodels.kernels.moe import (
+    GROUP_LIMITED_KERNELS,
     ROUTING_BACKWARD_KERNELS,
     ROUTING_KERNELS,
+    route_backward_outputs,
     route_outputs,
     routing,
 )
@@ -56,7 +58,33 @@ def _base_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple
     return route_outputs(inputs, attributes)
 
 
+def _biased_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return weights, experts and slots of logits[..., E] and a bias[E]."""
+    logits, bias = inputs
+    require(bias.shape == logits.shape[-1:], "every expert has a bias", logits, bias)
+    return route_outputs((logits,), attributes)
+
+
+def _counts_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the counts of choices, to which those of experts[..., k] are added."""
+    return (inputs[1],)
+
+
+def _bias_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    """Return a bias[E] and the counts[E] that it follows."""
+    bias, counts = inputs
+    require(bias.shape == counts.shape, "every bias has a count", bias, counts)
+    return bias, counts
+
+
 EXPERT_GATE_KERNELS = (
+    Kernel("route_biased", "elementwise", (2, 2), _biased_outputs, routing(0, 27, GROUP_LIMITED_KERNELS)),
+    Kernel(
+        "route_biased_backward", "elementwise", (3, 3), route_backward_outputs,
+        routing(1, 10, ROUTING_BACKWARD_KERNELS),
+    ),
+    Kernel("count_choices", "elementwise", (2, 2), _counts_outputs, streaming(1)),
+    Kernel("update_bias", "elementwise", (2, 2), _bias_outputs, streaming(3)),
     Kernel("route_gshard", "elementwise", (1, 1), route_outputs, routing(0, 25, ROUTING_KERNELS)),
     Kernel("route_expert_choice", "elementwise", (1, 1), _by_expert_outputs, routing(0, 20, ROUTING_KERNELS)),
     Kernel("route_dense_to_sparse", "elementwise", (1, 1), _by_expert_outputs, routing(0, 30, ROUTING_KERNELS)),

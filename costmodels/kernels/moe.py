@@ -100,7 +100,7 @@ def _route_in_groups_outputs(inputs: Sequence[TensorSpec], attributes: Attribute
     return route_outputs(inputs, {**attributes, "num_groups": attributes["top_k"]})
 
 
-def _route_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+def route_backward_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
     """Return the gradient of the logits, given that of the weights, and what was chosen."""
     gradient, logits, experts = inputs
     require(gradient.shape == experts.shape, "every choice has a weight and an expert", gradient, experts)
@@ -237,11 +237,11 @@ MOE_KERNELS = (
     Kernel("route_k_top_1", "elementwise", (1, 1), _route_in_groups_outputs, routing(0, 20, ROUTING_KERNELS)),
     Kernel("route_group_limited", "elementwise", (1, 1), route_outputs, routing(0, 25, GROUP_LIMITED_KERNELS)),
     Kernel(
-        "route_k_top_1_backward", "elementwise", (3, 3), _route_backward_outputs,
+        "route_k_top_1_backward", "elementwise", (3, 3), route_backward_outputs,
         routing(1, 8, ROUTING_BACKWARD_KERNELS),
     ),
     Kernel(
-        "route_backward", "elementwise", (3, 3), _route_backward_outputs, routing(1, 8, ROUTING_BACKWARD_KERNELS)
+        "route_backward", "elementwise", (3, 3), route_backward_outputs, routing(1, 8, ROUTING_BACKWARD_KERNELS)
     ),
     Kernel("dispatch", "elementwise", (2, 2), _dispatch_outputs, _permuting),
     Kernel("dispatch_backward", "elementwise", (2, 2), _dispatch_backward_outputs, _summing),

@@ -205,6 +205,9 @@ REPLICATED = {
 COOLED = DenseToSparse(start=2.0, end=0.2, decay_steps=1000, step=1000)
 """A token of random scores has about two active experts of four."""
 
+RATE = {"bias_update_rate": 0.01}
+"""So much that biases change choices within a few steps."""
+
 GATES = {
     "k_top_1, ep2 x dp2": training(
         model={**MIXTURE, "experts": experts(gate="k_top_1")}, data_degree=4, expert_degree=2, batch=(8, 2)
@@ -226,6 +229,22 @@ GATES = {
             ),
         },
         data_degree=2, expert_degree=2, tensor_degree=2, sequence_parallel=True,
+    ),
+    "bias, groups, ep2 x dp2, recompute full": training(
+        model={**MIXTURE, "experts": experts(num_experts=8, gate="bias", num_groups=4, top_groups=2, **RATE)},
+        data_degree=4, expert_degree=2, batch=(8, 1), recompute="full",
+    ),
+    "bias, ep2 x pp2 zb_h1": training(
+        model={**MIXTURE, "experts": experts(gate="bias", shared_ffn_hidden_size=8, **RATE)}, data_degree=2,
+        expert_degree=2, pipeline={"degree": 2, "schedule": "zb_h1"}, numbers={"fused_gradient_accumulation": False},
+    ),
+    "bias, two copies of the model": training(
+        model={**MIXTURE, "experts": experts(gate="bias", **RATE)}, pipeline={"degree": 2, "schedule": "chimera"},
+        batch=(8, 1),
+    ),
+    "bias, one choice, ep2 x tp2 sp zero3": training(
+        model={**MIXTURE, "experts": experts(gate="bias", top_k=1, **RATE)}, data_degree=2, expert_degree=2,
+        tensor_degree=2, sequence_parallel=True, zero_stage=3,
     ),
     "switch, ep4": training(
         model={**MIXTURE, "experts": experts(gate="switch", top_k=1, balance_loss=0.3)},

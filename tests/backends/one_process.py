@@ -89,14 +89,15 @@ def _reduced(terms: list[Tensor], reduction: Reduction) -> Tensor:
 
 
 def run_in_one_process(
-    plan: Plan, job: DenseTraining, references: References | None = None, mute: frozenset[str] = frozenset()
-) -> CheckReport:
-    """Return every rank's comparison with the dense reference after one step, as one report.
+    plan: Plan, job: DenseTraining, references: References | None = None, mute: frozenset[str] = frozenset(),
+    num_steps: int = 1,
+) -> CheckReport:  # fmt: skip
+    """Return every rank's comparison with the dense reference after some steps, as one report.
 
-    A plan that leaves work to the next step runs three steps. ``references``: dense runs to be used again.
+    A plan that leaves work to the next step runs three. ``references``: dense runs to be used again.
     ``mute``: ops that communicate nothing.
     """
-    iterations = 3 if any(longest_lag(program) for program in plan.programs) else 1
+    iterations = 3 if any(longest_lag(program) for program in plan.programs) else num_steps
     request = ExecutionRequest(plan=plan, check_against=job, mute=mute, iterations=iterations)
     report = execute_in_one_process(request, references or References(CPU)).check
     assert report is not None
@@ -110,7 +111,7 @@ def execute_in_one_process(request: ExecutionRequest, references: References) ->
     run.steps(request.iterations, drained=bool(request.longest_lag))
     results = []
     for rank in run.ranks:
-        slots, report = rank.schedule.slots, None
+        slots, report = rank.slots, None
         if job is not None:
             reference = references.of(job, request.iterations * plan.num_steps)
             report = check_rank(rank, reference, job.training.precision)
@@ -124,7 +125,7 @@ def execute_in_one_process(request: ExecutionRequest, references: References) ->
 
 
 def _kept_values(rank: Interpreter, names: frozenset[str]) -> Mapping[InstanceKey, NDArray[np.float64]]:
-    slots = rank.schedule.slots.items()
+    slots = rank.slots.items()
     return {key: slot.tensor.double().numpy() for key, slot in slots if key[0] in names and slot.tensor is not None}
 
 

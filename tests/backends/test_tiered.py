@@ -50,8 +50,8 @@ def test_a_gradient_that_does_not_reach_its_chunk_is_missed() -> None:
     tasks = {
         key: replace(task, ops=tuple(op for op in task.ops if op.name != name)) for key, task in program.tasks.items()
     }
-    reports = run_in_one_process(replace(plan, programs=(replace(program, tasks=tasks),)), job)
-    assert max(report.worst[1] for report in reports.values()) > 1e-3
+    report = run_in_one_process(replace(plan, programs=(replace(program, tasks=tasks),)), job)
+    assert report.worst[1] > 1e-3
 
 
 @pytest.mark.parametrize("name", ["deepspeed", "lifetimes", "lifetimes, some layers stay", "drives"])

@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, rows_of
-from backends.torch.kernels.moe import choice_weights, first_come_slots
+from backends.torch.kernels.moe import best_of_groups, choice_weights, first_come_slots, numbered
 from backends.torch.values.randomness import expert_draws, gumbel_noise, hashed_experts
 
 
@@ -67,6 +67,44 @@ def route_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], attribute
     return (weights * (gradient - (weights * gradient).sum(-1, keepdim=True)) / attributes["temperature"],)
 
 
+def route_biased(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return weights, experts and slots of the best sums of sigmoid and bias; weights are the sigmoids' shares."""
+    logits, bias = inputs
+    scores = logits.sigmoid()
+    experts = best_of_groups(scores + bias, attributes)
+    return _sigmoid_shares(scores, experts)[0], *numbered(experts, logits.shape[-1], attributes)
+
+
+def route_biased_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the gradient of the logits through the sigmoids of the chosen experts and the sum of these."""
+    gradient, logits, chosen = inputs
+    experts, scores = chosen.long(), logits.sigmoid()
+    weights, total = _sigmoid_shares(scores, experts)
+    if experts.shape[-1] > 1:
+        gradient = (gradient - (gradient * weights).sum(-1, keepdim=True)) / total
+    slope = (scores * (1.0 - scores)).gather(-1, experts)
+    return (torch.zeros_like(logits).scatter(-1, experts, gradient * slope),)
+
+
+def _sigmoid_shares(scores: Tensor, experts: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the weights of the chosen experts, and the sum of their scores; of one expert its score is the weight."""
+    chosen = scores.gather(-1, experts)
+    total = chosen.sum(-1, keepdim=True)
+    return (chosen / total if experts.shape[-1] > 1 else chosen), total
+
+
+def count_choices(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the counts of choices by expert, with those of these experts added."""
+    experts, counts = inputs
+    return (counts.add_(experts.flatten().bincount(minlength=len(counts))),)
+
+
+def update_bias(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return biases moved by ``rate``, up where an expert had less than its share; and the counts, cleared."""
+    bias, counts = inputs
+    return bias.add_(attributes["rate"] * torch.sign(counts.mean() - counts)), counts.zero_()
+
+
 def route_base(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return weights, experts and slots of the assignment of tokens to slots whose scores add up to most."""
     (logits,), capacity = inputs, attributes["capacity"]
@@ -93,6 +131,10 @@ EXPERT_GATE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "route_expert_choice": route_expert_choice,
         "route_dense_to_sparse": route_dense_to_sparse,
         "route_softmax_backward": route_softmax_backward,
+        "route_biased": route_biased,
+        "route_biased_backward": route_biased_backward,
+        "count_choices": count_choices,
+        "update_bias": update_bias,
         "route_base": route_base,
         "route_hash": route_hash,
     }

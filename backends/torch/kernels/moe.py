@@ -72,7 +72,7 @@ def route(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) ->
         experts = choices.view(*logits.shape[:-1], top_k)
     else:
         experts = logits.topk(top_k, -1).indices
-    return choice_weights(logits, experts), *_numbered(experts, num_experts, attributes)
+    return choice_weights(logits, experts), *numbered(experts, num_experts, attributes)
 
 
 def route_k_top_1(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -81,7 +81,7 @@ def route_k_top_1(_: KernelContext, inputs: Sequence[Tensor], attributes: Attrib
     in_groups = _in_groups(logits, attributes["top_k"])
     starts = torch.arange(attributes["top_k"], device=logits.device) * in_groups.shape[-1]
     experts = in_groups.argmax(-1) + starts
-    return _group_weights(logits, experts), *_numbered(experts, logits.shape[-1], attributes)
+    return _group_weights(logits, experts), *numbered(experts, logits.shape[-1], attributes)
 
 
 def route_k_top_1_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -98,16 +98,22 @@ def route_group_limited(_: KernelContext, inputs: Sequence[Tensor], attributes: 
 
     The score of a group is the sum of its top_k / top_groups (at least 1) largest scores.
     """
-    (logits,), top_k, kept = inputs, attributes["top_k"], attributes["top_groups"]
-    in_groups = _in_groups(logits, attributes["num_groups"])
+    (logits,) = inputs
+    experts = best_of_groups(logits, attributes)
+    return choice_weights(logits, experts), *numbered(experts, logits.shape[-1], attributes)
+
+
+def best_of_groups(scores: Tensor, attributes: Attributes) -> Tensor:
+    """Return the best experts [..., k] by scores[..., E] in the ``top_groups`` best of ``num_groups`` groups."""
+    top_k, kept = attributes["top_k"], attributes["top_groups"]
+    in_groups = _in_groups(scores, attributes["num_groups"])
     counted = min(max(1, top_k // kept), in_groups.shape[-1])
     sums = in_groups.topk(counted, -1).values.sum(-1)
     is_out = torch.ones_like(sums, dtype=torch.bool).scatter_(-1, sums.topk(kept, -1).indices, value=False)
-    experts = in_groups.masked_fill(is_out[..., None], -torch.inf).flatten(-2).topk(top_k, -1).indices
-    return choice_weights(logits, experts), *_numbered(experts, logits.shape[-1], attributes)
+    return in_groups.masked_fill(is_out[..., None], -torch.inf).flatten(-2).topk(top_k, -1).indices
 
 
-def _numbered(experts: Tensor, num_experts: int, attributes: Attributes) -> tuple[Tensor, Tensor]:
+def numbered(experts: Tensor, num_experts: int, attributes: Attributes) -> tuple[Tensor, Tensor]:
     """Return the experts of all choices, and the slots of the choices."""
     return experts.to(torch.int32), first_come_slots(experts, num_experts, attributes["capacity"])
 

@@ -35,6 +35,8 @@ from sim.training.spec.precision import PRECISIONS
 
 _INITIAL_DEVIATION: Final = 0.02
 _NORM_EPSILON: Final = 1e-5
+ROUTER_BIAS: Final = ".router.bias"
+"""End of the name of the biases by which a gate chooses experts; they have a rule of their own and no gradient."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +97,19 @@ def reference_steps(
     parameters = _initial_parameters(job, objective.shapes, device)
     moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in parameters.items()}
     previous = dict(parameters)
+    rate = 0.0 if job.model.experts is None else job.model.experts.bias_update_rate
     for step in count():
         at, previous = previous if delay and step else parameters, dict(parameters)
-        leaves = {name: p.detach().requires_grad_() for name, p in at.items()}
-        loss, losses = objective.evaluate(DenseModel(job.at_step(step), leaves, step, device))
+        leaves = {name: p.detach().requires_grad_() for name, p in at.items() if not name.endswith(ROUTER_BIAS)}
+        biases = {name: p for name, p in parameters.items() if name.endswith(ROUTER_BIAS)}
+        model = DenseModel(job.at_step(step), leaves | biases, step, device)
+        loss, losses = objective.evaluate(model)
         gradients = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values())), strict=True))
         for name, gradient in gradients.items():
             parameters[name] = _updated(job, parameters[name], gradient, moments[name], step + 1)
+        for name in biases:
+            gradients[name] = torch.sign(model.choices[name] - model.choices[name].double().mean())
+            parameters[name] = parameters[name] - rate * gradients[name]
         yield Reference(losses, gradients, dict(parameters), previous)
 
 
@@ -185,7 +193,8 @@ def _initial_parameters(
 class DenseModel:
     """The dense model of a job with given parameters, on the global batch of one step.
 
-    ``balance``: sum of the balance losses of the expert layers computed so far.
+    ``balance``: balance losses of the expert layers computed so far. ``choices``: how many fell on each expert in them,
+    by the name of the layer's bias.
     """
 
     job: DenseTraining
@@ -193,6 +202,7 @@ class DenseModel:
     step: int
     device: torch.device
     balance: list[Tensor] = field(default_factory=list)
+    choices: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def _spec(self) -> TransformerSpec:
@@ -221,14 +231,16 @@ class DenseModel:
             x = x + self._branch(y, f"layer{i}", "projection", "attention_out")
             normed = self._norm(x, f"layer{i}.norm2")
             if self._spec.has_experts(i):
-                y, balance = through_experts(
+                found = through_experts(
                     self._spec, self.parameters, f"layer{i}", normed,
                     microbatch_size=self.job.training.microbatch_size,
-                    chunks=self.job.parallel.sequence.chunks, inputs=self._gate_inputs(f"layer{i}.route"),
+                    chunks=self.job.parallel.sequence.chunks, inputs=self._gate_inputs(f"layer{i}"),
                     forced=forced_of_replicas(self.job, i),
                 )  # fmt: skip
-                self.balance.append(balance)
-                x = x + self._dropped(self._post_norm(y, f"layer{i}.post_norm2"), f"layer{i}.mlp_out", batch_dim=1)
+                self.balance.append(found.balance)
+                self.choices[f"layer{i}{ROUTER_BIAS}"] = found.asked
+                y = self._post_norm(found.y, f"layer{i}.post_norm2")
+                x = x + self._dropped(y, f"layer{i}.mlp_out", batch_dim=1)
             else:
                 y = self._post_norm(self._mlp(i, normed), f"layer{i}.post_norm2")
                 x = x + self._branch(y, f"layer{i}", "fc2", "mlp_out")
@@ -249,8 +261,9 @@ class DenseModel:
             positions=torch.arange(m.sequence_length, device=self.device) + shift, vocab_size=m.vocab_size,
         )  # fmt: skip
 
-    def _gate_inputs(self, salt: str) -> GateInputs:
+    def _gate_inputs(self, layer: str) -> GateInputs:
         """Return the inputs of a layer's gate besides the scores, for all tokens of the global batch."""
+        salt = f"{layer}.route"
         job, spec = self.job, self._spec.experts
         assert spec is not None
         batch = job.training.global_batch_size
@@ -261,6 +274,7 @@ class DenseModel:
             gumbel_noise(
                 job.seed, self.step, salt, spec.num_experts, first_sample=0, num_samples=batch, positions=positions
             ),
+            self.parameters.get(layer + ROUTER_BIAS, torch.zeros(spec.num_experts, device=self.device)),
         )
 
     def _dropped(self, x: Tensor, salt: str, *, batch_dim: int) -> Tensor:

@@ -5,6 +5,7 @@ consecutive samples. A rank has all tokens of these samples; if ranks share sequ
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,18 +19,28 @@ Activation = Callable[[Tensor, Tensor], Tensor]
 """A function of tokens [T, h] and a weight, [h, f] or, with a gate, [h, 2, f]. It returns the hidden values."""
 
 
+class Routed(NamedTuple):
+    """The result of an expert layer: its output, its balance loss, and how many choices fell on each expert."""
+
+    y: Tensor
+    balance: Tensor
+    asked: Tensor
+
+
 def expert_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
     """Return the shapes of a layer's router and experts, by name within the layer."""
     spec, h = model.experts, model.hidden_size
     assert spec is not None
     gates = () if model.family == "gpt" else (2,)
     f, shared = spec.ffn_hidden_size, spec.shared_ffn_hidden_size
-    shapes: dict[str, tuple[int, ...]] = {"router.weight": (h, spec.num_experts)} if spec.traits.has_scores else {}
+    shapes: dict[str, tuple[int, ...]] = {"router.weight": (h, spec.num_experts)} if spec.gating.has_scores else {}
     shapes |= {
         "experts.fc1.weight": (spec.num_experts, h, *gates, f), "experts.fc2.weight": (spec.num_experts, f, h),
     }  # fmt: skip
     if shared:
         shapes |= {"shared.fc1.weight": (h, *gates, shared), "shared.fc2.weight": (shared, h)}
+    if "bias_update_rate" in spec.gating.options:
+        shapes["router.bias"] = (spec.num_experts,)
     return shapes | ({"shared_gate.weight": (h, 1)} if spec.shared_gate else {})
 
 
@@ -43,8 +54,8 @@ def through_experts(
     chunks: Sequence[Sequence[int]],
     inputs: GateInputs,
     forced: Sequence[Sequence[int]] = (),
-) -> tuple[Tensor, Tensor]:
-    """Return the output of an expert layer for x[s, b, h], all samples of a global batch, and its balance loss.
+) -> Routed:
+    """Return the result of an expert layer for x[s, b, h], all samples of a global batch.
 
     The balance loss is the mean over micro-batches and over the ranks that share their sequences.
     ``chunks``: numbers of the equal chunks of a sequence that each of these ranks has.
@@ -56,7 +67,7 @@ def through_experts(
     activation = {"gelu": _gelu, "swiglu": _swiglu, "geglu": _geglu}[model.activation]
     owned = _tokens_of_ranks(x.shape[0], chunks)
     in_order = torch.cat(owned).argsort()
-    columns, balances = [], []
+    columns, every = [], []
     for turn, samples in enumerate(torch.split(x, microbatch_size, 1)):
         counts = forced[turn % len(forced)] if forced else ()
         columns_of = slice(turn * microbatch_size, (turn + 1) * microbatch_size)
@@ -64,13 +75,15 @@ def through_experts(
             _routed(model.experts, p, samples[tokens].flatten(0, 1), activation, inputs.of(tokens, columns_of), counts)
             for tokens in owned
         ]
-        columns.append(torch.cat([y.view(-1, *samples.shape[1:]) for y, _ in found])[in_order])
-        balances += [balance for _, balance in found]
+        columns.append(torch.cat([of_rank.y.view(-1, *samples.shape[1:]) for of_rank in found])[in_order])
+        every += found
     y = torch.cat(columns, 1)
     if "shared.fc1.weight" in p:
         shared = (activation(x.flatten(0, 1), p["shared.fc1.weight"]) @ p["shared.fc2.weight"]).view_as(x)
         y = y + (shared * torch.sigmoid(x @ p["shared_gate.weight"]) if "shared_gate.weight" in p else shared)
-    return y, model.experts.balance_loss * torch.stack(balances).mean()
+    balance = torch.stack([of_rank.balance for of_rank in every]).mean()
+    asked = torch.stack([of_rank.asked for of_rank in every]).sum(0)
+    return Routed(y, model.experts.balance_loss * balance, asked)
 
 
 def _tokens_of_ranks(num_tokens: int, chunks: Sequence[Sequence[int]]) -> list[Tensor]:
@@ -86,13 +99,13 @@ def _routed(
     activation: Activation,
     inputs: GateInputs,
     forced: Sequence[int],
-) -> tuple[Tensor, Tensor]:
+) -> Routed:
     """Return the weighted sum of expert outputs for tokens x[T, h], over the experts with a slot for the token.
 
-    The second result is the balance loss: E times the sum over experts of (mean share of the softmax) times (fraction
-    of the choices). It is 1 if all experts are equally busy.
+    The balance loss is E times the sum over experts of (mean share of the softmax) times (fraction of the choices). It
+    is 1 if all experts are equally busy.
     """
-    scores = x @ p["router.weight"] if spec.traits.has_scores else x.new_zeros(len(x), spec.num_experts)
+    scores = x @ p["router.weight"] if spec.gating.has_scores else x.new_zeros(len(x), spec.num_experts)
     weights = weights_of_experts(spec, scores, inputs, forced)
     y = torch.zeros_like(x)
     for expert in range(spec.num_experts):
@@ -100,8 +113,9 @@ def _routed(
         hidden = activation(x[tokens], p["experts.fc1.weight"][expert])
         of_expert = weights.values[tokens, expert, None] * (hidden @ p["experts.fc2.weight"][expert])
         y = y.index_add(0, tokens, of_expert)
-    parts = weights.asked.sum(0).to(x.dtype) / weights.asked.sum()
-    return y, spec.num_experts * (scores.softmax(-1).mean(0) * parts).sum()
+    asked = weights.asked.sum(0)
+    parts = asked.to(x.dtype) / asked.sum()
+    return Routed(y, spec.num_experts * (scores.softmax(-1).mean(0) * parts).sum(), asked)
 
 
 def _swiglu(x: Tensor, weight: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from torch.nn import functional as nn
 
 from sim.moe.choices import forced_choices
 from sim.moe.dense_to_sparse import THRESHOLD
+from sim.training.gates.other_rules import schedule_of
+from sim.training.gates.registry import ExpertGate
 from sim.training.spec.models.experts import ExpertsSpec
-from sim.training.spec.models.gates import ExpertGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +28,18 @@ class GateInputs:
     ``hashed``: the fixed expert of each token's id (gate ``hash``).
     ``draws``: one random number from 0 to 1 per token (gate ``gshard``).
     ``noise``: Gumbel noise per token and expert, [s, b, E] or [T, E] (gate ``dense_to_sparse``).
+    ``bias``: of every expert, [E] (gate ``bias``).
     """
 
     hashed: Tensor
     draws: Tensor
     noise: Tensor
+    bias: Tensor
 
     def of(self, tokens: Tensor, samples: slice) -> "GateInputs":
         """Return the inputs of tokens at these positions of these samples, [T] or [T, E], ordered by position."""
-        own = (x[tokens, samples].flatten(0, 1) for x in (self.hashed, self.draws, self.noise))
-        return GateInputs(*own)
+        hashed, draws, noise = (x[tokens, samples].flatten(0, 1) for x in (self.hashed, self.draws, self.noise))
+        return GateInputs(hashed, draws, noise, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,7 @@ class ExpertWeights:
 
 def weights_of_experts(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, forced: Sequence[int]) -> ExpertWeights:
     """Return the gate's result for scores[T, E]. ``forced``: choices per expert, which then ignore the scores."""
-    return _GATES[spec.gate](spec, scores, inputs, forced)
+    return DEFINITIONS[spec.gate](spec, scores, inputs, forced)
 
 
 def _best(spec: ExpertsSpec, scores: Tensor, _: GateInputs, forced: Sequence[int]) -> ExpertWeights:
@@ -84,13 +87,25 @@ def _k_top_1(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence
 
 
 def _group_limited(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+    chosen = _largest(_of_best_groups(spec, scores), spec.top_k)
+    return _served(spec, chosen, _renormalised(scores, chosen))
+
+
+def _of_best_groups(spec: ExpertsSpec, scores: Tensor) -> Tensor:
+    """Return the scores of experts in the best groups, and minus infinity elsewhere."""
     size, counted = spec.num_experts // spec.num_groups, max(1, spec.top_k // spec.top_groups)
     parts = torch.split(scores, size, 1)
     sums = torch.stack([part.sort(1, descending=True).values[:, :counted].sum(1) for part in parts], 1)
     least = sums.sort(1, descending=True).values[:, spec.top_groups - 1, None]
-    allowed = torch.where((sums >= least).repeat_interleave(size, 1), scores, -torch.inf)
+    return torch.where((sums >= least).repeat_interleave(size, 1), scores, -torch.inf)
+
+
+def _biased(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+    shares = torch.sigmoid(scores)
+    allowed = _of_best_groups(spec, shares + inputs.bias)
     chosen = _largest(allowed, spec.top_k)
-    return _served(spec, chosen, _renormalised(scores, chosen))
+    weights = shares.gather(1, chosen)
+    return _served(spec, chosen, weights / weights.sum(1, keepdim=True) if spec.top_k > 1 else weights)
 
 
 def _expert_choice(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
@@ -100,8 +115,7 @@ def _expert_choice(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Se
 
 
 def _dense_to_sparse(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
-    schedule = spec.cooling
-    assert schedule is not None
+    schedule = schedule_of(spec)
     weights = nn.softmax((scores + inputs.noise) / schedule.temperature, 1)
     best = nn.one_hot(weights.argmax(1), spec.num_experts).bool()
     active = best if schedule.is_hard else weights > THRESHOLD
@@ -127,11 +141,11 @@ def _hash(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _forced: Sequen
 
 
 _Gate = Callable[[ExpertsSpec, Tensor, GateInputs, Sequence[int]], ExpertWeights]
-_GATES: Final[Mapping[ExpertGate, _Gate]] = MappingProxyType(
+DEFINITIONS: Final[Mapping[ExpertGate, _Gate]] = MappingProxyType(
     {
         "top_k": _best, "switch": _best, "gshard": _gshard, "k_top_1": _k_top_1, "group_limited": _group_limited,
         "expert_choice": _expert_choice, "dense_to_sparse": _dense_to_sparse, "hash": _hash,
-        "base": _base,
+        "base": _base, "bias": _biased,
     }
 )  # fmt: skip
 

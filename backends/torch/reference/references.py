@@ -28,7 +28,7 @@ class TrainedReference:
 
 @dataclass(slots=True)
 class References:
-    """The dense runs that plans must reproduce. Plans of the same model, batch, seed and algorithm share one that goes on.
+    """The dense runs that plans must reproduce. Plans of the same model, batch, seed and algorithm share one.
 
     reference = References(torch.device("cpu")).of(job, steps=1)
     """

@@ -8,8 +8,9 @@ from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
 from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy
 from sim.moe.dense_to_sparse import Decay
-from sim.training.spec.models.experts import CapacityRule, Dispatch, Permutation, RoutingWord
-from sim.training.spec.models.gates import ExpertGate
+from sim.training.gates.gate import BIAS_UPDATE_RATE, CapacityRule, RoutingWord
+from sim.training.gates.registry import ExpertGate
+from sim.training.spec.models.experts import Dispatch, Permutation
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 LayersOrZero = Annotated[int, Field(ge=0, le=10_000)]
@@ -23,6 +24,7 @@ Groups = Annotated[int, Field(ge=1, le=100_000)]
 TopK = Annotated[int, Field(ge=1, le=100_000)]
 CapacityFactor = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
 BalanceLoss = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
+BiasUpdateRate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Temperature = Annotated[float, Field(ge=0.001, le=1_000, allow_inf_nan=False)]
 RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
 HeadSize = Annotated[int, Field(ge=1, le=100_000)]
@@ -159,16 +161,19 @@ class ExpertsSection(Section):
     """
     gate: ExpertGate = "top_k"
     """`top_k`: the experts of the highest scores; `switch`: the one best; `gshard`: two, the second at random;
-    `k_top_1`: the best of each of top_k groups; `group_limited`: of the best groups alone; `expert_choice`: experts
+    `k_top_1`: the best of each of top_k groups; `group_limited`: of the best groups alone; `bias`: with a bias that
+    evens out loads; `expert_choice`: experts
     choose tokens; `dense_to_sparse`: many experts at first, one in the end; `hash`: a fixed expert of each word;
     `base`: tokens are assigned to slots so that the scores add up to most.
     """
     dense_to_sparse: DenseToSparseSection | None = None
     """The schedule of the gate of this name."""
     num_groups: Groups = 1
-    """group_limited: equal groups of experts, as those of a node."""
+    """group_limited and bias: equal groups of experts, as those of a node."""
     top_groups: Groups = 1
-    """group_limited: groups that a token may choose from, those whose best scores add up to most."""
+    """group_limited and bias: groups that a token may choose from, those whose best scores add up to most."""
+    bias_update_rate: BiasUpdateRate = BIAS_UPDATE_RATE
+    """bias: how much a step adds to the bias of an expert with less than its share, or takes from the others."""
     capacity_rule: CapacityRule = "even_share"
     """How slots are counted: `even_share`, or as DeepSpeed, Tutel or HetuMoE do."""
     dispatch: Dispatch = "slots"
@@ -283,6 +288,7 @@ class ExpertsOverrides(Section):
     dense_to_sparse: DenseToSparseSection | None = None
     num_groups: Groups | None = None
     top_groups: Groups | None = None
+    bias_update_rate: BiasUpdateRate | None = None
     capacity_rule: CapacityRule | None = None
     balance_loss: BalanceLoss | None = None
 

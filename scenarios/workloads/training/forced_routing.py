@@ -15,7 +15,7 @@ from sim.moe.recorded import RecordedRouting
 from sim.moe.routing import RoutingSource
 from sim.moe.skew import Skew
 from sim.moe.sources import Shares
-from sim.training.spec.models.experts import RoutingWord
+from sim.training.gates.gate import RoutingWord
 
 _KEY: Final[KeyPath] = ("model", "experts", "routing")
 _HINT: Final = "record one with simulate execute --record-routing FILE"

@@ -61,7 +61,7 @@ class OffloadedStepWriter:
         if self._each_microbatch:
             self._rewrite_backwards()
         end = [] if self._each_microbatch else self._write_sync()
-        return begin, [*end, *self._write_update(), *self.step_end.write_loss_sync()]
+        return begin, [*end, *self._write_update(), *self.step_end.write_last_sums()]
 
     # --- properties of the job -------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from sim.plan.functions.biased_experts import router_biases
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope, Tier
 from sim.plan.words.layout import REPLICATED
@@ -100,7 +101,7 @@ class StepEndWriter:
             else:
                 self.update_shard(t, bucket, gradients)
             names += self.finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
-        return names + self.write_loss_sync()
+        return names + self.write_last_sums()
 
     def write_deferred_gathers(self, buckets: Sequence[Bucket]) -> list[Call]:
         """Write the all_gathers that the next step's forwards run, in the order in which forwards need them."""
@@ -127,7 +128,28 @@ class StepEndWriter:
 
     # --- pieces --------------------------------------------------------------------------------------------
 
-    def write_loss_sync(self) -> list[str]:
+    def write_last_sums(self) -> list[str]:
+        """Write the sums over copies and replicas that are not of gradients: of choices of experts, and of the loss."""
+        return [*self._write_router_biases(), *self._write_loss_sync()]
+
+    def _write_router_biases(self) -> list[str]:
+        """Write the new biases of routers, from the choices of all ranks; one sum for all layers, as in Megatron-LM."""
+        states, experts = router_biases(self.tracer), self.job.model.experts
+        if not states or experts is None:
+            return []
+        t, counts = TaskTracer(self.tracer, Scope.STEP), [state.counts for state in states]
+        if self.copies:
+            self.all_reduce(t, "choices_of_copies", counts, (PIPELINE_AXIS,), COPIES_STREAM, self.copies)
+        if self.data_degree > 1:
+            self.all_reduce(t, "choices", counts, sum_axes(self.tracer.mesh), DATA_AXIS)
+        for state in states:
+            t.update(
+                f"{state.bias.name}.update", "update_bias", (), (state.bias, state.counts),
+                rate=experts.bias_update_rate,
+            )  # fmt: skip
+        return self.finish("router_bias", Phase.OPTIMIZER, t)
+
+    def _write_loss_sync(self) -> list[str]:
         """Write the sum of the loss over copies and replicas, where this program computes it."""
         if not self.has_loss:
             return []

@@ -95,7 +95,7 @@ class SegmentWriter:
                 updates += self._whole(str(stage), own)
         updates += self._whole("tied", tied, sharded=sharded)
         calls.begin.insert(0, Call(self.step_end.write_zero(kept)))
-        calls.end += [*updates, *(Call(name) for name in self.step_end.write_loss_sync())]
+        calls.end += [*updates, *(Call(name) for name in self.step_end.write_last_sums())]
         return calls
 
     @property

@@ -25,7 +25,7 @@ def expert_mlp(b: LayerBuilder, t: TaskTracer, layer: int, x: Tensor) -> Tensor:
     """Return the output of a layer's experts for x: of each token's chosen experts, and of the shared ones."""
     spec, name = b.model.experts, f"layer{layer}"
     assert spec is not None
-    scores = _scores(b, t, f"{name}.router", x, spec.num_experts) if spec.traits.has_scores else None
+    scores = _scores(b, t, f"{name}.router", x, spec.num_experts) if spec.gating.has_scores else None
     gate = _scores(b, t, f"{name}.shared_gate", x, 1) if spec.shared_gate else None
     x = b.tensor.enter(t, x)
     gating = Gating(b, t, layer, spec, x, scores)

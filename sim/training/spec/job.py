@@ -20,7 +20,7 @@ from sim.training.spec.method import check_method
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.openings import Opening, opening_of
 from sim.training.spec.parallelism.context import check_shared_sequences
-from sim.training.spec.parallelism.expert_rules import check_expert_degree, check_replicas, check_sources
+from sim.training.spec.parallelism.expert_rules import check_biases, check_expert_degree, check_replicas, check_sources
 from sim.training.spec.parallelism.parallel import ParallelSpec as ParallelSpec
 from sim.training.spec.parallelism.shard_rules import check_options, check_payloads, check_shard_degrees
 from sim.training.spec.parallelism.sharding import Choice
@@ -55,6 +55,7 @@ class TrainingJob:
         check_options(parallel)
         check_payloads(training, parallel, self.num_microbatches)
         check_expert_degree(model, parallel.expert_degree, parallel.data_degree)
+        check_biases(model, parallel)
         check_replicas(model, parallel, keeps_gradients=not training.set_gradients_to_none)
         _ = self.routing  # whose errors are those of the job
         check_combinations(Strategy(model, training, parallel))

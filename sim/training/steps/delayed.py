@@ -95,7 +95,7 @@ class DelayedProgramBuilder(StageProgramBuilder):
                 t.emit(Compute(t.unique(f"keep.{parameter.source}"), "copy", (new, used), (used,)))
             writer.update(t, _of(bucket, newest))
             names += writer.finish(f"optimizer.{bucket.index}", Phase.OPTIMIZER, t)
-        return names + writer.write_loss_sync()
+        return names + writer.write_last_sums()
 
 
 @dataclass(slots=True)

@@ -229,6 +229,40 @@ def test_a_limited_gate_chooses_from_the_best_groups(seed: int, top_k: int, top_
         assert torch.equal(experts, plain[1])
 
 
+@settings(max_examples=10)
+@given(st.integers(0, 99), st.integers(1, 3))
+def test_biases_choose_and_do_not_weigh(seed: int, top_k: int) -> None:
+    """Choices are the best sums of sigmoid and bias, weights the sigmoids' shares; the gradient is autograd's."""
+    logits, bias = random(S, B, E, seed=seed), random(E, seed=seed + 1)
+    options = {"top_k": top_k, "capacity": S * B, "num_groups": 1, "top_groups": 1}
+    weights, experts, _ = run("route_biased", logits, bias, **options)
+    chosen = experts.long()
+    assert torch.equal(chosen, (logits.sigmoid() + bias).topk(top_k, -1).indices)
+    leaf = logits.clone().requires_grad_()
+    scores = leaf.sigmoid().gather(-1, chosen)
+    expected = scores / scores.sum(-1, keepdim=True) if top_k > 1 else scores
+    assert_close(weights, expected.detach())
+    dy = random(S, B, top_k, seed=seed + 2)
+    (of_logits,) = torch.autograd.grad(expected, leaf, dy)
+    assert_close(run("route_biased_backward", dy, logits, experts)[0], of_logits)
+
+
+def test_biases_even_out_the_loads_of_experts() -> None:
+    """One expert scores best for nearly all tokens; after some hundred updates no expert has 1.3 times its share."""
+    logits = random(64, 4, E) + torch.linspace(0.0, 3.0, E)
+    bias, counts = torch.zeros(E, dtype=torch.float64), torch.zeros(E, dtype=torch.float64)
+    options = {"top_k": 1, "capacity": 256, "num_groups": 1, "top_groups": 1}
+    loads = []
+    for _ in range(300):
+        _, experts, _ = run("route_biased", logits, bias, **options)
+        run("count_choices", experts, counts)
+        loads.append(float(counts.max() / counts.mean()))
+        run("update_bias", bias, counts, rate=0.01)
+        assert not counts.any()
+    assert loads[0] > 1.8
+    assert max(loads[-10:]) < 1.3
+
+
 @given(st.integers(0, 99), st.integers(1, S * B))
 def test_experts_take_the_tokens_that_score_them_highest(seed: int, capacity: int) -> None:
     """Every expert's slots are filled, each by a token of its own, and no token that it leaves weighs more."""

@@ -1,12 +1,14 @@
 """Layers with experts: slots, sizes, bytes, sums and prices, against closed forms and laws."""
 
 from math import ceil
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.torch.reference.gates import DEFINITIONS
 from costmodels.software import Software
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.folding.folding import fold, no_fold
@@ -21,6 +23,7 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute
 from sim.plan.words.program import Plan
 from sim.training.data.axes import SAMPLE_AXES
 from sim.training.errors import SpecError
+from sim.training.gates.registry import GATES, ExpertGate
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.parallelism.sharding import ShardingSpec
 from sim.training.steps.builder import build_dense_training
@@ -319,6 +322,9 @@ def test_slots_are_counted_by_the_rule_of_each_system(rule: str, factor: float, 
         ({"dense_to_sparse": DenseToSparse()}, "gate top_k has no temperature"),
         ({"gate": "dense_to_sparse", "top_k": 1, "capacity_rule": "tutel"}, "counts top_k choices"),
         ({"num_groups": 2}, "gate top_k has no such groups"),
+        ({"bias_update_rate": 0.1}, "gate top_k has no biases; leave it out, or write gate: bias"),
+        ({"gate": "bias", "balance_loss": 0.1}, "without a balance loss"),
+        ({"gate": "bias", "num_groups": 8}, "1 of 8 groups have 1 experts"),
         ({"gate": "group_limited", "num_groups": 3}, "8 experts cannot be divided into 3 equal groups"),
         ({"gate": "group_limited", "num_groups": 8}, "1 of 8 groups have 1 experts, and a token goes to 2"),
         ({"gate": "group_limited", "num_groups": 2, "top_groups": 3}, "write a number of 1 to 2"),
@@ -329,6 +335,12 @@ def test_gates_that_cannot_be_are_refused(keys: dict[str, Any], says: str) -> No
     """Groups that are not equal, or too few, and choices that are forced already, are errors with their keys."""
     with pytest.raises(SpecError, match=says):
         ExpertsSpec(**EXPERTS | keys)
+
+
+def test_biases_need_the_end_of_a_step() -> None:
+    """Where the next step begins before a step is over, there is no moment at which biases could move."""
+    with pytest.raises(SpecError, match="with pipedream_2bw the next step has begun by then"):
+        dense_job(model=mixture(gate="bias"), pp=2, m=2, schedule="pipedream_2bw")
 
 
 def test_every_slot_is_filled_where_experts_choose() -> None:
@@ -366,3 +378,10 @@ def test_slots_follow_the_active_experts_of_a_cooling_gate() -> None:
     plan = build_dense_training(dense_job(model=mixture(gate="dense_to_sparse", top_k=1)), "cooling")
     shares = [share for task in work_shares(plan, SAMPLE_AXES)[0].values() for share in task]
     assert max(share.empty_slots for share in shares) < 0.05
+
+
+def test_every_gate_has_a_definition_for_the_check_and_a_line_on_the_page() -> None:
+    """The names that scenarios may write are those of the gates, each defined twice and described once."""
+    page = (Path(__file__).parents[3] / "docs" / "scenario.md").read_text(encoding="utf-8")
+    lines = {name for name in GATES if f"\n| `{name}` | " in page}
+    assert set(get_args(ExpertGate)) == set(GATES) == set(DEFINITIONS) == lines

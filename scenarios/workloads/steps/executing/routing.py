@@ -21,7 +21,7 @@ from sim.training.spec.parallelism.mesh_axes import PIPELINE_AXIS
 OPTION: Final = "--record-routing"
 _ROUTING_KERNELS: Final = (
     "route", "route_exact", "choose_exact", "route_k_top_1", "route_group_limited", "route_gshard", "route_hash",
-    "route_base",
+    "route_biased", "route_base",
 )  # fmt: skip
 _CHOSEN: Final = re.compile(r"layer(\d+)\.route\.experts")
 
@@ -32,7 +32,7 @@ def check_recordable(scenario: StepScenario) -> None:
     rule = remedy = ""
     if not isinstance(job, TrainingJob) or job.model.experts is None:
         rule, remedy = "the scenario has no experts", "leave it out, or write model.experts"
-    elif not job.model.experts.traits.tokens_choose:
+    elif not job.model.experts.gating.tokens_choose:
         rule = f"with gate {job.model.experts.gate} a token has any number of experts, not top_k"
         remedy = "leave it out, or write another gate"
     elif job.parallel.context_degree > 1:

@@ -4,11 +4,13 @@ from typing import Final
 
 from sim.moe.balancing.placement_policy import MovingExperts
 from sim.training.errors import SpecError
+from sim.training.gates.gate import GATE_KEY
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.parallelism.parallel import ParallelSpec
 
 DEGREE_KEY: Final = "parallel.expert.degree"
 PLACEMENT_KEY: Final = "model.experts.placement"
+_UPDATES_LATER: Final = frozenset({"aiao", "pipedream_2bw"})
 _REPLICAS_KEY: Final = "model.experts.replicas"
 
 
@@ -38,6 +40,14 @@ def check_sources(num_sources: int, expert_degree: int, data_degree: int) -> Non
             f"it has {num_sources} source ranks, which are neither {most}",
             f"use a routing of {data_degree} source ranks, or other degrees",
         )
+
+
+def check_biases(model: TransformerSpec, parallel: ParallelSpec) -> None:
+    """Raise SpecError where biases of routers would have to follow choices of a step that is not over."""
+    experts, schedule = model.experts, parallel.pipeline.schedule
+    if experts is not None and "bias_update_rate" in experts.gating.options and schedule in _UPDATES_LATER:
+        rule = f"biases move at the end of a step, and with {schedule} the next step has begun by then"
+        raise SpecError(GATE_KEY, rule, "write another schedule, or gate: top_k")
 
 
 def check_replicas(model: TransformerSpec, parallel: ParallelSpec, *, keeps_gradients: bool) -> None:

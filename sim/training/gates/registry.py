@@ -1,0 +1,21 @@
+"""All gates, by the names that scenarios write."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final, Literal
+
+from sim.training.gates.best_scores import Biased, GroupLimited, GShard, KTop1, Switch, TopK
+from sim.training.gates.gate import Gate
+from sim.training.gates.other_rules import Base, Cooled, ExpertChoice, Hash
+
+ExpertGate = Literal[
+    "top_k", "switch", "gshard", "k_top_1", "group_limited", "bias", "expert_choice", "hash", "dense_to_sparse", "base"
+]
+GATES: Final[Mapping[str, Gate]] = MappingProxyType(
+    {
+        gate.name: gate
+        for gate in (
+            TopK(), Switch(), GShard(), KTop1(), GroupLimited(), Biased(), ExpertChoice(), Hash(), Cooled(), Base(),
+        )
+    }
+)  # fmt: skip
