@@ -141,7 +141,7 @@ def _alone(plan: Plan, program: Program, pricing: Pricing) -> OpSeconds:
 
 
 def summarise_choice(job: DenseTraining, plan: Plan) -> OperatorSharding:
-    """Return the limit, how many operators there are, and which are sharded, in model order."""
+    """Return the limit if prices chose, how many operators there are, and which are sharded, in model order."""
     osdp = job.parallel.osdp
     assert osdp is not None
     choices = dict(osdp.choices or ())
@@ -153,9 +153,7 @@ def summarise_choice(job: DenseTraining, plan: Plan) -> OperatorSharding:
         for name in operators
         if name in choices
     )
-    limit_bytes = osdp.memory_limit_bytes
-    assert limit_bytes is not None  # decided
-    return OperatorSharding(memory_limit_bytes=limit_bytes, num_operators=len(operators), sharded=sharded)
+    return OperatorSharding(memory_limit_bytes=osdp.memory_limit_bytes, num_operators=len(operators), sharded=sharded)
 
 
 def _does_not_fit(searches: Sequence[RankSearch], limit: int) -> SpecError:

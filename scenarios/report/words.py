@@ -167,7 +167,8 @@ def sharded_words(osdp: OperatorSharding) -> str:
         kinds[kind + part] = kinds.get(kind + part, 0) + 1
     named = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     total = f"{len(osdp.sharded)} of {osdp.num_operators} operators"
-    return f"{total} within {format_bytes(osdp.memory_limit_bytes)}" + (f": {named}" if named else "")
+    total += "" if osdp.memory_limit_bytes is None else f" within {format_bytes(osdp.memory_limit_bytes)}"
+    return total + (f": {named}" if named else "")
 
 
 def slices_words(slices: Sequence[int]) -> str:

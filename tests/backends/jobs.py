@@ -11,6 +11,7 @@ from scenarios.choices.decide import decided
 from sim.cluster.cluster import Cluster
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
+from sim.training.data.operators import choices_of_layers
 from sim.training.pipeline.actions import parse_orders
 from sim.training.pipeline.spec import Recompute
 from sim.training.sequence.registry import sequence_method
@@ -345,6 +346,11 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "model": {**LLAMA, "num_kv_heads": 4}, "data_degree": 2, "tensor_degree": 2, "sequence_parallel": True,
         "batch": (4, 1), "sharding": ONCE, "recompute": "full",
         "osdp": sharded_operators(**OPERATORS, head=(2, 1), layer1__fc1=(1, 1)),
+    },
+    "layers each sharded and recomputed or not, uneven dp2 x pp2": {
+        "model": LLAMA, "data_degree": 2, "batch": (8, 1), "recompute": "full", "numbers": {"recompute_layers": (1, 3)},
+        "pipeline": {"degree": 2, "layers_per_stage": (3, 1)},
+        "osdp": OsdpSpec(choices=choices_of_layers(TransformerSpec(**LLAMA), (0, 1), ends=True)),
     },
     "osdp dp2 x pp2, tied": {
         "data_degree": 2, "pipeline": {"degree": 2}, "batch": (8, 1), "osdp": sharded_operators(**OPERATORS),

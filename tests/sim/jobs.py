@@ -41,7 +41,7 @@ LLAMA = GPT | {
 }  # fmt: skip
 
 _TRAINING_KEYS = {
-    "precision", "recompute", "recompute_num_layers", "recompute_method",
+    "precision", "recompute", "recompute_num_layers", "recompute_method", "recompute_layers",
     "checkpoint_early_stop", "gradient_placeholders", "fused_gradient_accumulation",
     "low_precision_gradients",
     "set_gradients_to_none", "whole_embedding_gradient", "prescale_gradients", "check_gradients",

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field
 
 from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, SwitchOrAuto, refusal
+from scenarios.reading.schema.layer_ranges import LayerRanges
 from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
@@ -178,6 +179,10 @@ class OsdpSection(Section):
     """Numbers of slices that a linear layer may be split into along its input, where that divides."""
     gap: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
     """By which part of the least time the chosen one may be longer, to choose sooner."""
+    layers: LayerRanges | None = None
+    """Instead of a choice: the layers whose operators are sharded, as [0, 4-7]."""
+    ends: bool | None = None
+    """With layers: shard the embedding and the head as well; default false."""
 
 
 class DataSection(Section):

@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from scenarios.reading.quantities import Count
+from scenarios.reading.schema.layer_ranges import LayerRanges
 from scenarios.reading.schema.values import MAX_MICROBATCHES, Probability, Section
 from sim.training.pipeline.spec import Recompute, RecomputeMethod
 from sim.training.spec.job import Optimizer
@@ -35,6 +36,8 @@ class TrainingSection(Section):
     """recompute full: layers of every virtual stage that are computed again, see recompute_method; default all."""
     recompute_method: RecomputeMethod | None = None
     """`block` (default): the first recompute_num_layers of a stage; `uniform`: all, so many at a time (Megatron-LM)."""
+    recompute_layers: LayerRanges | None = None
+    """recompute full: the layers of the model that are computed again, as [0, 4-7], all others being kept."""
     checkpoint_early_stop: bool = False
     """Recomputation ends where backward needs no more (torch's checkpoint); false: all runs again (Megatron-LM's)."""
     optimizer: Optimizer = "adam"

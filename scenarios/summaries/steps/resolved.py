@@ -37,4 +37,5 @@ class Resolved:
     recompute: str
     recompute_num_layers: int | None
     recompute_method: str | None
+    recompute_layers: Sequence[int] | None
     zero_stage: int

@@ -102,9 +102,9 @@ class ShardedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSharding:
-    """OSDP's choices."""
+    """The choices of OSDP. ``memory_limit_bytes``: None where the scenario names the layers."""
 
-    memory_limit_bytes: int
+    memory_limit_bytes: int | None
     num_operators: int
     sharded: tuple[ShardedOperator, ...]
 

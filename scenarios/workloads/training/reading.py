@@ -13,6 +13,7 @@ from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.models.moe_systems import with_moe_system
 from scenarios.reading.models.written_out import written_out
+from scenarios.reading.schema.layer_ranges import layers_of
 from scenarios.reading.schema.memory import MemorySection
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
 from scenarios.reading.schema.parallel import OsdpSection
@@ -26,6 +27,8 @@ from scenarios.workloads.workload import Workload
 from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.moe.balancing.placement_policy import MovingExperts
 from sim.reliability.spec import ReliabilitySpec
+from sim.training.data.operators import choices_of_layers
+from sim.training.errors import SpecError
 from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
 from sim.training.spec.method import Method
@@ -47,9 +50,9 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
     document, model = _model(document, checked)
     cluster = _with_storage(cluster_spec(document, checked.cluster), checked)
     algorithms = forced_algorithms(document, checked.network, cluster)
-    parallel = _parallel(document, checked, cluster, model.sequence_length)
+    parallel = _parallel(document, checked, cluster, model)
     with located(document):
-        training = TrainingSpec(**checked.training.model_dump(exclude={"tokens"}) | {"method": _method(checked)})
+        training = _training(checked)
     num_microbatches = training.global_batch_size // (training.microbatch_size * parallel.data_degree)
     num_passes = max(1, len(parallel.pipeline.token_slices)) * num_microbatches
     refuse_many_calls(document, "global_batch_size", parallel.pipeline.num_virtual_stages, num_passes)
@@ -75,6 +78,13 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
         document=document,
         as_read=document,
     )
+
+
+def _training(checked: DenseScenario) -> TrainingSpec:
+    section, keys = checked.training, checked.training.model_dump(exclude={"tokens"})
+    named = section.recompute_layers
+    keys |= {"method": _method(checked), "recompute_layers": None if named is None else layers_of(named)}
+    return TrainingSpec(**keys)
 
 
 def _refuse_unknown_rate(document: Document, training: TrainingSpec, cluster: ClusterSpec) -> None:
@@ -152,14 +162,14 @@ def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) 
         return TransformerSpec(**keys)
 
 
-def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, sequence_length: int) -> ParallelSpec:
+def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, model: TransformerSpec) -> ParallelSpec:
     section = checked.parallel
     degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
     options = section.tensor.model_dump(exclude={"method", "degree"}, exclude_defaults=True)
     if section.tensor.sequence_parallel == "auto":
         del options["sequence_parallel"]
         if section.tensor.method == "1d":
-            options["sequence_parallel"] = shares_sequence(section, degrees, sequence_length)
+            options["sequence_parallel"] = shares_sequence(section, degrees, model.sequence_length)
     with located(document):
         tensor = tensor_method(section.tensor.method, degrees["tensor"], options)
     shared = section.context.model_dump(exclude={"method", "degree"}, exclude_defaults=True)
@@ -169,14 +179,14 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             tensor=tensor,
             sequence=sequence_method(section.context.method, degrees["context"], shared),
             pipeline=pipeline_spec(
-                document, section.pipeline, degrees["pipeline"], _method(checked), (sequence_length, multiple)
+                document, section.pipeline, degrees["pipeline"], _method(checked), (model.sequence_length, multiple)
             ),
             data_degree=degrees["data"],
             expert_degree=section.expert.degree,
             zero_stage=section.data.zero_stage,
             sharding=ShardingSpec(**section.data.model_dump(include=set(ShardingSpec.__dataclass_fields__))),
             memory=None if checked.memory is None else _memory(checked.memory),
-            osdp=None if section.data.osdp is None else _osdp(section.data.osdp),
+            osdp=None if section.data.osdp is None else _osdp(section.data.osdp, model),
             overlap_gradient_sync=section.data.overlap_gradient_sync,
             overlap_parameter_gather=section.data.overlap_parameter_gather,
             deferred_sync=unless_auto(section.data.deferred_sync),
@@ -220,10 +230,26 @@ def _with_storage(cluster: ClusterSpec, checked: DenseScenario) -> ClusterSpec:
     return replace(cluster, storage=storage)
 
 
-def _osdp(section: OsdpSection) -> OsdpSpec:
-    """Return what sharding operator by operator may do; which operators, is chosen later."""
+def _osdp(section: OsdpSection, model: TransformerSpec) -> OsdpSpec:
+    """Return what sharding operator by operator may do; which operators, is chosen later where no layers are named.
+
+    Raises SpecError for named layers that the model has not, and for options of a choice beside them.
+    """
     limit = None if section.memory_limit is None else round(section.memory_limit)
-    return OsdpSpec(memory_limit_bytes=limit, splits=section.splits, gap=section.gap)
+    choices = None
+    if section.layers is not None:
+        layers, key = layers_of(section.layers), "parallel.data.osdp.layers"
+        if beside := section.model_fields_set & {"memory_limit", "splits", "gap"}:
+            rule = f"the sharded layers are named, and {' and '.join(sorted(beside))} would choose them"
+            raise SpecError(key, rule, "leave one of them out")
+        if layers and max(layers) >= model.num_layers:
+            rule = f"layer {max(layers)} is named, and the model has layers 0 to {model.num_layers - 1}"
+            raise SpecError(key, rule, "name layers of the model")
+        choices = choices_of_layers(model, layers, ends=bool(section.ends))
+    elif section.ends is not None:
+        rule = "it goes with named layers, and none are"
+        raise SpecError("parallel.data.osdp.ends", rule, "leave it out, or write parallel.data.osdp.layers")
+    return OsdpSpec(memory_limit_bytes=limit, splits=section.splits, gap=section.gap, choices=choices)
 
 
 def _method(checked: DenseScenario) -> Method:

@@ -41,6 +41,7 @@ def resolved_step(job: TrainingJob, cluster: ClusterSpec, length_from: str) -> R
         recompute=training.recompute,
         recompute_num_layers=training.recompute_num_layers,
         recompute_method=training.recompute_chosen,
+        recompute_layers=training.recompute_layers,
         zero_stage=parallel.zero_stage,
     )
 

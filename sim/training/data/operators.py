@@ -6,7 +6,7 @@ the first slice and the bias to the last, next to the products that use them. A 
 computes, freed, and gathered again in backward. The gradient of a replicated operator is all_reduced by itself.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sim.plan.functions.tracing import Parameter, ProgramTracer
@@ -18,12 +18,31 @@ from sim.training.data.sharding import Gathering, ShardedStepWriter
 from sim.training.data.units import Unit, make_unit
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining, TrainingJob
+from sim.training.spec.models.model import TransformerSpec
 
 Choices = Mapping[str, Choice]
 """The choice of every operator by name; an operator without a choice is replicated."""
 
 _JOINED = {"norm1": "qkv", "norm2": "fc1", "final_norm": "head"}
 """The linear layer after each norm."""
+
+
+def choices_of_layers(model: TransformerSpec, layers: Iterable[int], *, ends: bool) -> tuple[tuple[str, Choice], ...]:
+    """Return the choices that shard all operators of some layers; ``ends``: those of embedding and head as well."""
+    names = [f"layer{layer}.{name}" for layer in layers for name in ("qkv", "projection", "fc1", "fc2")]
+    if ends:
+        names += ["embedding.word", *(["embedding.position"] if model.family == "gpt" else [])]
+        names.append("final_norm" if model.tied_embeddings else "head")
+    return tuple((name, Choice(1, 1)) for name in names)
+
+
+def operator_shares(model: TransformerSpec) -> tuple[float, ...]:
+    """Return the part of a layer's weights in each of its operators, in the order of forward."""
+    heads, width = model.num_heads * model.head_size, model.hidden_size
+    keys = 2 * model.num_kv_heads * model.head_size
+    into = (model.mlp_matrices - 1) * width * model.ffn_hidden_size
+    sizes = ((heads + keys) * width, heads * width, into, model.ffn_hidden_size * width)
+    return tuple(size / sum(sizes) for size in sizes)
 
 
 def linear_layers(job: TrainingJob) -> dict[str, int]:

@@ -42,6 +42,8 @@ class LayerBuilder:
     recompute_num_layers: int | None = None
     recompute_method: RecomputeMethod = "block"
     """Of layers that are recomputed whole: how many of a stage, and which; None: all, one by one."""
+    recompute_layers: tuple[int, ...] | None = None
+    """Of layers that are recomputed whole: which of the model; None: see above."""
     routing: RankRouting | None = None
     """The forced routing of this rank and of those that share experts with it; None: no routing is forced."""
     checkpoint_early_stop: bool = False

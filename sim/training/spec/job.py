@@ -69,6 +69,7 @@ class TrainingJob:
         layers = split_layers(model.num_layers, parallel.pipeline)
         _check_recompute(training, parallel)
         _check_recomputed_layers(training, parallel.pipeline, layers)
+        _check_named_layers(model, training, parallel.pipeline)
 
     @property
     def gradient_scale(self) -> float:
@@ -246,6 +247,21 @@ def _check_recompute(training: TrainingSpec, parallel: ParallelSpec) -> None:
             "it changes the end of recomputation, and nothing is recomputed",
             "leave it out, or write training.recompute: full",
         )
+
+
+def _check_named_layers(model: TransformerSpec, training: TrainingSpec, pipeline: PipelineSpec) -> None:
+    """Raise SpecError for recomputed layers that the model has not, or whose stages say otherwise."""
+    key, named = "training.recompute_layers", training.recompute_layers
+    if named is None:
+        return
+    if training.recompute != "full" or pipeline.recompute_per_stage:
+        per_stage = "parallel.pipeline.recompute_per_stage says it for every stage"
+        rule = f"it names whole layers, and {per_stage if pipeline.recompute_per_stage else 'recompute is '}"
+        rule += "" if pipeline.recompute_per_stage else training.recompute
+        raise SpecError(key, rule, "leave it out, or write training.recompute: full without recompute_per_stage")
+    if named and max(named) >= model.num_layers:
+        rule = f"layer {max(named)} is named, and the model has layers 0 to {model.num_layers - 1}"
+        raise SpecError(key, rule, "name layers of the model")
 
 
 def _check_recomputed_layers(training: TrainingSpec, pipeline: PipelineSpec, layers: Sequence[int]) -> None:

@@ -146,7 +146,8 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
     ),
     "fp8": Technique("fp8", lambda s: s.training.types.casts, "precision"),
     "recomputed_layers": Technique(
-        "a number of layers recomputed", lambda s: s.training.recompute_num_layers is not None
+        "some layers recomputed",
+        lambda s: s.training.recompute_num_layers is not None or s.training.recompute_layers is not None,
     ),
     "set_gradients_to_none": Technique("gradients assigned", lambda s: s.training.set_gradients_to_none),
     "prescale_gradients": Technique(

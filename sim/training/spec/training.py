@@ -25,6 +25,8 @@ class TrainingSpec:
     """Recompute full: layers of every virtual stage that are, or are together; see ``RecomputeMethod``. None: all."""
     recompute_method: RecomputeMethod | None = None
     """None: left out, which is ``block``."""
+    recompute_layers: tuple[int, ...] | None = None
+    """Recompute full: the layers of the model that are recomputed; None: see ``recompute_num_layers``."""
     checkpoint_early_stop: bool = False
     """Recomputation ends where backward needs no more, as torch's does; else it runs to the end, as Megatron-LM's."""
     optimizer: Optimizer = "adam"
@@ -58,6 +60,9 @@ class TrainingSpec:
                 "it says how a number of layers is recomputed, and none is given",
                 "leave it out, or write training.recompute_num_layers",
             )
+        if self.recompute_layers is not None and self.recompute_num_layers is not None:
+            rule = "the recomputed layers are named, and their number in every stage is given as well"
+            raise SpecError("training.recompute_layers", rule, "leave one of them out")
         if self.gradient_placeholders and not self.fused_gradient_accumulation:
             raise SpecError(
                 "training.gradient_placeholders",

@@ -106,6 +106,7 @@ class StageProgramBuilder:
             recompute=job.training.recompute,
             recompute_num_layers=job.training.recompute_num_layers,
             recompute_method=job.training.recompute_chosen or "block",
+            recompute_layers=job.training.recompute_layers,
             loss_scale=1.0 / (job.gradient_scale * job.training.global_batch_size * job.model.sequence_length),
             products=(Float8Products if precision.casts else Products)(
                 WeightGradient(

@@ -94,16 +94,18 @@ class TransformerBuilder(LayerBuilder):
         size = self.recompute_num_layers or 1 if self.recompute_method == "uniform" else 1
         for begin in range(0, len(indices), size):
             together = tuple(indices[begin : begin + size])
-            if self._recomputes(begin):
+            if self._recomputes(begin, indices[begin]):
                 x = self.tensor.saved_for_recomputation(t, x)
                 x = self.checkpointed(t, partial(self._several, together), (x,))
             else:
                 x = self._several(together, t, (x,))
         return x
 
-    def _recomputes(self, place: int) -> bool:
-        """Return whether the layer at a place of its stage is recomputed whole."""
+    def _recomputes(self, place: int, index: int) -> bool:
+        """Return whether a layer is recomputed whole; ``place``: in its stage, ``index``: in the model."""
         count = self.recompute_num_layers
+        if self.recompute_layers is not None:
+            return self.recompute == "full" and index in self.recompute_layers
         return self.recompute == "full" and (count is None or self.recompute_method == "uniform" or place < count)
 
     def _several(self, indices: Sequence[int], t: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:

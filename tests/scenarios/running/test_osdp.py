@@ -33,6 +33,19 @@ def test_the_summary_says_what_was_chosen() -> None:
     assert "osdp" not in simulate(tiny("zero_stage: 3")).as_json()
 
 
+def test_named_layers_are_sharded_and_no_others() -> None:
+    """Layers are named by number and as ranges; the embedding and the head, here its norm, go by a key of their own."""
+    kinds = {"qkv", "projection", "fc1", "fc2"}
+    summary = simulate(tiny('osdp: {layers: [0, "2-3"], ends: true}')).as_json()["osdp"]
+    named = {row["operator"] for row in summary["sharded"]}
+    assert named == {f"layer{i}.{kind}" for i in (0, 2, 3) for kind in kinds} | {
+        "embedding.word", "embedding.position", "final_norm",
+    }  # fmt: skip
+    assert summary["memory_limit_bytes"] is None
+    alone = simulate(tiny("osdp: {layers: [1]}")).as_json()["osdp"]["sharded"]
+    assert {row["operator"] for row in alone} == {f"layer1.{kind}" for kind in kinds}
+
+
 def test_a_choice_is_made_once_in_the_scenarios_own_numbers() -> None:
     """A check runs in float64 what was chosen for 16 bits, whatever memory that takes."""
     scenario = tiny("osdp: {memory_limit: 3 MB}", "training.precision=bf16").decided()

@@ -132,6 +132,16 @@ def test_all_layers_one_by_one_is_full_recomputation(mode: Any) -> None:
     assert plan.programs == dense_plan(m=2, recompute="full").programs
 
 
+def test_named_layers_run_again_and_no_others() -> None:
+    """Layers of the model are named, whatever stage they lie on; an empty list recomputes none, all of them all."""
+    plan = dense_plan(pp=2, m=4, model=LLAMA, recompute="full", recompute_layers=(1, 2))
+    assert [recomputed_layers(plan.programs[stage], stage) for stage in (0, 1)] == [[1], [2]]
+    named = ((), tuple(range(GPT["num_layers"])))
+    none, every = (dense_plan(m=2, recompute="full", recompute_layers=layers) for layers in named)
+    assert none.programs == dense_plan(m=2).programs
+    assert every.programs == dense_plan(m=2, recompute="full").programs
+
+
 # --- laws ------------------------------------------------------------------------------------------------------------
 
 
@@ -163,6 +173,12 @@ def test_more_recomputed_layers_never_take_more_memory_nor_less_work(
 @pytest.mark.parametrize(
     ("keys", "key", "words"),
     [
+        ({"recompute_layers": (1,)}, "training.recompute_layers", "recompute is none; .*recompute: full"),
+        ({"recompute": "full", "recompute_layers": (4,)}, "training.recompute_layers", "layer 4 is named.*0 to 3"),
+        ({"recompute": "full", "recompute_layers": (0,), "recompute_num_layers": 1}, "training.recompute_layers",
+         "their number in every stage is given as well"),
+        ({"recompute": "full", "recompute_layers": (0,), "pp": 2, "m": 2, "recompute_per_stage": ("full", "none")},
+         "training.recompute_layers", "recompute_per_stage says it"),
         ({"recompute_num_layers": 1}, "training.recompute_num_layers", "recompute is none; .*recompute: full"),
         ({"recompute": "selective", "recompute_num_layers": 1}, "training.recompute_num_layers", "is selective"),
         ({"recompute": "full", "recompute_num_layers": 5}, "training.recompute_num_layers", "1 to 4 layers.*not 5"),
