@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -23,9 +24,9 @@ from sim.planner.trust import Objective
 @click.option("--objective", type=click.Choice(["time", "memory"]), default="time", help="What is to be least.")
 @click.option(
     "--planner",
-    type=click.Choice(["auto", "exhaustive"]),
+    type=click.Choice(get_args(Planner)),
     default="auto",
-    help="auto: estimate all strategies, simulate the best; exhaustive: simulate all.",
+    help="auto: estimate all strategies, simulate the best; exhaustive: simulate all; others: as published.",
 )
 @click.option(
     "--proofs",

@@ -31,7 +31,7 @@ def leanest_bytes(studied: Studied) -> int:
     sizes: list[int] = []
     for row in ordered(studied.estimates, np.arange(len(studied.grid)), "memory").tolist():
         try:
-            proof = prove(studied.openings.scenario(studied.grid.strategy(row)), 0)
+            proof = prove(studied.scenario(row), 0)
         except ScenarioError:
             continue
         if isinstance(proof, Proof):

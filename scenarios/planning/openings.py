@@ -37,7 +37,8 @@ _NOT_SEARCHED: Final = (
     "parallel.tensor.mesh", "parallel.pipeline.layers_per_stage", "parallel.pipeline.recompute_per_stage",
     "parallel.pipeline.microbatch_group_size", "parallel.pipeline.token_slices", "parallel.data.osdp",
     "parallel.data.offload", "parallel.data.shard_degree", "parallel.data.local_degree", "parallel.data.gradient_sync",
-    "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers", "training.method", "memory",
+    "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers", "training.recompute_layers",
+    "training.method", "memory",
 )  # fmt: skip
 """Keys that the estimates know nothing of."""
 _MOST_MICROBATCH: Final = 8
@@ -59,6 +60,11 @@ class Openings:
     sizes: Sizes
     fixed: Mapping[str, Any]
     open_keys: frozenset[str]
+
+    @property
+    def room_bytes(self) -> int:
+        """Return what a plan may use of the device with the least memory."""
+        return min(self.anchor.software.room_bytes(device) for device, _ in self.anchor.devices)
 
     def choices(self) -> dict[str, Sequence[int]]:
         """Return the values that each field of a strategy may take."""

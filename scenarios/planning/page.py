@@ -69,8 +69,14 @@ def _sure(summary: PlanSummary) -> str:
 
 def varied(summary: PlanSummary) -> list[str]:
     """Return the keys that differ between plans."""
-    keys = summary.plans[0].set
-    return [key for key in keys if len({plan.set[key] for plan in summary.plans}) > 1]
+    keys = dict.fromkeys(key for plan in summary.plans for key in plan.set)
+    return [key for key in keys if len({_value(plan, key) for plan in summary.plans}) > 1]
+
+
+def _value(plan: ProvedPlan, key: str) -> str:
+    """Return what a plan sets, empty where it does not set a key."""
+    value = plan.set.get(key, "")
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _head(key: str) -> str:
@@ -80,7 +86,8 @@ def _head(key: str) -> str:
 
 def _name(plan: ProvedPlan) -> str:
     """Return a plan in words, without what is not used."""
-    return ", ".join(f"{_head(key)} {value}" for key, value in plan.set.items() if value not in (1, "auto"))
+    used = [key for key, value in plan.set.items() if value not in (1, "auto", [], False)]
+    return ", ".join(f"{_head(key)} {_value(plan, key)}" for key in used)
 
 
 def _table(summary: PlanSummary) -> Table:
@@ -92,7 +99,7 @@ def _table(summary: PlanSummary) -> Table:
 
 def _row(plan: ProvedPlan, keys: Sequence[str]) -> list[Line]:
     return [
-        *(str(plan.set[key]) for key in keys),
+        *(_value(plan, key) for key in keys),
         format_time(plan.iteration_time_s) + (" ~" if plan.indistinguishable else ""),
         format_time(plan.estimated_time_s),
         format_bytes(plan.peak_memory_bytes),

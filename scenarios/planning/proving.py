@@ -104,7 +104,7 @@ def _proved(studied: Studied, workers: Executor, rows: Ints, bar_s: float) -> li
     outcomes: list[tuple[int, Future[Proof | str] | str]] = []
     for row in rows.tolist():
         try:
-            scenario = studied.openings.scenario(studied.grid.strategy(row))
+            scenario = studied.scenario(row)
         except ScenarioError as error:
             outcomes.append((row, one_line(error)))
         else:

@@ -11,8 +11,9 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from scenarios.errors import ScenarioError
+from scenarios.planning.layerwise import layerwise_of
 from scenarios.planning.misfit import refuse_misfit
-from scenarios.planning.openings import KEYS, openings_of
+from scenarios.planning.openings import KEYS, Openings, openings_of
 from scenarios.planning.proof import Proof
 from scenarios.planning.proving import Tried, fits, hopeful, prove_all, prove_best, prover, seen
 from scenarios.planning.studied import Studied, studied_of
@@ -22,7 +23,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.planning import LostStrategies, PlanSummary, ProvedPlan
 from sim.planner.trust import Objective, at_least
 
-Planner = Literal["auto", "exhaustive"]
+Planner = Literal["auto", "exhaustive", "galvatron", "galvatron_bmw"]
 MOST_EXHAUSTIVE: Final = 2_000
 """Strategies that are all simulated at most."""
 
@@ -55,13 +56,20 @@ def search(path: Path, overrides: Sequence[str], request: Request, workers: Exec
     Raises ScenarioError where nothing fits, with what the leanest strategy needs and a change that would fit.
     """
     document = apply_overrides(read_document(path), overrides)
-    studied = studied_of(openings_of(document), workers)
+    studied = _studied(openings_of(document), request, workers)
     tried = _tried(studied, request, workers)
     if not any(fits(outcome) for _, outcome in tried):
         refuse_misfit(studied, workers)
     summary = _summary(studied, request, tried)
     best = summary.plans[0]
     return Found(summary, apply_overrides(document, [f"{key}={value}" for key, value in best.set.items()]))
+
+
+def _studied(openings: Openings, request: Request, workers: Executor) -> Studied:
+    """Return the strategies of a planner with their estimates."""
+    if request.planner in ("galvatron", "galvatron_bmw"):
+        return layerwise_of(openings, request.planner, request.num_proofs, workers)
+    return studied_of(openings, workers)
 
 
 def _tried(studied: Studied, request: Request, workers: Executor) -> list[Tried]:
@@ -111,7 +119,7 @@ def _summary(studied: Studied, request: Request, tried: Sequence[Tried]) -> Plan
         scenario=studied.openings.anchor.name,
         objective=request.objective,
         planner=request.planner,
-        searched=tuple(KEYS[name] for name in KEYS if name in studied.openings.open_keys),
+        searched=(*(KEYS[name] for name in KEYS if name in studied.openings.open_keys), *studied.more_keys),
         memory_room_bytes=studied.room_bytes,
         num_strategies=len(studied.grid),
         plans=tuple(_plan(studied, plan, fitting) for plan in fitting),
@@ -136,7 +144,7 @@ def _lost(studied: Studied, objective: Objective, tried: Sequence[Tried]) -> tup
 
 
 def _plan(studied: Studied, plan: _Proved, fitting: Sequence[_Proved]) -> ProvedPlan:
-    overrides = [text.partition("=") for text in studied.openings.overrides(studied.grid.strategy(plan.row))]
+    overrides = [text.partition("=") for text in studied.overrides(plan.row)]
     price_usd_per_s, best = studied.openings.cluster.price_usd_per_s, fitting[0]
     return ProvedPlan(
         set={key: read_value(value, key) for key, _, value in overrides},

@@ -9,6 +9,7 @@ import numpy as np
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import Openings
 from scenarios.planning.pricing import Priced, priced
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.planner.estimating import Estimates, estimate
 from sim.planner.prices import probe_keys
 from sim.planner.space import Grid, grid
@@ -18,7 +19,8 @@ from sim.planner.space import Grid, grid
 class Studied:
     """All strategies of a scenario that have estimates. ``refused``: how many have none, by the rule that refuses them.
 
-    ``room_bytes``: of the device with the least memory.
+    ``room_bytes``: of the device with the least memory. ``more``: overrides of every row beside those of its strategy;
+    ``more_keys``: the keys of these that were searched.
     """
 
     openings: Openings
@@ -26,6 +28,16 @@ class Studied:
     estimates: Estimates
     room_bytes: int
     refused: Counter[str]
+    more: tuple[tuple[str, ...], ...] = ()
+    more_keys: tuple[str, ...] = ()
+
+    def overrides(self, row: int) -> tuple[str, ...]:
+        """Return a strategy as overrides of the scenario."""
+        return (*self.openings.overrides(self.grid.strategy(row)), *(self.more[row] if self.more else ()))
+
+    def scenario(self, row: int) -> StepScenario:
+        """Return the scenario with a strategy. Raises ScenarioError where its rules refuse it."""
+        return self.openings.scenario(self.grid.strategy(row), self.more[row] if self.more else ())
 
 
 def studied_of(openings: Openings, workers: Executor) -> Studied:
@@ -39,8 +51,7 @@ def studied_of(openings: Openings, workers: Executor) -> Studied:
     if found is None or not len(valued):
         remedy = "write fewer keys of the strategy, so that a search can choose them, or change batch or cluster"
         raise ScenarioError(openings.document.origin(("parallel",)), "parallel", _none_valid(openings, found), remedy)
-    room = min(openings.anchor.software.room_bytes(device) for device, _ in openings.anchor.devices)
-    return Studied(openings, valued, estimate(valued, found.prices), room, refusals(every, found))
+    return Studied(openings, valued, estimate(valued, found.prices), openings.room_bytes, refusals(every, found))
 
 
 def _none_valid(openings: Openings, found: Priced | None) -> str:
