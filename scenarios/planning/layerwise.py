@@ -7,10 +7,10 @@ from typing import Final, Literal
 import numpy as np
 
 from scenarios.errors import ScenarioError
-from scenarios.planning.misfit import leanest_bytes, refuse_misfit
+from scenarios.planning.misfit import refuse_planner
 from scenarios.planning.openings import KEYS, Openings
 from scenarios.planning.pricing import priced
-from scenarios.planning.studied import Studied, studied_of
+from scenarios.planning.studied import Studied
 from scenarios.reading.schema.layer_ranges import written_layers
 from sim.planner.decision_tree import decision_trees
 from sim.planner.estimating import Estimates
@@ -44,7 +44,7 @@ def layerwise_of(openings: Openings, planner: LayerwisePlanner, num_proofs: int,
             balances=balances, most=_MOST_PLANS * num_proofs,
         )  # fmt: skip
     if not plans:
-        _refuse_all(openings, planner, workers)
+        refuse_planner(openings, planner, workers)
     keys = (*_LAYER_KEYS, *(_BALANCING_KEYS if balances else ()))
     estimates = Estimates(np.array([p.time_s for p in plans]), np.array([p.memory_bytes for p in plans]))
     more = tuple(_overrides(plan) for plan in plans)
@@ -136,12 +136,3 @@ def _refuse_unsearched(openings: Openings) -> None:
             rule = f"layers are sharded or not, and recomputed or not, in 1f1b pipelines, and here is {value}"
             key = KEYS[name]
             raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out, or take --planner auto")
-
-
-def _refuse_all(openings: Openings, planner: LayerwisePlanner, workers: Executor) -> None:
-    """Raise ScenarioError: no plan fits, with what the leanest strategy of --planner auto needs."""
-    studied = studied_of(openings, workers)
-    if leanest_bytes(studied) > studied.room_bytes:
-        refuse_misfit(studied, workers)
-    rule = f"no plan of {planner} fits by estimate, and strategies with other ZeRO stages, schedules or degrees may"
-    raise ScenarioError(openings.document.origin(("parallel",)), "parallel", rule, "take --planner auto")

@@ -7,7 +7,7 @@ import numpy as np
 
 from costmodels.units import format_bytes
 from scenarios.errors import ScenarioError
-from scenarios.planning.openings import KEYS, openings_of
+from scenarios.planning.openings import KEYS, Openings, openings_of
 from scenarios.planning.proof import Proof, prove
 from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
@@ -24,6 +24,15 @@ def refuse_misfit(studied: Studied, workers: Executor) -> NoReturn:
     rule += f"and there is room for {format_bytes(studied.room_bytes)}"
     origin = studied.openings.document.origin(("parallel",))
     raise ScenarioError(origin, "parallel", rule, _remedy(studied, workers))
+
+
+def refuse_planner(openings: Openings, planner: str, workers: Executor) -> NoReturn:
+    """Raise ScenarioError where none of a planner's strategies fits: what all strategies need, or that others fit."""
+    studied = studied_of(openings, workers)
+    if leanest_bytes(studied) > studied.room_bytes:
+        refuse_misfit(studied, workers)
+    rule = f"no strategy of {planner} fits, and others do"
+    raise ScenarioError(openings.document.origin(("parallel",)), "parallel", rule, "take --planner auto")
 
 
 def leanest_bytes(studied: Studied) -> int:

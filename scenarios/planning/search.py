@@ -12,10 +12,11 @@ import numpy as np
 
 from scenarios.errors import ScenarioError
 from scenarios.planning.layerwise import layerwise_of
-from scenarios.planning.misfit import refuse_misfit
+from scenarios.planning.misfit import refuse_misfit, refuse_planner
 from scenarios.planning.openings import KEYS, Openings, openings_of
 from scenarios.planning.proof import Proof
 from scenarios.planning.proving import Tried, fits, hopeful, prove_all, prove_best, prover, seen
+from scenarios.planning.published import megatron_of, osdp_of, prove_in_turn
 from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document, read_document, read_value
@@ -23,7 +24,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.planning import LostStrategies, PlanSummary, ProvedPlan
 from sim.planner.trust import Objective, at_least
 
-Planner = Literal["auto", "exhaustive", "galvatron", "galvatron_bmw"]
+Planner = Literal["auto", "exhaustive", "galvatron", "galvatron_bmw", "megatron", "osdp"]
 MOST_EXHAUSTIVE: Final = 2_000
 """Strategies that are all simulated at most."""
 
@@ -56,10 +57,13 @@ def search(path: Path, overrides: Sequence[str], request: Request, workers: Exec
     Raises ScenarioError where nothing fits, with what the leanest strategy needs and a change that would fit.
     """
     document = apply_overrides(read_document(path), overrides)
-    studied = _studied(openings_of(document), request, workers)
+    openings = openings_of(document)
+    studied = _studied(openings, request, workers)
     tried = _tried(studied, request, workers)
     if not any(fits(outcome) for _, outcome in tried):
-        refuse_misfit(studied, workers)
+        if request.planner in ("auto", "exhaustive"):
+            refuse_misfit(studied, workers)
+        refuse_planner(openings, request.planner, workers)
     summary = _summary(studied, request, tried)
     best = summary.plans[0]
     return Found(summary, apply_overrides(document, [f"{key}={value}" for key, value in best.set.items()]))
@@ -69,13 +73,16 @@ def _studied(openings: Openings, request: Request, workers: Executor) -> Studied
     """Return the strategies of a planner with their estimates."""
     if request.planner in ("galvatron", "galvatron_bmw"):
         return layerwise_of(openings, request.planner, request.num_proofs, workers)
-    return studied_of(openings, workers)
+    chosen = {"megatron": megatron_of, "osdp": osdp_of}.get(request.planner, studied_of)
+    return chosen(openings, workers)
 
 
 def _tried(studied: Studied, request: Request, workers: Executor) -> list[Tried]:
     """Return what came of the strategies that the engine tried."""
     ask = prover(studied, workers)
-    if request.planner == "exhaustive":
+    if request.planner == "megatron":
+        return prove_in_turn(studied, ask)
+    if request.planner in ("exhaustive", "osdp"):
         _refuse_many(studied)
         return prove_all(studied, request.objective, ask)
     return prove_best(studied, request.objective, request.num_proofs, ask)
@@ -123,23 +130,30 @@ def _summary(studied: Studied, request: Request, tried: Sequence[Tried]) -> Plan
         memory_room_bytes=studied.room_bytes,
         num_strategies=len(studied.grid),
         plans=tuple(_plan(studied, plan, fitting) for plan in fitting),
-        lost=_lost(studied, request.objective, tried),
+        lost=_lost(studied, request, tried),
         time_disagreement=median(abs(time_s[plan.row] / plan.time_s - 1.0) for plan in fitting),
         memory_disagreement=median(abs(memory[row] / proof.memory_bytes - 1.0) for row, proof in proofs),
     )
 
 
-def _lost(studied: Studied, objective: Objective, tried: Sequence[Tried]) -> tuple[LostStrategies, ...]:
+def _lost(studied: Studied, request: Request, tried: Sequence[Tried]) -> tuple[LostStrategies, ...]:
     """Return why strategies lost, the most frequent reason first."""
     lost = studied.refused + Counter(f"refused: {outcome}" for _, outcome in tried if isinstance(outcome, str))
     lost["do not fit in memory, by their plans"] = sum(found.time_s is None for found in seen(tried))
     rest = np.setdiff1d(np.arange(len(studied.grid)), [row for row, _ in tried])
+    if request.planner == "megatron":
+        lost["are not what the rules take"] = len(rest)
+        return _by_number(lost)
     least = at_least(studied.grid, studied.estimates, seen(tried))
     hopeless = least.memory_bytes[rest] > studied.room_bytes
-    left = len(hopeful(studied, objective, tried))
+    left = len(hopeful(studied, request.objective, tried))
     lost["do not fit in memory, by estimate"] = int(hopeless.sum())
     lost["may fit and be better, but the search had tried enough"] = left
     lost["are not better than the best, by estimate"] = len(rest) - int(hopeless.sum()) - left
+    return _by_number(lost)
+
+
+def _by_number(lost: Counter[str]) -> tuple[LostStrategies, ...]:
     return tuple(LostStrategies(reason=words, number=number) for words, number in lost.most_common() if number)
 
 

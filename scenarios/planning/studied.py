@@ -1,6 +1,7 @@
 """All strategies that a scenario leaves open, with the estimate of each."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -40,12 +41,13 @@ class Studied:
         return self.openings.scenario(self.grid.strategy(row), self.more[row] if self.more else ())
 
 
-def studied_of(openings: Openings, workers: Executor) -> Studied:
+def studied_of(openings: Openings, workers: Executor, only: Mapping[str, Sequence[int]] = {}) -> Studied:
     """Return the estimates of all strategies, priced by ``workers``.
 
-    Raises ScenarioError where the scenario's rules leave none.
+    ``only``: fewer values of fields that the scenario leaves open. Raises ScenarioError where the rules leave none.
     """
-    every = grid(openings.choices(), openings.sizes)
+    fewer = {name: values for name, values in only.items() if name not in openings.fixed}
+    every = grid({**openings.choices(), **fewer}, openings.sizes)
     found = priced(openings, every, workers) if len(every) else None
     valued = rows_with_prices(every, found) if found is not None else every
     if found is None or not len(valued):
