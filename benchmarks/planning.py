@@ -22,7 +22,7 @@ from scenarios.planning.openings import KEYS, openings_of
 from scenarios.planning.pricing import priced
 from scenarios.planning.proof import Proof, prove
 from scenarios.planning.proving import prove_all, prove_best, prover
-from scenarios.planning.search import Request
+from scenarios.planning.request import Request
 from scenarios.planning.studied import rows_with_prices, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document

@@ -12,16 +12,29 @@ from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.planning.files import write_plan
 from scenarios.planning.page import plan_blocks
-from scenarios.planning.search import Planner, Request, search
+from scenarios.planning.request import Goal, Planner, Request
+from scenarios.planning.search import search
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.workers import available_cores, local_workers
-from sim.planner.trust import Objective
+
+
+class NodeCounts(click.ParamType[tuple[int, ...]]):
+    """Numbers of nodes, separated by commas."""
+
+    name = "numbers"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Return the numbers."""
+        parts = str(value).split(",")
+        if not all(part.strip().isdecimal() and 1 <= int(part) <= 100_000 for part in parts):
+            self.fail(f"{value!r} is not a list of numbers of nodes, as 4,8,16", param, ctx)
+        return tuple(dict.fromkeys(int(part) for part in parts))
 
 
 @click.command("plan")
 @scenario_argument
 @set_option
-@click.option("--objective", type=click.Choice(["time", "memory"]), default="time", help="What is to be least.")
+@click.option("--objective", type=click.Choice(get_args(Goal)), default="time", help="What is to be best.")
 @click.option(
     "--planner",
     type=click.Choice(get_args(Planner)),
@@ -35,19 +48,25 @@ from sim.planner.trust import Objective
     metavar="N",
     help="Strategies to simulate at least, and half as many of the front; default 4.",
 )
+@click.option(
+    "--num-nodes",
+    type=NodeCounts(),
+    metavar="N,N",
+    help="Sizes of clusters to search, as 4,8,16; default the scenario's.",
+)
 @jobs_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, plan.json and best.yaml.")
 @json_option
 def command(
-    scenario: Path, overrides: tuple[str, ...], objective: Objective, planner: Planner, proofs: int, jobs: int | None,
-    out: Path | None, as_json: bool,
+    scenario: Path, overrides: tuple[str, ...], objective: Goal, planner: Planner, proofs: int,
+    num_nodes: tuple[int, ...] | None, jobs: int | None, out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Search for the best strategy: keys that are left out or `auto` are searched, all others are fixed."""
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
         with local_workers(jobs or available_cores()) as workers:
-            found = search(scenario, overrides, Request(objective, planner, proofs), workers)
+            found = search(scenario, overrides, Request(objective, planner, proofs, num_nodes or ()), workers)
         if out is not None:
             with writing_to(out):
                 write_plan(found, out)

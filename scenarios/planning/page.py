@@ -1,9 +1,10 @@
 """The answer of a search as blocks: the best plan, time against memory, all proved plans, and why the others lost."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_time
+from scenarios.planning.request import NUM_NODES
 from scenarios.report.blocks import (
     Block,
     Card,
@@ -39,14 +40,18 @@ def plan_blocks(summary: PlanSummary) -> tuple[Block, ...]:
         Only(
             "terminal", (Text((Piece(f"best: {_name(best)}", "strong"),), is_wrapped=True), Text(sure, is_wrapped=True))
         ),
-        Only("page", (_front(summary), Section("Simulated plans", (_table(summary),), sure))),
+        Only("page", (_front(summary), *_money(summary), Section("Simulated plans", (_table(summary),), sure))),
         *_lost(summary),
     )
 
 
 def _cards(summary: PlanSummary) -> tuple[Card, ...]:
     best = summary.plans[0]
-    cost = () if best.cost_usd is None else (Card("Cost", f"{best.cost_usd:,.2f} USD", "per step, list price"),)
+    cost = (
+        ()
+        if best.cost_usd is None
+        else (Card("Cost", f"{_usd_per_million(best)} USD", "per million tokens, list price"),)
+    )
     return (
         Card("Best", format_time(best.iteration_time_s), _name(best)),
         Card("Memory", format_bytes(best.peak_memory_bytes), f"room for {format_bytes(summary.memory_room_bytes)}"),
@@ -59,7 +64,7 @@ def _sure(summary: PlanSummary) -> str:
     best, alike = summary.plans[0], sum(plan.indistinguishable for plan in summary.plans) - 1
     words = f"Each device has room for {format_bytes(summary.memory_room_bytes)}. Estimates differ from simulations by "
     words += f"{format_percent(summary.time_disagreement)} in time and {format_percent(summary.memory_disagreement)} "
-    words += "in memory (medians). front: no other simulated plan takes less time and less memory. "
+    words += "in memory (medians). front: no other simulated plan takes less time, memory and money. "
     if alike < 1 or best.iteration_time_interval_s is None:
         return words + "No other simulated plan is as fast within the uncertainty of the best one's time."
     verb = "plan lies" if alike == 1 else "plans lie"
@@ -92,7 +97,7 @@ def _name(plan: ProvedPlan) -> str:
 
 def _table(summary: PlanSummary) -> Table:
     keys = varied(summary)
-    heads = [*map(_head, keys), "time", "estimated time", "memory", "front", "USD per step"]
+    heads = [*map(_head, keys), "time", "estimated time", "tokens/s", "memory", "front", "USD per M tokens"]
     columns = [Column(head, is_number=place >= len(keys), overflow="whole") for place, head in enumerate(heads)]
     return Table(columns, [_row(plan, keys) for plan in summary.plans], repeats=len(keys))
 
@@ -102,48 +107,74 @@ def _row(plan: ProvedPlan, keys: Sequence[str]) -> list[Line]:
         *(_value(plan, key) for key in keys),
         format_time(plan.iteration_time_s) + (" ~" if plan.indistinguishable else ""),
         format_time(plan.estimated_time_s),
+        f"{plan.tokens_per_s:,.0f}",
         format_bytes(plan.peak_memory_bytes),
         "yes" if plan.on_front else "",
-        "-" if plan.cost_usd is None else f"{plan.cost_usd:,.2f}",
+        _usd_per_million(plan),
     ]
 
 
+def _usd_per_million(plan: ProvedPlan) -> str:
+    return "-" if plan.cost_usd_per_million_tokens is None else f"{plan.cost_usd_per_million_tokens:,.3f}"
+
+
 def _front(summary: PlanSummary) -> Section:
-    unit, seconds = time_unit(max(plan.iteration_time_s for plan in summary.plans))
     words, scale = memory_unit(max(plan.peak_memory_bytes for plan in summary.plans))
     room = drawn_number(summary.memory_room_bytes / scale)
+    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": room, "y1": room,
+            "line": {"color": _ROOM, "width": 1.5, "dash": "dash"}}  # fmt: skip
+    chart = _against_time(summary, f"memory per rank ({words})", lambda plan: plan.peak_memory_bytes / scale, [line])
+    lead = "Lower left is better. No other simulated plan beats those on the front in time, memory and money."
+    note = "The dashed line is the memory that there is room for."
+    return Section("Memory against time", (Legend(list(_groups(summary))), Chart("front", chart, 420)), lead, note)
+
+
+def _money(summary: PlanSummary) -> tuple[Section, ...]:
+    """Return dollars against time, where plans are on clusters of several sizes."""
+    if NUM_NODES not in summary.searched or any(plan.cost_usd is None for plan in summary.plans):
+        return ()
+    chart = _against_time(summary, "USD per million tokens", lambda plan: plan.cost_usd_per_million_tokens or 0.0, [])
+    lead = "Lower left is better. On one cluster dollars are in proportion to time."
+    return (Section("Money against time", (Legend(list(_groups(summary))), Chart("money", chart, 420)), lead),)
+
+
+def _groups(summary: PlanSummary) -> dict[tuple[str, str], list[ProvedPlan]]:
+    """Return the plans on the front and the others, as far as there are some."""
     groups = {
         _FRONT: [plan for plan in summary.plans if plan.on_front],
         _BEATEN: [plan for plan in summary.plans if not plan.on_front],
     }
-    shown = {key: plans for key, plans in groups.items() if plans}
+    return {key: plans for key, plans in groups.items() if plans}
+
+
+def _against_time(
+    summary: PlanSummary, title: str, value: Callable[[ProvedPlan], float], shapes: list[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return a chart of a number of every plan against its time."""
+    unit, seconds = time_unit(max(plan.iteration_time_s for plan in summary.plans))
     data: list[dict[str, Any]] = [
         {
             "type": "scatter", "mode": "markers", "name": words, "marker": {"color": colour, "size": 10},
             "x": [drawn_number(plan.iteration_time_s / seconds) for plan in plans],
-            "y": [drawn_number(plan.peak_memory_bytes / scale) for plan in plans],
+            "y": [drawn_number(value(plan)) for plan in plans],
             "hovertext": [hover_text(_name(plan), _numbers(plan)) for plan in plans],
             "hovertemplate": WHOLE_TEXT,
         }
-        for (words, colour), plans in shown.items()
+        for (words, colour), plans in _groups(summary).items()
     ]  # fmt: skip
     layout = {
         "showlegend": False, "hovermode": "closest", "margin": {"l": 8, "r": 24, "t": 24, "b": 44},
         "xaxis": {"title": {"text": f"time per step ({unit})", "standoff": 6}, "zeroline": False},
-        "yaxis": {"title": {"text": f"memory per rank ({words})", "standoff": 6},
-                  "automargin": True, "zeroline": False},
-        "shapes": [{"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": room, "y1": room,
-                    "line": {"color": _ROOM, "width": 1.5, "dash": "dash"}}],
+        "yaxis": {"title": {"text": title, "standoff": 6}, "automargin": True, "zeroline": False},
+        "shapes": shapes,
     }  # fmt: skip
-    lead = "Lower left is better. No other simulated plan beats those on the front in both time and memory."
-    note = "The dashed line is the memory that there is room for."
-    blocks = (Legend(list(shown)), Chart("front", {"data": data, "layout": layout}, 420))
-    return Section("Memory against time", blocks, lead, note)
+    return {"data": data, "layout": layout}
 
 
 def _numbers(plan: ProvedPlan) -> str:
     words = f"{format_time(plan.iteration_time_s)}, {format_bytes(plan.peak_memory_bytes)}"
-    return words if plan.cost_usd is None else f"{words}, {plan.cost_usd:,.2f} USD per step"
+    words += f", {plan.tokens_per_s:,.0f} tokens/s"
+    return words if plan.cost_usd is None else f"{words}, {_usd_per_million(plan)} USD per million tokens"
 
 
 def _lost(summary: PlanSummary) -> tuple[Block, ...]:

@@ -11,18 +11,20 @@ PLAN_SCHEMA: Final = "meshtwin.plan/1"
 class ProvedPlan:
     """A strategy that the engine simulated: the keys that it sets, and what came out beside what was estimated.
 
-    ``indistinguishable``: its time lies in the interval of the best plan's. ``on_front``: no other proved plan
-    beats it in time and memory. ``iteration_time_interval_s``: None where it never was the best. ``cost_usd``: of a
-    step, None where the price of a device is not known.
+    ``indistinguishable``: its time lies in the interval of the best plan's, on the same cluster. ``on_front``: no other
+    proved plan beats it in time, memory and dollars. ``iteration_time_interval_s``: None where it never was the best.
+    ``cost_usd``: of a step, None where the price of a device is not known.
     """
 
     set: Mapping[str, Any]
     iteration_time_s: float
     iteration_time_interval_s: tuple[float, float] | None
     estimated_time_s: float
+    tokens_per_s: float
     peak_memory_bytes: int
     estimated_memory_bytes: float
     cost_usd: float | None
+    cost_usd_per_million_tokens: float | None
     indistinguishable: bool
     on_front: bool
 

@@ -48,7 +48,7 @@ OPTIONS = {
         "--record-routing",
     },
     "sweep": {"scenario", "--set", "--jobs", "--out", "--resume", "--json"},
-    "plan": {"scenario", "--set", "--objective", "--planner", "--proofs", "--jobs", "--out", "--json"},
+    "plan": {"scenario", "--set", "--objective", "--planner", "--proofs", "--num-nodes", "--jobs", "--out", "--json"},
     "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},
@@ -326,6 +326,7 @@ PLAN = {
     *("time_disagreement", "memory_disagreement", "lost.reason", "lost.number", "plans.set"),
     *("plans.iteration_time_s", "plans.iteration_time_interval_s", "plans.estimated_time_s"),
     *("plans.peak_memory_bytes", "plans.estimated_memory_bytes", "plans.cost_usd"),
+    *("plans.tokens_per_s", "plans.cost_usd_per_million_tokens"),
     *("plans.indistinguishable", "plans.on_front"),
 }
 JOB_MIX = {

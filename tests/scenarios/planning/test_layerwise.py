@@ -6,7 +6,8 @@ from scenarios.errors import ScenarioError
 from scenarios.planning.layerwise import layerwise_of
 from scenarios.planning.openings import openings_of
 from scenarios.planning.proof import Proof, prove
-from scenarios.planning.search import Planner, Request, search
+from scenarios.planning.request import Planner, Request
+from scenarios.planning.search import search
 from scenarios.planning.studied import Studied
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document

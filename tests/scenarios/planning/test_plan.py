@@ -11,7 +11,8 @@ from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import openings_of
 from scenarios.planning.pricing import Priced
-from scenarios.planning.search import Planner, Request, search
+from scenarios.planning.request import Planner, Request
+from scenarios.planning.search import search
 from scenarios.planning.studied import Studied, refusals, studied_of
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from scenarios.errors import ScenarioError
-from scenarios.planning.search import Request, search
+from scenarios.planning.request import Request
+from scenarios.planning.search import search
 from scenarios.sweep.workers import ThisProcess
 from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.running import plan_of
@@ -72,5 +73,5 @@ def test_the_named_change_makes_a_strategy_fit(scenario: Path) -> None:
     named = re.findall(r"[a-z_]+(?:\.[a-z_]+)+", found.value.remedy)
     left = [text for text in (*short, *keys) if text.partition("=")[0] not in named]
     assert len(left) < len(short) + len(keys)
-    summary = search(scenario, left, Request(num_proofs=1, objective="memory"), ThisProcess()).summary
+    summary = search(scenario, left, Request(num_proofs=1, goal="memory"), ThisProcess()).summary
     assert summary.plans[0].peak_memory_bytes <= summary.memory_room_bytes

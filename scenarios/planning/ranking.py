@@ -1,0 +1,118 @@
+"""The answer of a search: proved plans of all clusters, the best first, and why the others lost."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+
+from scenarios.planning.openings import KEYS
+from scenarios.planning.proof import Proof
+from scenarios.planning.proving import hopeful, seen
+from scenarios.planning.request import NUM_NODES, Goal, Request
+from scenarios.planning.searched import Searched
+from scenarios.reading.documents.yaml_tree import read_value
+from scenarios.summaries.planning import LostStrategies, PlanSummary, ProvedPlan
+from sim.planner.trust import at_least
+
+
+@dataclass(frozen=True, slots=True)
+class _Proved:
+    """A strategy that fits: its cluster and row, seconds, bytes and dollars, and the interval of the seconds."""
+
+    of: Searched
+    row: int
+    time_s: float
+    memory_bytes: int
+    interval_s: tuple[float, float] | None
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Return the dollars of a step, None where no price is known."""
+        price_usd_per_s = self.of.studied.openings.cluster.price_usd_per_s
+        return None if price_usd_per_s is None else price_usd_per_s * self.time_s
+
+    def value(self, goal: Goal) -> tuple[float, float, float, int]:
+        """Return what plans are sorted by. A batch has the same tokens on all clusters."""
+        cost = self.cost_usd or 0.0
+        first = {"memory": (self.memory_bytes, self.time_s, cost), "cost": (cost, self.time_s, self.memory_bytes)}
+        return (*first.get(goal, (self.time_s, self.memory_bytes, cost)), self.row)
+
+    def beats(self, other: "_Proved") -> bool:
+        """Return whether this plan is no worse in time, memory and dollars, and better in one."""
+        mine, its = ((p.time_s, p.memory_bytes, p.cost_usd or 0.0) for p in (self, other))
+        return mine != its and all(a <= b for a, b in zip(mine, its, strict=True))
+
+
+def summarise(name: str, clusters: Sequence[Searched], lost: Counter[str], request: Request) -> PlanSummary:
+    """Return the answer. ``lost``: what else lost, by reason."""
+    proofs = [(of, row, outcome) for of in clusters for row, outcome in of.tried if isinstance(outcome, Proof)]
+    fitting = sorted(
+        (_Proved(of, row, p.time_s, p.memory_bytes, p.interval_s) for of, row, p in proofs if p.time_s is not None),
+        key=lambda plan: plan.value(request.goal),
+    )
+    studied = clusters[0].studied
+    times = [float(plan.of.studied.estimates.time_s[plan.row]) / plan.time_s for plan in fitting]
+    memory = [float(of.studied.estimates.memory_bytes[row]) / proof.memory_bytes for of, row, proof in proofs]
+    return PlanSummary(
+        scenario=name,
+        objective=request.goal,
+        planner=request.planner,
+        searched=(
+            *([NUM_NODES] if request.num_nodes else []),
+            *(KEYS[name] for name in KEYS if name in studied.openings.open_keys),
+            *studied.more_keys,
+        ),
+        memory_room_bytes=studied.room_bytes,
+        num_strategies=sum(len(of.studied.grid) for of in clusters),
+        plans=tuple(_plan(plan, fitting) for plan in fitting),
+        lost=_lost(clusters, lost, request),
+        time_disagreement=median(abs(ratio - 1.0) for ratio in times),
+        memory_disagreement=median(abs(ratio - 1.0) for ratio in memory),
+    )
+
+
+def _lost(clusters: Sequence[Searched], others: Counter[str], request: Request) -> tuple[LostStrategies, ...]:
+    """Return why strategies lost, the most frequent reason first."""
+    lost = sum((_lost_in(of, request) for of in clusters), others)
+    return tuple(LostStrategies(reason=words, number=number) for words, number in lost.most_common() if number)
+
+
+def _lost_in(of: Searched, request: Request) -> Counter[str]:
+    """Return why strategies of a cluster lost."""
+    studied, tried = of.studied, of.tried
+    lost = studied.refused + Counter(f"refused: {outcome}" for _, outcome in tried if isinstance(outcome, str))
+    lost["do not fit in memory, by their plans"] = sum(found.time_s is None for found in seen(tried))
+    rest = np.setdiff1d(np.arange(len(studied.grid)), [row for row, _ in tried])
+    if request.planner == "megatron":
+        lost["are not what the rules take"] = len(rest)
+        return lost
+    least = at_least(studied.grid, studied.estimates, seen(tried))
+    hopeless = least.memory_bytes[rest] > studied.room_bytes
+    left = len(hopeful(studied, request.objective, tried))
+    lost["do not fit in memory, by estimate"] = int(hopeless.sum())
+    lost["may fit and be better, but the search had tried enough"] = left
+    lost["are not better than the best of their cluster, by estimate"] = len(rest) - int(hopeless.sum()) - left
+    return lost
+
+
+def _plan(plan: _Proved, fitting: Sequence[_Proved]) -> ProvedPlan:
+    studied, best, cost = plan.of.studied, fitting[0], plan.cost_usd
+    overrides = [text.partition("=") for text in studied.overrides(plan.row)]
+    low_s, high_s = best.interval_s if best.interval_s is not None and best.of is plan.of else (math.inf, -math.inf)
+    tokens = studied.openings.sizes.global_batch_size * studied.openings.job.model.sequence_length
+    return ProvedPlan(
+        set={**plan.of.cluster, **{key: read_value(value, key) for key, _, value in overrides}},
+        iteration_time_s=plan.time_s,
+        iteration_time_interval_s=plan.interval_s,
+        estimated_time_s=float(studied.estimates.time_s[plan.row]),
+        tokens_per_s=tokens / plan.time_s,
+        peak_memory_bytes=plan.memory_bytes,
+        estimated_memory_bytes=float(studied.estimates.memory_bytes[plan.row]),
+        cost_usd=cost,
+        cost_usd_per_million_tokens=None if cost is None else cost / tokens * 1e6,
+        indistinguishable=low_s <= plan.time_s <= high_s,
+        on_front=not any(other.beats(plan) for other in fitting),
+    )

@@ -1,0 +1,31 @@
+"""What a user asks a search for."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sim.planner.trust import Objective
+
+Goal = Literal["throughput", "time", "memory", "cost"]
+"""What is to be best: tokens per second, seconds or dollars per step, or bytes of the fullest rank."""
+Planner = Literal["auto", "exhaustive", "galvatron", "galvatron_bmw", "megatron", "osdp"]
+NUM_NODES: Final = "cluster.num_nodes"
+MOST_EXHAUSTIVE: Final = 2_000
+"""Strategies that are all simulated at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to search for. At least ``num_proofs`` strategies that fit are simulated, and half as many of the front.
+
+    ``num_nodes``: the sizes of clusters to search; none: the scenario's.
+    """
+
+    goal: Goal = "time"
+    planner: Planner = "auto"
+    num_proofs: int = 4
+    num_nodes: tuple[int, ...] = ()
+
+    @property
+    def objective(self) -> Objective:
+        """Return what strategies of one cluster are compared by: there, the fastest are the cheapest."""
+        return "memory" if self.goal == "memory" else "time"

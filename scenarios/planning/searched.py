@@ -1,0 +1,68 @@
+"""One cluster, searched: its strategies with their estimates, and what came of those that the engine tried."""
+
+from collections.abc import Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from scenarios.errors import ScenarioError
+from scenarios.planning.layerwise import layerwise_of
+from scenarios.planning.misfit import refuse_misfit, refuse_planner
+from scenarios.planning.openings import Openings, openings_of
+from scenarios.planning.proving import Tried, fits, prove_all, prove_best, prover
+from scenarios.planning.published import megatron_of, osdp_of, prove_in_turn
+from scenarios.planning.request import MOST_EXHAUSTIVE, Request
+from scenarios.planning.studied import Studied, studied_of
+from scenarios.reading.documents.yaml_tree import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Searched:
+    """``cluster``: the keys that say which of several clusters it is; none where there is only one."""
+
+    studied: Studied
+    tried: list[Tried]
+    cluster: Mapping[str, Any]
+
+    @property
+    def fits(self) -> bool:
+        """Return whether a strategy was simulated."""
+        return any(fits(outcome) for _, outcome in self.tried)
+
+    def refuse(self, request: Request, workers: Executor) -> None:
+        """Raise ScenarioError: nothing fits."""
+        if request.planner in ("auto", "exhaustive"):
+            refuse_misfit(self.studied, workers)
+        refuse_planner(self.studied.openings, request.planner, workers)
+
+
+def searched(document: Document, cluster: Mapping[str, Any], request: Request, workers: Executor) -> Searched:
+    """Return the search of a document's cluster. Raises ScenarioError for what is wrong with the file."""
+    studied = _studied(openings_of(document), request, workers)
+    return Searched(studied, _tried(studied, request, workers), cluster)
+
+
+def _studied(openings: Openings, request: Request, workers: Executor) -> Studied:
+    """Return the strategies of a planner with their estimates."""
+    if request.planner in ("galvatron", "galvatron_bmw"):
+        return layerwise_of(openings, request.planner, request.num_proofs, workers)
+    chosen = {"megatron": megatron_of, "osdp": osdp_of}.get(request.planner, studied_of)
+    return chosen(openings, workers)
+
+
+def _tried(studied: Studied, request: Request, workers: Executor) -> list[Tried]:
+    """Return what came of the strategies that the engine tried."""
+    ask = prover(studied, workers)
+    if request.planner == "megatron":
+        return prove_in_turn(studied, ask)
+    if request.planner in ("exhaustive", "osdp"):
+        _refuse_many(studied)
+        return prove_all(studied, request.objective, ask)
+    return prove_best(studied, request.objective, request.num_proofs, ask)
+
+
+def _refuse_many(studied: Studied) -> None:
+    if len(studied.grid) > MOST_EXHAUSTIVE:
+        origin = studied.openings.document.origin(("parallel",))
+        rule = f"{len(studied.grid):,} strategies are more than the {MOST_EXHAUSTIVE:,} that are all simulated"
+        raise ScenarioError(origin, "parallel", rule, "fix some keys, or --planner auto")

@@ -1,0 +1,86 @@
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from scenarios.cli import group
+from scenarios.errors import ScenarioError
+from scenarios.planning.files import write_plan
+from scenarios.planning.request import Request
+from scenarios.planning.search import Found, search
+from scenarios.summaries.planning import ProvedPlan
+from scenarios.sweep.workers import ThisProcess
+
+SMALL = """
+name: small
+seed: 0
+cluster: {node: hgx-h100, num_nodes: 1, devices_per_node: 4}
+model: {family: gpt, num_layers: 4, hidden_size: 1024, num_heads: 8, vocab_size: 8000, sequence_length: 512}
+training: {global_batch_size: 16, microbatch_size: 1, recompute: none}
+parallel: {tensor: {degree: 1}, pipeline: {schedule: 1f1b}}
+"""
+SIZES = (1, 2)
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small model whose degrees of pipeline and data parallelism are open."""
+    path = tmp_path_factory.mktemp("plan") / "small.yaml"
+    path.write_text(SMALL, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def cheapest(scenario: Path) -> Found:
+    """The search for the cheapest plan on one or two nodes."""
+    return search(scenario, [], Request(goal="cost", num_proofs=2, num_nodes=SIZES), ThisProcess())
+
+
+def _values(plan: ProvedPlan) -> tuple[float, float, float]:
+    assert plan.cost_usd is not None
+    return plan.iteration_time_s, plan.peak_memory_bytes, plan.cost_usd
+
+
+def test_plans_of_several_clusters_are_ordered_by_what_is_asked_for(scenario: Path, cheapest: Found) -> None:
+    """The cheapest plan rents one node, the fastest two; dollars are those of all devices for the time of a step."""
+    plans = cheapest.summary.plans
+    costs = [plan.cost_usd for plan in plans if plan.cost_usd is not None]
+    assert costs == sorted(costs)
+    assert len(costs) == len(plans)
+    assert plans[0].set["cluster.num_nodes"] == 1
+    assert {plan.set["cluster.num_nodes"] for plan in plans} == set(SIZES)
+    for plan in plans:
+        devices = 4 * plan.set["cluster.num_nodes"]
+        assert plan.cost_usd == pytest.approx(plan.iteration_time_s * devices * 6.88 / 3600)
+        assert plan.cost_usd_per_million_tokens == pytest.approx(plan.cost_usd / (16 * 512) * 1e6)
+        assert plan.tokens_per_s == pytest.approx(16 * 512 / plan.iteration_time_s)
+    fastest = search(scenario, [], Request(goal="throughput", num_proofs=1, num_nodes=SIZES), ThisProcess()).summary
+    assert fastest.plans[0].set["cluster.num_nodes"] == 2
+    assert fastest.plans[0].tokens_per_s == max(plan.tokens_per_s for plan in fastest.plans)
+
+
+def test_the_front_is_of_time_memory_and_money(cheapest: Found, tmp_path: Path) -> None:
+    """A plan is on the front exactly where no other is as good in all three and better in one; the page draws it."""
+    plans = cheapest.summary.plans
+    for plan in plans:
+        mine = _values(plan)
+        beaten = [o for o in plans if _values(o) != mine and all(a <= b for a, b in zip(_values(o), mine, strict=True))]
+        assert plan.on_front == (not beaten)
+    write_plan(cheapest, tmp_path / "out")
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert "Money against time" in page
+    assert "num_nodes: 1" in (tmp_path / "out" / "best.yaml").read_text(encoding="utf-8")
+
+
+def test_cost_needs_a_price(scenario: Path) -> None:
+    """Where the catalogue lists no price of a device, the error names the key that states one."""
+    with pytest.raises(ScenarioError, match=r"no price .* is known.*\n.*as in 2.50 USD/h") as found:
+        search(scenario, ["cluster.node=dgx-1-v100-16g"], Request(goal="cost", num_proofs=1), ThisProcess())
+    assert found.value.key == "cluster.device_price"
+
+
+def test_sizes_of_clusters_are_numbers(scenario: Path) -> None:
+    """A list that is none is refused where the option is read."""
+    result = CliRunner().invoke(group, ["plan", str(scenario), "--num-nodes", "4,x"])
+    assert result.exit_code == 2
+    assert "not a list of numbers of nodes" in result.output
