@@ -4,6 +4,7 @@ All rows of a batch are in the cache together before the batch is computed. Rows
 there is no mark for changed rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -42,6 +43,17 @@ class Prepared:
     def slots_in(self) -> Ints:
         """Return the slots that the fetched rows went into."""
         return self.slots[~self.is_hit]
+
+
+def least_worth(worth: Sequence[NDArray[np.float64] | Ints], count: int) -> Ints:
+    """Return the places of the ``count`` least, in ascending order; later arrays decide between equals.
+
+    Only places that the first array leaves in question are sorted by the others.
+    """
+    first = worth[0]
+    near = np.flatnonzero(first <= np.partition(first, count - 1)[count - 1])
+    chosen: Ints = near[np.lexsort([values[near] for values in reversed(worth)])[:count]]
+    return chosen
 
 
 class BatchCache:
@@ -105,8 +117,8 @@ class BatchCache:
             last_used=self._last_used[slots],
             draw=np.random.default_rng([self._seed, self._batch]).random(len(slots)),
         )
-        chosen = np.lexsort((rows, *reversed(RANKED[self._policy](candidates))))[:num_rows]
-        return slots[chosen]
+        worth = (*RANKED[self._policy](candidates), rows)
+        return slots[least_worth(worth, num_rows)]
 
     def _admit(self, rows: Ints, slots: Ints) -> None:
         """Put rows, ascending, into slots that are free or that a row has left."""

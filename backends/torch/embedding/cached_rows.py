@@ -1,6 +1,7 @@
 """Rows of embedding tables in host memory, and those on the device, moved as a cache decides."""
 
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
@@ -8,6 +9,9 @@ from torch import Tensor
 
 from sim.embedding.cache import BatchCache
 from sim.embedding.policies import Ints
+
+_COPIED_AT_ONCE: Final = 1 << 16
+"""Rows that are copied together; it bounds the host memory for rows on their way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +23,22 @@ class Moved:
     rows_out: int
     in_bytes: int
     out_bytes: int
+
+
+class Copied(NamedTuple):
+    """Rows and bytes that were copied."""
+
+    num_rows: int
+    num_bytes: int
+
+    def and_(self, rows: Tensor) -> "Copied":
+        """Return the sums with further rows."""
+        return Copied(self.num_rows + len(rows), self.num_bytes + rows.nbytes)
+
+
+def _parts(numbers: Ints) -> list[Ints]:
+    """Return numbers in parts of at most so many rows as are copied at once."""
+    return [numbers[first : first + _COPIED_AT_ONCE] for first in range(0, len(numbers), _COPIED_AT_ONCE)]
 
 
 class CachedRows:
@@ -47,7 +67,11 @@ class CachedRows:
         written = self._write_back(found.slots_out)
         fetched = self._fetch(found.rows_in, found.slots_in)
         moved = Moved(
-            hits=hits, rows_in=len(fetched), rows_out=len(written), in_bytes=fetched.nbytes, out_bytes=written.nbytes
+            hits=hits,
+            rows_in=fetched.num_rows,
+            rows_out=written.num_rows,
+            in_bytes=fetched.num_bytes,
+            out_bytes=written.num_bytes,
         )
         return places, moved
 
@@ -55,20 +79,32 @@ class CachedRows:
         """Write every row on the device back; the cache goes on."""
         self._write_back(np.flatnonzero(self._cache.row_of_slot >= 0))
 
-    def _write_back(self, slots: Ints) -> Tensor:
-        """Return the rows that were copied from slots to their places in host memory."""
-        chosen = self._on_device(slots)
-        rows = self.buffer.index_select(0, chosen).to(self.weight.device)
-        self.weight.index_copy_(0, self._row_of_slot[chosen].to(self.weight.device), rows)
-        return rows
+    def _write_back(self, slots: Ints) -> Copied:
+        """Copy rows from slots to their places in host memory."""
+        copied = Copied(0, 0)
+        for part in _parts(slots):
+            chosen = self._on_device(part)
+            rows = self._staged(len(part))
+            rows.copy_(self.buffer.index_select(0, chosen))
+            self.weight.index_copy_(0, self._row_of_slot[chosen].to(self.weight.device), rows)
+            copied = copied.and_(rows)
+        return copied
 
-    def _fetch(self, rows: Ints, slots: Ints) -> Tensor:
-        """Return the rows that were copied from host memory into slots."""
-        chosen, numbers = self._on_device(slots), torch.from_numpy(rows)
-        values = self.weight.index_select(0, numbers).to(self._device)
-        self.buffer.index_copy_(0, chosen, values)
-        self._row_of_slot[chosen] = numbers.to(self._device)
-        return values
+    def _fetch(self, rows: Ints, slots: Ints) -> Copied:
+        """Copy rows from host memory into slots."""
+        copied = Copied(0, 0)
+        for numbers, part in zip(map(torch.from_numpy, _parts(rows)), _parts(slots), strict=True):
+            chosen, staged = self._on_device(part), self._staged(len(part))
+            values = torch.index_select(self.weight, 0, numbers, out=staged).to(self._device, non_blocking=True)
+            self.buffer.index_copy_(0, chosen, values)
+            self._row_of_slot[chosen] = numbers.to(self._device)
+            copied = copied.and_(values)
+        return copied
+
+    def _staged(self, num_rows: int) -> Tensor:
+        """Return host memory for rows on their way; for a table in pinned memory it is pinned too."""
+        shape, pinned = (num_rows, self.weight.shape[1]), self.weight.is_pinned()
+        return torch.empty(shape, dtype=self.weight.dtype, pin_memory=pinned)
 
     def _on_device(self, numbers: Ints) -> Tensor:
         return torch.from_numpy(numbers).to(self._device)
