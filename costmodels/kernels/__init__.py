@@ -6,6 +6,8 @@ from typing import Final
 
 from costmodels.kernels.attention import ATTENTION_KERNELS
 from costmodels.kernels.blocks import BLOCK_KERNELS
+from costmodels.kernels.cached_rows import CACHED_ROW_KERNELS
+from costmodels.kernels.click_models import CLICK_MODEL_KERNELS
 from costmodels.kernels.elementwise import ELEMENTWISE_KERNELS
 from costmodels.kernels.exact_moe import EXACT_MOE_KERNELS
 from costmodels.kernels.expert_gates import EXPERT_GATE_KERNELS
@@ -38,6 +40,8 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *EXACT_MOE_KERNELS,
             *EXPERT_GATE_KERNELS,
             *ONE_HOT_MOE_KERNELS,
+            *CLICK_MODEL_KERNELS,
+            *CACHED_ROW_KERNELS,
         )
     }
 )

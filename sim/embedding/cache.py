@@ -84,7 +84,7 @@ class BatchCache:
         """Return what a batch finds and moves, with all its rows in the cache. Raises CacheTooSmallError."""
         rows, lookups = np.unique(ids, return_counts=True)
         if len(rows) > len(self.row_of_slot):
-            raise CacheTooSmallError(len(rows), len(self.row_of_slot), self._batch)
+            raise CacheTooSmallError(len(rows), len(self.row_of_slot), len(self._slot_of_row), self._batch)
         slots = self._slot_of_row[rows].astype(np.int64)
         is_hit = slots >= 0
         rows_in = rows[~is_hit]

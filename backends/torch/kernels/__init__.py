@@ -6,6 +6,8 @@ from typing import Final
 
 from backends.torch.kernels.attention import ATTENTION_KERNELS
 from backends.torch.kernels.blocks import BLOCK_KERNELS
+from backends.torch.kernels.cached_rows import CACHED_ROW_KERNELS
+from backends.torch.kernels.click_models import CLICK_MODEL_KERNELS
 from backends.torch.kernels.context import DTYPES, KernelContext, KernelFunction, RankContext
 from backends.torch.kernels.elementwise import ELEMENTWISE_KERNELS
 from backends.torch.kernels.exact_moe import EXACT_MOE_KERNELS
@@ -36,6 +38,8 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         **EXACT_MOE_KERNELS,
         **EXPERT_GATE_KERNELS,
         **ONE_HOT_MOE_KERNELS,
+        **CLICK_MODEL_KERNELS,
+        **CACHED_ROW_KERNELS,
     }
 )
 

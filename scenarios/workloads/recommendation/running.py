@@ -42,7 +42,7 @@ def refusing_small_cache(scenario: RecommendationScenario) -> Iterator[None]:
     try:
         yield
     except CacheTooSmallError as error:
-        fraction = fraction_for(error.num_unique, scenario.num_rows)
+        fraction = fraction_for(error.num_unique, error.num_rows)
         raise ScenarioError(
             scenario.document.origin(("cache", "fraction")),
             "cache.fraction",

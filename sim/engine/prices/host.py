@@ -62,10 +62,14 @@ class HostPricing:
         return self.network.copies(payload_bytes(program, op.reads), ranks, attained, to_host=to_host)
 
     def kernel(self, program: Program, op: Compute, rank: int) -> Activity:
-        """Return the activity of a kernel on the host's cores: its bytes load the host's memory."""
-        num_bytes = kernel_work(program, op).num_bytes
-        seconds = streaming_s(num_bytes, self.cluster.node.host, self.cluster.devices_per_node)
-        return Activity(0.0, ((("host_memory", rank), seconds),) if seconds else ())
+        """Return the activity of a kernel on the host's cores: its bytes load the host's memory.
+
+        A kernel with a stated duration takes at least that long.
+        """
+        work = kernel_work(program, op)
+        seconds = streaming_s(work.num_bytes, self.cluster.node.host, self.cluster.devices_per_node)
+        latency_s = max(work.duration_s - seconds, 0.0)
+        return Activity(latency_s, ((("host_memory", rank), seconds),) if seconds else ())
 
 
 def runs_on_host(program: Program, op: Compute) -> bool:

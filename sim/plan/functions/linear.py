@@ -126,8 +126,11 @@ def linear(
     contract: int = 1,
     transposed: bool = False,
     products: Products = PLAIN,
+    is_input: bool = False,
 ) -> Tensor:
     """Return x[..., *k] times weight[*k, *n] (or weight[n, k] transposed), plus bias[*n].
+
+    ``is_input``: x is an input of the model, which needs no gradient.
 
     Layouts, for each axis: if the weight is sharded along n, y is sharded along n. If x and weight are sharded along
     the first contracted dimension, y is partial. If x is sharded along a row dimension, so is y.
@@ -147,6 +150,9 @@ def linear(
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = only(gradients)
         kept, given = products.kept(r, name, x, taken), products.gradient(r, name, dy)
+        if is_input:
+            of_parameters(r, (*kept, *given[1]), dy)
+            return [None]
         dx_layout = input_gradient_layout(x, weight.value)
         if not products.weight_gradient.overlapped:
             of_parameters(r, (*kept, *given[1]), dy)

@@ -1,0 +1,149 @@
+"""Rows of embedding tables: the ids of a batch, the search in the cache, rows that move, sums of rows, updates.
+
+What a batch finds is data (``sim.embedding.rank_batch``): the attribute ``batch`` of a kernel holds it.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, Work, require, total_bytes
+
+SORT_PASSES: Final = 8
+"""Passes of a radix sort over numbers of 64 bits, 8 bits each; a pass reads and writes number and place."""
+SORT_KERNELS: Final = 3 * SORT_PASSES
+"""Kernels of such a sort: histogram, sums and scatter of each pass."""
+SELECTION_PASSES: Final = 4
+"""Times that a selection of the k largest reads all numbers."""
+
+
+def _numbers(count: int) -> TensorSpec:
+    return TensorSpec((count,), "int64")
+
+
+def _ids_outputs(_inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    return (_numbers(attributes["batch"].num_lookups),)
+
+
+def _ids_work(_inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return no work: the data loader has already put the ids into the host's memory."""
+    return Work(0.0, 0.0, 0, 0)
+
+
+def _find_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the slot, the number among the different rows and the bag of each lookup, and each row's slot.
+
+    With maps: then the maps, and rows and slots that are fetched and written back, of each as many as there are.
+    """
+    batch = attributes["batch"]
+    per_lookup = _numbers(batch.num_lookups)
+    require(inputs[0] == per_lookup, f"there must be {batch.num_lookups} ids", inputs[0])
+    found = (per_lookup, per_lookup, per_lookup, _numbers(batch.num_unique))
+    moved = [count for count in (batch.num_in, batch.num_out) if count and len(inputs) == 2]
+    return (*found, *inputs[1:], *(_numbers(count) for count in moved for _ in range(2)))
+
+
+def _find_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+    """Return the work of finding the different ids by a sort, and of the search in the cache.
+
+    The search sorts the rows in the cache among those of the batch, and selects those that give way among all slots.
+    """
+    batch = attributes["batch"]
+    sorted_numbers, selected, kernels = batch.num_lookups, 0, SORT_KERNELS + 6
+    if len(inputs) == 2:
+        sorted_numbers += batch.num_unique + batch.num_slots
+        selected = batch.num_slots if batch.num_out else 0
+        kernels += SORT_KERNELS + 8
+    passes = SORT_PASSES * 32 * sorted_numbers
+    read = passes + inputs[0].num_bytes + SELECTION_PASSES * 8 * selected + 2 * 8 * batch.num_unique
+    return Work(0.0, float(sorted_numbers), read, total_bytes(outputs[:4]), num_kernels=kernels)
+
+
+def _maps_outputs(_inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    batch = attributes["batch"]
+    return (_numbers(2 * (batch.num_rows + batch.num_slots)),)
+
+
+def _table_outputs(_inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    return (TensorSpec((attributes["batch"].num_rows, attributes["width"]), attributes["dtype"]),)
+
+
+def _start_work(_inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    return Work(0.0, 0.0, 0, total_bytes(outputs))
+
+
+def _gather_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the rows of a table [rows, w] that a batch's numbers name: ``count`` of them."""
+    table = inputs[0]
+    return (table.like(attributes["count"], table.shape[1]),)
+
+
+def _gather_work(_inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+    num_bytes = outputs[0].num_bytes
+    return Work(0.0, 0.0, num_bytes + 8 * attributes["count"], num_bytes, duration_s=_stated_s(num_bytes, attributes))
+
+
+def _scatter_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    return (inputs[-1],)
+
+
+def _scatter_work(inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+    """Return the work of rows read, and written to their places in a table."""
+    num_bytes = inputs[0].num_bytes
+    seconds = _stated_s(num_bytes, attributes)
+    return Work(0.0, 0.0, num_bytes + 8 * inputs[0].shape[0], num_bytes, duration_s=seconds)
+
+
+def _stated_s(num_bytes: int, attributes: Attributes) -> float:
+    """Return the time of moving rows at the stated rate, and of the call; 0 without one."""
+    rate = attributes.get("bytes_per_s")
+    return 0.0 if rate is None else num_bytes / float(rate)
+
+
+def _pool_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the sums of the rows of each bag, in the shape of ``bags`` and a row's elements."""
+    table = inputs[0]
+    return (table.like(*attributes["bags"], table.shape[1]),)
+
+
+def _pool_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of a row read for each lookup, and a sum written for each bag."""
+    table, places, bags = inputs
+    read = table.like(places.shape[0], table.shape[1]).num_bytes + places.num_bytes + bags.num_bytes
+    return Work(0.0, float(places.shape[0] * table.shape[1]), read, outputs[0].num_bytes)
+
+
+def _pool_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    dy = inputs[0]
+    return (dy.like(attributes["count"], dy.shape[-1]),)
+
+
+def _pool_backward_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of adding each lookup's gradient to that of its row: by a sort of the lookups."""
+    dy, of_row, bags = inputs
+    read = dy.like(of_row.shape[0], dy.shape[-1]).num_bytes + SORT_PASSES * 32 * of_row.shape[0] + bags.num_bytes
+    flop = float(of_row.shape[0] * dy.shape[-1])
+    return Work(0.0, flop, read, outputs[0].num_bytes, num_kernels=SORT_KERNELS + 2)
+
+
+def _sgd_rows_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    return (inputs[-1],)
+
+
+def _sgd_rows_work(inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of rows and gradients read, and rows written."""
+    slots, gradients, _table = inputs
+    return Work(0.0, 2.0 * gradients.num_elements, 2 * gradients.num_bytes + slots.num_bytes, gradients.num_bytes)
+
+
+CACHED_ROW_KERNELS = (
+    Kernel("lookup_ids", "none", (0, 0), _ids_outputs, _ids_work),
+    Kernel("initial_rows", "elementwise", (0, 0), _table_outputs, _start_work),
+    Kernel("initial_maps", "elementwise", (0, 0), _maps_outputs, _start_work),
+    Kernel("cached_numbers", "none", (0, 0), lambda _inputs, a: (_numbers(a["batch"].num_cached),) * 2, _ids_work),
+    Kernel("find_rows", "elementwise", (1, 2), _find_outputs, _find_work),
+    Kernel("gather_rows", "elementwise", (2, 2), _gather_outputs, _gather_work),
+    Kernel("scatter_rows", "elementwise", (3, 3), _scatter_outputs, _scatter_work),
+    Kernel("pool_rows", "elementwise", (3, 3), _pool_outputs, _pool_work),
+    Kernel("pool_rows_backward", "elementwise", (3, 3), _pool_backward_outputs, _pool_backward_work),
+    Kernel("sgd_rows", "elementwise", (3, 3), _sgd_rows_outputs, _sgd_rows_work),
+)
