@@ -325,6 +325,11 @@ class _ProgramWriter:
         assert self.row_gradients is not None
         t, rate = TaskTracer(self.tracer), self.step.learning_rate
         t.update("rows", "sgd_rows", (slots, self.row_gradients), (self.table,), learning_rate=rate)
-        for name, parameter in self.tracer.parameters.items():
-            t.optimize(name, "sgd", parameter.gradient, [parameter.value], learning_rate=rate)
+        gradients = [parameter.gradient for parameter in self.tracer.parameters.values()]
+        values = [parameter.value for parameter in self.tracer.parameters.values()]
+        size = sum(self.tracer.buffers[value.name].num_elements for value in values)
+        t.update(
+            "dense", "sgd_piece", gradients, values, axes=(), size=size, num_gradients=len(gradients),
+            num_parameters=len(values), learning_rate=rate,
+        )  # fmt: skip
         return self.tracer.add_task("update", Phase.OPTIMIZER, t.ops).name

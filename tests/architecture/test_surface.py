@@ -236,6 +236,8 @@ RECOMMENDATION_KEYS = {
     *(f"cache.{key}" for key in ("fraction", "policy", "warm_up", "served")),
     *(f"parameter_server.{key}" for key in ("workers", "consistency", "slack", "read_bound", "write_bound", "counted")),
     "parameter_server.relative_step_times",
+    *("cache.order", "cache.host_bandwidth", "sharding"),
+    *(f"model.{key}" for key in ("name", "num_numbers", "bottom", "hidden", "num_cross_layers")),
 }
 
 RECOMMENDATION_TABLE = {"name", "num_rows", "num_lookups", "zipf"}
@@ -250,10 +252,18 @@ RECOMMENDATION_SUMMARY = {
     *(f"parameter_server.{key}" for key in ("read_bound", "write_bound", "pulled_fraction", "stale_fraction")),
     *(f"parameter_server.{key}" for key in ("pushed_fraction", "evicted_fraction", "rows_of_uncached")),
     *(f"parameter_server.{key}" for key in ("bytes_of_uncached", "sent_bytes_per_step", "received_bytes_per_step")),
-    "parameter_server.flushed_rows",
+    *("parameter_server.flushed_rows", "step"),
 }
 
-RECOMMENDATION_ROW = {"cache_rows", "hit_rate", "unique_hit_rate", "moved_bytes_per_batch"}
+RECOMMENDATION_STEP = {
+    *("batch", "num_ranks", "iteration_time_s", "samples_per_s", "hit_rate", "computing_s", "waiting_s"),
+    *("critical_path_s", "peak_memory_bytes", "memory_capacity_bytes", "host_memory_bytes"),
+    *("host_memory_capacity_bytes", "fits_memory"),
+}
+
+RECOMMENDATION_ROW = {
+    *("cache_rows", "hit_rate", "unique_hit_rate", "moved_bytes_per_batch", "step_time_s", "samples_per_s"),
+}
 
 TENSOR_AXIS = {"axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s"}
 
@@ -429,7 +439,8 @@ def test_keys_of_embedding_tables_are_the_stated_ones() -> None:
     """A file of embedding tables may have these keys, and no others."""
     schema = json_schema()
     keys = scenario_keys(schema, schema["$defs"]["RecommendationScenarioFile"])
-    assert {key for key in keys if not _is_whole_section(key, keys)} == RECOMMENDATION_KEYS
+    machine = {key for key in KEYS if key.startswith(("cluster.", "software."))}
+    assert {key for key in keys if not _is_whole_section(key, keys)} == RECOMMENDATION_KEYS | machine
     assert set(schema["$defs"]["TableSection"]["properties"]) == RECOMMENDATION_TABLE
 
 
@@ -444,6 +455,15 @@ def test_results_of_embedding_tables_are_the_stated_ones(tmp_path: Path) -> None
     nested |= {f"parameter_server.{key}" for key in found["parameter_server"]}
     assert set(found) | nested == RECOMMENDATION_SUMMARY
     assert set(as_json(outcome.row())) == RECOMMENDATION_ROW
+
+
+def test_results_of_a_timed_step_are_the_stated_ones(tmp_path: Path) -> None:
+    """The ``step`` object of ``summary.json``, there only with a model and a machine, has these keys."""
+    path = tmp_path / "tables.yaml"
+    path.write_text(workload_named("recommendation").starter, encoding="utf-8")
+    timed = ["model={name: dcn}", "cluster={node: hgx-h100, num_nodes: 1, devices_per_node: 1}"]
+    scenario = load_scenario(path, ["trace={num_batches: 2, num_unmeasured: 0}", *timed])
+    assert set(scenario.workload.simulate(scenario).as_json()["step"]) == RECOMMENDATION_STEP
 
 
 def _is_whole_section(key: str, keys: set[str]) -> bool:
@@ -577,6 +597,7 @@ def test_every_key_and_option_is_documented(manual: str) -> None:
     """Whatever may be written or comes out is named in the README or a page of docs."""
     service = SERVICE_KEYS | SERVICE_SUMMARY | SERVICE_ROW
     tables = RECOMMENDATION_KEYS | RECOMMENDATION_TABLE | RECOMMENDATION_SUMMARY | RECOMMENDATION_ROW
+    tables |= RECOMMENDATION_STEP
     words = {
         f"`{key.rsplit('.', 1)[-1]}`"
         for key in KEYS

@@ -2,14 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from costmodels.units import format_bytes, format_percent
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.step_section import step_cards, step_sections
 from scenarios.workloads.recommendation.summary import RecommendationSummary
 from scenarios.workloads.workload import Outcome
 from sim.embedding.run import CacheRun
+from sim.engine.findings.timeline import folded_timeline
+from sim.engine.running.run import SimulatedRun
+from traces.timeline import Timeline
 
 _COLOUR: Final = "#2a78d6"
 
@@ -22,15 +27,23 @@ class RecommendationRow:
     hit_rate: float
     unique_hit_rate: float
     moved_bytes_per_batch: float
+    step_time_s: float | None
+    samples_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecommendationOutcome(Outcome):
-    """The counts of every batch, and the answers."""
+    """The counts of every batch, the answers, and the simulated step, if one was timed."""
 
     scenario: RecommendationScenario
     run: CacheRun
     summary: RecommendationSummary
+    timed: SimulatedRun | None = None
+
+    @cached_property
+    def timeline(self) -> Timeline | None:
+        """Return the timeline of the step; None where none was timed."""
+        return None if self.timed is None else folded_timeline(self.timed)
 
     def row(self) -> RecommendationRow:
         """Return what a sweep compares."""
@@ -40,23 +53,28 @@ class RecommendationOutcome(Outcome):
             hit_rate=found.hit_rate,
             unique_hit_rate=found.unique_hit_rate,
             moved_bytes_per_batch=found.in_bytes_per_batch + found.out_bytes_per_batch,
+            step_time_s=None if found.step is None else found.step.iteration_time_s,
+            samples_per_s=None if found.step is None else found.step.samples_per_s,
         )
 
     def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the report: hit rates, moved rows, tables, and the hit rate over time."""
-        del drawn
-        return (self._headline(), self._moved(), *self._servers(), self._tables(), self._over_time())
+        timeline = self.timeline if drawn else None
+        step = () if self.summary.step is None else step_sections(self.summary.step, timeline)
+        return (self._headline(), *step, self._moved(), *self._servers(), self._tables(), self._over_time())
 
     def _headline(self) -> Headline:
         found = self.summary
         size = f"{format_bytes(found.cache_bytes)} of {format_bytes(found.table_bytes)}"
         static = f"always the most popular rows: {format_percent(found.static_hit_rate)}"
-        cards = (
+        cards: tuple[Card, ...] = (
             Card("Hit rate of lookups", format_percent(found.hit_rate), static),
             Card("Hit rate of different rows", format_percent(found.unique_hit_rate)),
             Card("Fetched per batch", format_bytes(found.in_bytes_per_batch)),
             Card("Cache", f"{found.cache_rows:,} rows", size),
         )
+        if found.step is not None:
+            cards = (*step_cards(found.step), *cards)
         return Headline(found.scenario, f"{found.num_rows:,} rows, policy {found.policy}", cards)
 
     def _moved(self) -> Section:

@@ -9,6 +9,7 @@ from scenarios.errors import ScenarioError
 from scenarios.this_computer import physical_memory_bytes
 from scenarios.workloads.recommendation.outcome import RecommendationOutcome
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.step_time import time_step
 from scenarios.workloads.recommendation.summary import ELEMENT_BYTES, summarise
 from sim.embedding.errors import CacheTooSmallError
 from sim.embedding.het_run import run_het
@@ -25,7 +26,9 @@ def simulate(scenario: RecommendationScenario) -> RecommendationOutcome:
         else:
             het = run_het(scenario.tables, scenario.het, *trace, recorded=scenario.recorded)
             run = het.cache
-    return RecommendationOutcome(scenario, run, summarise(scenario, run, het))
+        timed = None if scenario.timed is None else time_step(scenario, scenario.timed, run)
+    summary = summarise(scenario, run, het, None if timed is None else timed.summary)
+    return RecommendationOutcome(scenario, run, summary, None if timed is None else timed.run)
 
 
 def refuse_too_large(scenario: RecommendationScenario, num_rows: int) -> None:

@@ -8,6 +8,7 @@ from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.recommendation.schema import MAX_ROWS, ParameterServerSection, RecommendationScenarioFile
+from scenarios.workloads.recommendation.timed import TimedSpec, read_timed
 from scenarios.workloads.workload import Scenario, Workload
 from sim.embedding.het import Clocking
 from sim.embedding.het_run import HetSpec
@@ -39,11 +40,18 @@ class RecommendationScenario(Scenario):
     """The row of each table that each sample reads, [samples, tables]; None: ids are drawn."""
     het: HetSpec | None = None
     """Workers and parameter servers; None: one device with the tables in its host's memory."""
+    timed: TimedSpec | None = None
+    """The training step whose time is simulated; None: counts and bytes alone."""
 
     @property
     def num_rows(self) -> int:
         """Return the rows of all tables."""
         return sum(table.num_rows for table in self.tables)
+
+    @property
+    def row_elements(self) -> int:
+        """Return the elements of a row: of its vector, and of its weight in a model that has one."""
+        return self.embedding_dim if self.timed is None else self.timed.row_elements
 
 
 def read(
@@ -73,6 +81,7 @@ def read(
         num_unmeasured=file.trace.num_unmeasured,
         recorded=None if file.trace.file is None else _recorded(document, file, file.trace.file),
         het=None if file.parameter_server is None else _het(document, file.parameter_server, cache),
+        timed=read_timed(document, file),
     )  # fmt: skip
 
 

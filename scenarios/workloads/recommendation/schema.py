@@ -4,8 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from scenarios.reading.quantities import Bandwidth
+from scenarios.reading.schema.cluster import ClusterSection, SoftwareSection
 from scenarios.reading.schema.values import ScenarioSection, Section, Spread
+from sim.embedding.click_model import ClickModelName
 from sim.embedding.policies import PolicyName
+from sim.embedding.rank_batch import Sharding
+from sim.embedding.step import MoveOrder
 from sim.embedding.turns import Consistency
 
 MAX_ROWS = 50_000_000
@@ -49,6 +54,28 @@ class CacheSection(Section):
     """batch: all rows of a batch are in it together; lookup: lookups are served one by one, under `lru` alone."""
     warm_up: Spread = 0.7
     """Part of it that is filled with the most popular rows before the first batch."""
+    order: MoveOrder = "evict_first"
+    """Step times: whether missing rows are looked for once rows that give way are on the host, or before."""
+    host_bandwidth: Bandwidth | None = None
+    """Step times: rate at which a rank's host gathers rows, or scatters them; default that of its memory."""
+
+
+Width = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class ClickModelSection(Section):
+    """The model that is trained: layers over numbers and over the sums of the tables' rows."""
+
+    name: ClickModelName
+    """dlrm, wide_deep, deepfm or dcn (Deep & Cross)."""
+    num_numbers: Annotated[int, Field(ge=1, le=100_000)] = 13
+    """Numbers of a sample, beside its categories."""
+    bottom: list[Width] = Field(default=[512, 256], max_length=100)
+    """dlrm alone: widths of the layers over the numbers, before one of embedding_dim."""
+    hidden: list[Width] = Field(default=[1024, 1024, 512, 256], min_length=1, max_length=100)
+    """Widths of the layers before the last one, which makes the logit."""
+    num_cross_layers: Annotated[int, Field(ge=1, le=100)] = 3
+    """dcn alone."""
 
 
 Bound = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -87,3 +114,10 @@ class RecommendationScenarioFile(ScenarioSection):
     cache: CacheSection = CacheSection()
     parameter_server: ParameterServerSection | None = None
     """Left out: one device, and the tables in its host's memory."""
+    model: ClickModelSection | None = None
+    """Together with cluster: the time of a training step."""
+    cluster: ClusterSection | None = None
+    """The machine of the training step; every device has an equal part of each batch."""
+    software: SoftwareSection = SoftwareSection()
+    sharding: Sharding = "table"
+    """Step times: how the tables lie on several devices: whole, by row, or by column."""

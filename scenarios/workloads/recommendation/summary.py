@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.step_time import StepTimeSummary
 from sim.embedding.het_run import HEADER_BYTES, HetRun, HetSpec
 from sim.embedding.run import CacheRun
 
@@ -87,15 +88,18 @@ class RecommendationSummary:
     in_bytes_per_batch: float
     out_bytes_per_batch: float
     parameter_server: ParameterServerSummary | None
+    step: StepTimeSummary | None
     tables: Sequence[TableHits]
     over_time: Sequence[PartHits]
 
 
-def summarise(scenario: RecommendationScenario, run: CacheRun, het: HetRun | None = None) -> RecommendationSummary:
-    """Return the answers of a run; ``het``: counts of workers and servers, if there were any."""
+def summarise(
+    scenario: RecommendationScenario, run: CacheRun, het: HetRun | None = None, step: StepTimeSummary | None = None
+) -> RecommendationSummary:
+    """Return the answers of a run; ``het``: counts of workers and servers, ``step``: a step's time, if there are."""
     measured = slice(scenario.num_unmeasured, None)
     lookups, hits = run.lookups[measured].sum(axis=0), run.hits[measured].sum(axis=0)
-    row_bytes = scenario.embedding_dim * ELEMENT_BYTES
+    row_bytes = scenario.row_elements * ELEMENT_BYTES
     per_step = 1 if scenario.het is None else scenario.het.workers.num_workers
     rows_in, rows_out = (float(np.mean(rows[measured])) / per_step for rows in (run.rows_in, run.rows_out))
     server = None if scenario.het is None or het is None else _servers(scenario.het, het, measured, row_bytes)
@@ -117,6 +121,7 @@ def summarise(scenario: RecommendationScenario, run: CacheRun, het: HetRun | Non
         in_bytes_per_batch=rows_in * row_bytes if server is None else server.received_bytes_per_step,
         out_bytes_per_batch=rows_out * row_bytes if server is None else server.sent_bytes_per_step,
         parameter_server=server,
+        step=step,
         tables=[
             TableHits(table=table.name, num_rows=table.num_rows, num_lookups=looked, hit_rate=hit / looked)
             for table, looked, hit in counted

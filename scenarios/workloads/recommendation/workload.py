@@ -1,6 +1,6 @@
 """Embedding tables of recommendation models that do not fit on the device, and the cache of their rows."""
 
-from costmodels.units import format_bytes, format_percent
+from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
@@ -26,6 +26,8 @@ class Recommendation(Workload[RecommendationScenario]):
         Column("hit rate", "hit_rate", format_percent),
         Column("of rows", "unique_hit_rate", format_percent),
         Column("moved per batch", "moved_bytes_per_batch", format_bytes),
+        Column("step", "step_time_s", format_time),
+        Column("samples/s", "samples_per_s", lambda rate: f"{rate:,.0f}"),
     )
     order, ordered_by = "moved_bytes_per_batch", "bytes moved per batch"
 

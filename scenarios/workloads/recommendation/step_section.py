@@ -1,0 +1,54 @@
+"""The part of the page on a timed step: what it waits for, and its timeline."""
+
+from costmodels.units import format_bytes, format_percent, format_time
+from scenarios.report.blocks import Block, Card, Only, Section, Table
+from scenarios.report.blocks import Timeline as TimelineBlock
+from scenarios.report.causes import COMPUTING, cause_of
+from scenarios.report.charts.gantt import choose_bars
+from scenarios.workloads.recommendation.step_time import StepTimeSummary
+from sim.engine.findings.breakdown import BUBBLE
+from sim.plan.words.stream import Purpose, stream_of
+from traces.timeline import Timeline
+
+
+def step_cards(found: StepTimeSummary) -> tuple[Card, ...]:
+    """Return the time of the step, its rate, and whether it fits."""
+    memory = f"{format_bytes(found.peak_memory_bytes)} of {format_bytes(found.memory_capacity_bytes)}"
+    fits = (
+        Card("Memory", memory, f"on the host {format_bytes(found.host_memory_bytes)}")
+        if found.fits_memory
+        else Card("Memory", "does not fit", memory, "bad")
+    )
+    rate = f"{found.samples_per_s:,.0f} samples/s"
+    return (
+        Card("Time per step", format_time(found.iteration_time_s), f"{found.num_ranks:,} devices"),
+        Card("Throughput", rate),
+        fits,
+    )
+
+
+def step_sections(found: StepTimeSummary, timeline: Timeline | None) -> tuple[Section, ...]:
+    """Return what the mean rank does and waits for, the longest chain of ops, and the timeline."""
+    total_s = found.iteration_time_s
+    spent = [(COMPUTING[0], found.computing_s), *((_words(c), s) for c, s in found.waiting_s.items())]
+    rows = [(words, format_time(s), format_percent(s / total_s)) for words, s in sorted(spent, key=lambda x: -x[1])]
+    path = [(kind, format_time(s), format_percent(s / total_s)) for kind, s in found.critical_path_s.items() if s > 0]
+    lead = f"Of batch {found.batch:,}, that in the middle by its moved rows."
+    lead += " Waiting is named after what is busy meanwhile."
+    blocks: tuple[Block, ...] = (
+        Table(("what a rank does, or waits for", "time", "of the step"), rows),
+        Table(("on the longest chain of ops", "time", "of the step"), path),
+    )
+    sections = (Section("What the step spends its time on", blocks, lead),)
+    if timeline is None:
+        return sections
+    bars = Only("page", (TimelineBlock("step", choose_bars(timeline)),))
+    return (*sections, Section("Timeline of the step", (bars,), "Computing above, copies and communication below."))
+
+
+def _words(cause: str) -> str:
+    """Return a cause of waiting in words."""
+    if cause == BUBBLE:
+        return "nothing of the rank runs"
+    purpose = stream_of(cause).purpose
+    return "rows gathered and scattered on the host" if purpose is Purpose.HOST else cause_of(cause)[0]

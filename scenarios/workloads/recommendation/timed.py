@@ -1,0 +1,131 @@
+"""The training step whose time is simulated: its model, machine and sharding."""
+
+from dataclasses import dataclass
+
+from costmodels.software import Software
+from scenarios.errors import ScenarioError
+from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec
+from scenarios.reading.clusters.software import software_of
+from scenarios.reading.documents.yaml_tree import Document
+from scenarios.workloads.recommendation.schema import ClickModelSection, RecommendationScenarioFile
+from sim.embedding.click_model import WITH_FIRST_ORDER, ClickModel
+from sim.embedding.ids import Table
+from sim.embedding.rank_batch import Sharding, tables_of_ranks
+from sim.embedding.step import ClickStep, MoveOrder
+
+MAX_RANKS = 256
+"""Ranks have programs of their own, which bounds the time of a simulation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedSpec:
+    """A model on a machine. ``row_bytes_per_s``: of a host's gathers and scatters; None: that of its memory."""
+
+    model: ClickModel
+    cluster: ClusterSpec
+    software: Software
+    sharding: Sharding
+    order: MoveOrder
+    row_bytes_per_s: float | None
+
+    @property
+    def row_elements(self) -> int:
+        """Return the elements of a row."""
+        return self.model.row_elements
+
+    def step(self, name: str, tables: list[Table], batch_size: int, seed: int) -> ClickStep:
+        """Return the step of a batch."""
+        num_ranks = self.cluster.world_size
+        counts = (len(tables),) * num_ranks
+        if self.sharding == "table" and num_ranks > 1:
+            counts = tuple(map(len, tables_of_ranks(tables, num_ranks)))
+        return ClickStep(
+            name=name,
+            model=self.model,
+            batch_size=batch_size,
+            num_ranks=num_ranks,
+            sharding=self.sharding,
+            tables=counts,
+            order=self.order,
+            row_bytes_per_s=self.row_bytes_per_s,
+            seed=seed,
+        )
+
+
+def read_timed(document: Document, file: RecommendationScenarioFile) -> TimedSpec | None:
+    """Return the step that a file asks to be timed; None without a model. Raises ScenarioError."""
+    if file.model is None or file.cluster is None:
+        _refuse_lone_keys(document, file)
+        return None
+    if file.parameter_server is not None:
+        rule = "steps of workers with parameter servers are counted, not timed"
+        raise ScenarioError(
+            document.origin(("model",)), "model", rule, "leave model and cluster, or parameter_server out"
+        )
+    if file.cache.served == "lookup":
+        rule, remedy = "a device needs all rows of a batch together", "leave cache.served out, or model and cluster"
+        raise ScenarioError(document.origin(("cache", "served")), "cache.served", rule, remedy)
+    timed = TimedSpec(
+        model=_model(document, file.model, file.embedding_dim),
+        cluster=cluster_spec(document, file.cluster),
+        software=software_of(file.software),
+        sharding=file.sharding,
+        order=file.cache.order,
+        row_bytes_per_s=file.cache.host_bandwidth,
+    )
+    _check_ranks(document, file, timed)
+    return timed
+
+
+def _refuse_lone_keys(document: Document, file: RecommendationScenarioFile) -> None:
+    """Raise ScenarioError for keys of a timed step without its model and machine."""
+    if file.model is not None:
+        rule = "the time of a step needs a machine"
+        raise ScenarioError(document.origin(("model",)), "model", rule, "write cluster, or leave model out")
+    sections = "cluster", "software", "sharding"
+    written: list[tuple[str, ...]] = [(key,) for key in sections if key in file.model_fields_set]
+    written += [("cache", key) for key in ("order", "host_bandwidth") if key in file.cache.model_fields_set]
+    if written:
+        key, rule = ".".join(written[0]), "without a model no step is timed"
+        raise ScenarioError(document.origin(written[0]), key, rule, f"write model and cluster, or leave {key} out")
+
+
+def _model(document: Document, section: ClickModelSection, embedding_dim: int) -> ClickModel:
+    """Return the model. Raises ScenarioError for a key of another model."""
+    for key, name in (("bottom", "dlrm"), ("num_cross_layers", "dcn")):
+        if key in section.model_fields_set and section.name != name:
+            rule = f"{section.name} has none: {key} belongs to {name}"
+            raise ScenarioError(document.origin(("model", key)), f"model.{key}", rule, f"leave {key} out")
+    return ClickModel(
+        name=section.name,
+        embedding_dim=embedding_dim,
+        num_numbers=section.num_numbers,
+        bottom=tuple(section.bottom),
+        hidden=tuple(section.hidden),
+        num_cross_layers=section.num_cross_layers,
+    )
+
+
+def _check_ranks(document: Document, file: RecommendationScenarioFile, timed: TimedSpec) -> None:
+    """Raise ScenarioError for tables or batches that do not go on so many ranks."""
+    num_ranks = timed.cluster.world_size
+    problem: tuple[str, str, str] | None = None
+    if num_ranks > MAX_RANKS:
+        rule = f"{num_ranks:,} devices are more than {MAX_RANKS}"
+        problem = "cluster.num_nodes", rule, "write fewer nodes, or cluster.devices_per_node"
+    elif file.trace.batch_size % num_ranks:
+        rule = f"a batch of {file.trace.batch_size:,} samples has no equal parts for {num_ranks:,} devices"
+        problem = "trace.batch_size", rule, "write a multiple of the number of devices"
+    elif timed.sharding == "table" and len(file.tables) < num_ranks:
+        rule = f"{len(file.tables):,} tables do not give each of {num_ranks:,} devices one"
+        problem = "sharding", rule, "write row or column, or fewer devices"
+    elif timed.sharding == "column" and num_ranks > 1:
+        if timed.model.name in WITH_FIRST_ORDER:
+            rule = f"a row of {timed.model.name} has a weight beside its vector, which has no columns"
+            problem = "sharding", rule, "write table or row"
+        elif file.embedding_dim % num_ranks:
+            rule = f"{file.embedding_dim:,} columns have no equal parts for {num_ranks:,} devices"
+            problem = "sharding", rule, "write table or row, or another embedding_dim"
+    if problem is not None:
+        key, rule, remedy = problem
+        raise ScenarioError(document.origin(tuple(key.split("."))), key, rule, remedy)
