@@ -29,33 +29,43 @@ def _ids_work(_inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], _: 
     return Work(0.0, 0.0, 0, 0)
 
 
-def _find_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    """Return the slot, the number among the different rows and the bag of each lookup, and each row's slot.
-
-    With maps: then the maps, and rows and slots that are fetched and written back, of each as many as there are.
-    """
+def _unique_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the different rows, ascending, and of each lookup the number of its row among them, and its bag."""
     batch = attributes["batch"]
     per_lookup = _numbers(batch.num_lookups)
     require(inputs[0] == per_lookup, f"there must be {batch.num_lookups} ids", inputs[0])
-    found = (per_lookup, per_lookup, per_lookup, _numbers(batch.num_unique))
-    moved = [count for count in (batch.num_in, batch.num_out) if count and len(inputs) == 2]
-    return (*found, *inputs[1:], *(_numbers(count) for count in moved for _ in range(2)))
+    return _numbers(batch.num_unique), per_lookup, per_lookup
 
 
-def _find_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
-    """Return the work of finding the different ids by a sort, and of the search in the cache.
+def _unique_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+    """Return the work of a sort of all ids."""
+    count = inputs[0].num_elements
+    read = SORT_PASSES * 32 * count + inputs[0].num_bytes
+    return Work(0.0, float(count), read, total_bytes(outputs), num_kernels=SORT_KERNELS + 6)
 
-    The search sorts the rows in the cache among those of the batch, and selects those that give way among all slots.
+
+def _search_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the slot of each lookup and of each row, the maps, and rows and slots that are fetched and written back.
+
+    The last are missing where there are none.
+    """
+    batch, maps = attributes["batch"], inputs[2]
+    moved = [count for count in (batch.num_in, batch.num_out) if count]
+    found = _numbers(batch.num_lookups), _numbers(batch.num_unique), maps
+    return (*found, *(_numbers(count) for count in moved for _ in range(2)))
+
+
+def _search_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
+    """Return the work of a search in the cache.
+
+    It sorts the rows in the cache among those of the batch, and selects those that give way among all slots.
     """
     batch = attributes["batch"]
-    sorted_numbers, selected, kernels = batch.num_lookups, 0, SORT_KERNELS + 6
-    if len(inputs) == 2:
-        sorted_numbers += batch.num_unique + batch.num_slots
-        selected = batch.num_slots if batch.num_out else 0
-        kernels += SORT_KERNELS + 8
-    passes = SORT_PASSES * 32 * sorted_numbers
-    read = passes + inputs[0].num_bytes + SELECTION_PASSES * 8 * selected + 2 * 8 * batch.num_unique
-    return Work(0.0, float(sorted_numbers), read, total_bytes(outputs[:4]), num_kernels=kernels)
+    count = batch.num_unique + batch.num_slots
+    selected = SELECTION_PASSES * 8 * batch.num_slots if batch.num_out else 0
+    read = SORT_PASSES * 32 * count + selected + inputs[0].num_bytes + inputs[1].num_bytes
+    written = total_bytes(outputs) - outputs[2].num_bytes
+    return Work(0.0, float(count), read, written, num_kernels=SORT_KERNELS + 8)
 
 
 def _maps_outputs(_inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -118,11 +128,12 @@ def _pool_backward_outputs(inputs: Sequence[TensorSpec], attributes: Attributes)
 
 
 def _pool_backward_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    """Return the work of adding each lookup's gradient to that of its row: by a sort of the lookups."""
+    """Return the work of adding each lookup's gradient to that of its row, by atomic additions."""
     dy, of_row, bags = inputs
-    read = dy.like(of_row.shape[0], dy.shape[-1]).num_bytes + SORT_PASSES * 32 * of_row.shape[0] + bags.num_bytes
-    flop = float(of_row.shape[0] * dy.shape[-1])
-    return Work(0.0, flop, read, outputs[0].num_bytes, num_kernels=SORT_KERNELS + 2)
+    gradients = dy.like(of_row.shape[0], dy.shape[-1])
+    read = gradients.num_bytes + of_row.num_bytes + bags.num_bytes
+    count = gradients.num_elements
+    return Work(0.0, float(count), read, outputs[0].num_bytes, scattered_additions=count)
 
 
 def _sgd_rows_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
@@ -130,9 +141,10 @@ def _sgd_rows_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[Tens
 
 
 def _sgd_rows_work(inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    """Return the work of rows and gradients read, and rows written."""
+    """Return the work of rows and gradients read, and rows written, by atomic additions."""
     slots, gradients, _table = inputs
-    return Work(0.0, 2.0 * gradients.num_elements, 2 * gradients.num_bytes + slots.num_bytes, gradients.num_bytes)
+    count, num_bytes = gradients.num_elements, gradients.num_bytes
+    return Work(0.0, 2.0 * count, 2 * num_bytes + slots.num_bytes, num_bytes, scattered_additions=count)
 
 
 CACHED_ROW_KERNELS = (
@@ -140,7 +152,8 @@ CACHED_ROW_KERNELS = (
     Kernel("initial_rows", "elementwise", (0, 0), _table_outputs, _start_work),
     Kernel("initial_maps", "elementwise", (0, 0), _maps_outputs, _start_work),
     Kernel("cached_numbers", "none", (0, 0), lambda _inputs, a: (_numbers(a["batch"].num_cached),) * 2, _ids_work),
-    Kernel("find_rows", "elementwise", (1, 2), _find_outputs, _find_work),
+    Kernel("unique_rows", "elementwise", (1, 1), _unique_outputs, _unique_work),
+    Kernel("search_cache", "elementwise", (3, 3), _search_outputs, _search_work),
     Kernel("gather_rows", "elementwise", (2, 2), _gather_outputs, _gather_work),
     Kernel("scatter_rows", "elementwise", (3, 3), _scatter_outputs, _scatter_work),
     Kernel("pool_rows", "elementwise", (3, 3), _pool_outputs, _pool_work),

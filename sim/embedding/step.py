@@ -70,6 +70,19 @@ def build_step(step: ClickStep, batches: Sequence[RankBatch], *, starts: bool = 
     return Plan(step.name, mesh, tuple(programs), seed=step.seed)
 
 
+_FOUND: Final = ("places", "slots")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Of each lookup the place of its row on the device, its row's number in the batch and its bag; rows' slots."""
+
+    places: Tensor
+    rows: Tensor
+    bags: Tensor
+    slots: Tensor
+
+
 @dataclass(slots=True)
 class _ProgramWriter:
     """Writes the program of a rank. ``table``: its rows on the device: those in the cache, or all."""
@@ -195,10 +208,10 @@ class _ProgramWriter:
     def _write_step(self) -> list[str]:
         """Write the step; return the names of its tasks in call order."""
         t = TaskTracer(self.tracer)
-        places = self._find(t)
+        found = self._find(t)
         self.tracer.add_task("rows", Phase.PREPARE, t.ops)
         t = TaskTracer(self.tracer)
-        loss = self._forward(t, *places[:3])
+        loss = self._forward(t, found)
         self.tracer.add_task("forward", Phase.FORWARD, t.ops, 0)
         r = TaskTracer(self.tracer)
         backpropagate(r, t.tape, {loss: None})
@@ -206,25 +219,30 @@ class _ProgramWriter:
         names = ["rows", self._write_zeros(), "forward", "backward"]
         if self._is_shared:
             names.append(self._write_sync())
-        return [*names, self._write_update(places[3])]
+        return [*names, self._write_update(found.slots)]
 
-    def _find(self, t: TaskTracer) -> tuple[Tensor, ...]:
-        """Emit what brings a batch's rows to the device; return places, rows and bags of lookups, and rows' slots."""
+    def _find(self, t: TaskTracer) -> _Found:
+        """Emit what brings a batch's rows to the device."""
         (ids,) = self._made(t, "ids", "lookup_ids", (), Tier.HOST, batch=self.batch)
-        here, labels = self._copied(t, ids, Tier.DEVICE), ("places", "rows", "bags", "slots")
+        here = self._copied(t, ids, Tier.DEVICE)
+        labels = ("rows", "of_lookups", "bags")
+        rows, inverse, bags = self._made(t, "unique", "unique_rows", (here,), labels=labels, batch=self.batch)
         if self.maps is None:
-            return self._made(t, "find", "find_rows", (here,), labels=labels, batch=self.batch)
-        specs = KERNELS["find_rows"].outputs([here.spec, self.maps.spec], {"batch": self.batch})
-        found = [self._new(f"find.{label}", spec, Tier.DEVICE) for label, spec in zip(labels, specs, strict=False)]
+            return _Found(places=here, rows=inverse, bags=bags, slots=rows)
+        inputs = rows, inverse, self.maps
+        specs = KERNELS["search_cache"].outputs([tensor.spec for tensor in inputs], {"batch": self.batch})
+        places, slots = (
+            self._new(f"find.{label}", spec, Tier.DEVICE) for label, spec in zip(_FOUND, specs, strict=False)
+        )
         kinds = [kind for kind, count in (("in", self.batch.num_in), ("out", self.batch.num_out)) if count]
         names = [f"{what}_{kind}" for kind in kinds for what in ("rows", "slots")]
         moving = {
-            name: self._new(f"find.{name}", spec, Tier.DEVICE) for name, spec in zip(names, specs[5:], strict=True)
+            name: self._new(f"find.{name}", spec, Tier.DEVICE) for name, spec in zip(names, specs[3:], strict=True)
         }
-        outputs = (*found, self.maps, *moving.values())
-        self._emit(t, "find", "find_rows", (here, self.maps), outputs, batch=self.batch)
+        outputs = (places, slots, self.maps, *moving.values())
+        self._emit(t, "find", "search_cache", inputs, outputs, batch=self.batch)
         self._move(t, moving)
-        return tuple(found)
+        return _Found(places=places, rows=inverse, bags=bags, slots=slots)
 
     def _move(self, t: TaskTracer, moving: Mapping[str, Tensor]) -> None:
         """Emit the moves of rows that give way and of those that are missing."""
@@ -256,18 +274,18 @@ class _ProgramWriter:
     def _host_rate(self) -> dict[str, Any]:
         return {} if self.step.row_bytes_per_s is None else {"bytes_per_s": self.step.row_bytes_per_s}
 
-    def _forward(self, t: TaskTracer, places: Tensor, rows: Tensor, bags: Tensor) -> Tensor:
+    def _forward(self, t: TaskTracer, found: _Found) -> Tensor:
         """Emit the forward pass; return the loss."""
         step, own = self.step, Layout(((AXIS, Shard(0)),))
         numbers, labels = t.compute(
             "inputs", "click_inputs", (), (own, own), labels=("numbers", "labels"), num_samples=self._samples,
             num_numbers=step.model.num_numbers, dtype=step.dtype, axes=(AXIS,),
         )  # fmt: skip
-        vectors = self._exchanged(t, self._summed(t, places, rows, bags))
+        vectors = self._exchanged(t, self._summed(t, found))
         logits = forward(t, step.model, numbers, vectors)
         return logistic_loss(t, "loss", logits, labels, self._kept("loss", (1,)), step.batch_size)
 
-    def _summed(self, t: TaskTracer, places: Tensor, rows: Tensor, bags: Tensor) -> Tensor:
+    def _summed(self, t: TaskTracer, found: _Found) -> Tensor:
         """Emit the sums of rows by sample and table, and record their backward: the gradients of different rows."""
         count = self.step.tables[self.rank]
         shape: tuple[int, ...] = (self.step.batch_size, count)
@@ -276,12 +294,12 @@ class _ProgramWriter:
             by = {"table": REPLICATED, "row": Layout(((AXIS, PARTIAL),)), "column": Layout(((AXIS, Shard(2)),))}
             layout = by[self.step.sharding]
             shape = (self.step.batch_size * count,) if self.step.sharding == "table" else shape
-        (sums,) = t.compute("sums", "pool_rows", (self.table, places, bags), (layout,), bags=shape)
+        (sums,) = t.compute("sums", "pool_rows", (self.table, found.places, found.bags), (layout,), bags=shape)
 
         def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
             dy = only(gradients)
             (self.row_gradients,) = r.compute(
-                "row_gradients", "pool_rows_backward", (dy, rows, bags), (REPLICATED,), kind=Kind.GRADIENT,
+                "row_gradients", "pool_rows_backward", (dy, found.rows, found.bags), (REPLICATED,), kind=Kind.GRADIENT,
                 count=self.batch.num_unique,
             )  # fmt: skip
             return [None]

@@ -52,19 +52,20 @@ def cached_numbers(_: KernelContext, _inputs: Sequence[Tensor], attributes: Attr
     return torch.tensor(batch.cached_rows), torch.tensor(batch.cached_slots)
 
 
-def find_rows(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return where the rows of a batch lie once they are there, and those that move. Raises ExecutionError.
+def unique_rows(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the different rows of a batch, and of each lookup the number of its row among them, and its bag."""
+    rows, inverse = torch.unique(inputs[0], return_inverse=True)
+    return rows, inverse, _tensor(context, attributes["batch"].bags)
+
+
+def search_cache(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the slots of lookups and rows once all rows are there, the maps, and what moves. Raises ExecutionError.
 
     Slots of hits are read from the maps.
     """
-    batch = attributes["batch"]
-    rows, inverse = torch.unique(inputs[0], return_inverse=True)
-    bags = _tensor(context, batch.bags)
-    if len(inputs) == 1:
-        return inputs[0].clone(), inverse, bags, rows
-    maps, found = inputs[1], batch.found
-    slots = maps[rows]
-    if not torch.equal(slots >= 0, torch.tensor(found.is_hit, device=rows.device)):
+    (rows, inverse, maps), batch = inputs, attributes["batch"]
+    found = batch.found
+    if not torch.equal(maps[rows] >= 0, torch.tensor(found.is_hit, device=rows.device)):
         raise ExecutionError("the maps on the device and the cache's policy disagree on which rows are there")
     rows_out, slots_out, rows_in, slots_in = (
         _tensor(context, part) for part in (found.rows_out, found.slots_out, found.rows_in, found.slots_in)
@@ -74,7 +75,7 @@ def find_rows(context: KernelContext, inputs: Sequence[Tensor], attributes: Attr
     maps[batch.num_rows + slots_in] = rows_in
     slots = maps[rows]
     fetched = (rows_in, slots_in) if batch.num_in else ()
-    return slots[inverse], inverse, bags, slots, maps, *fetched, *((rows_out, slots_out) if batch.num_out else ())
+    return slots[inverse], slots, maps, *fetched, *((rows_out, slots_out) if batch.num_out else ())
 
 
 def gather_rows(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -119,7 +120,8 @@ CACHED_ROW_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
             initial_rows,
             initial_maps,
             cached_numbers,
-            find_rows,
+            unique_rows,
+            search_cache,
             gather_rows,
             scatter_rows,
             pool_rows,

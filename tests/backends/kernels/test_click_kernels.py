@@ -94,5 +94,6 @@ def test_rows_read_and_written_are_counted() -> None:
     assert (sums.bytes_read, sums.bytes_written) == (16 * 128 + 2 * 16 * 8, 8 * 128)
     moved = work("gather_rows", row, TensorSpec((3,), "int64"), count=3, bytes_per_s=384.0)
     assert (moved.bytes_read, moved.bytes_written, moved.duration_s) == (3 * 136, 3 * 128, 1.0)
-    alone, searched = work("find_rows", ids, batch=batch), work("find_rows", ids, maps, batch=batch)
-    assert searched.executed_flop - alone.executed_flop == batch.num_unique + batch.num_slots
+    rows = TensorSpec((batch.num_unique,), "int64")
+    assert work("unique_rows", ids, batch=batch).executed_flop == 16
+    assert work("search_cache", rows, ids, maps, batch=batch).executed_flop == batch.num_unique + batch.num_slots
