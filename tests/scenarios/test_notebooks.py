@@ -98,7 +98,7 @@ def test_capacity_runs(capsys: pytest.CaptureFixture[str]) -> None:
     met = found["tried"].met
     fewest = met[met >= 0.99].index[0]
     assert met[fewest - 1] < 0.99
-    assert f"100 requests/s: {fewest} replicas" in capsys.readouterr().out
+    assert f"100 requests per second need {fewest} of 8 replicas" in capsys.readouterr().out
     assert isinstance(found["load"], Figure)
 
 

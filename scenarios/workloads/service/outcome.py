@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.units import format_percent, format_rate, format_time
+from costmodels.units import format_count, format_percent, format_rate, format_time
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
 from scenarios.report.charts.axis_unit import time_unit
 from scenarios.workloads.service.capacity import capacity_section
@@ -71,7 +71,8 @@ class ServiceOutcome(Outcome):
 
     def _headline(self) -> Headline:
         found = self.summary
-        replicas = f"{found.num_replicas} replicas of {self.scenario.cost.degree} {self.scenario.cost.node.device.name}"
+        cost = self.scenario.cost
+        replicas = f"{format_count(found.num_replicas, 'replica')} of {cost.degree} {cost.node.device.name}"
         cards = [
             _card("Time to first token", found.ttft_s),
             _card("Time per output token", found.tpot_s),
