@@ -13,7 +13,7 @@ from backends.execution.request import ExecutionRequest
 from backends.execution.result import Execution
 from backends.torch.reference.references import References
 from backends.torch.session import execute
-from tests.backends.mesh_runs import wide_requests
+from tests.backends.mesh_runs import wide_requests, wide_requests_in_one_process
 from tests.backends.one_process import CPU, execute_in_one_process
 from tests.backends.runs import one_process_requests, process_requests
 
@@ -40,8 +40,10 @@ class Runs(Mapping[str, Execution]):
     It keeps the last of these, since the tests of one run come one after the other.
     """
 
-    def __init__(self, on_processes: Mapping[str, Execution]) -> None:
-        self._on_processes, self._here = on_processes, one_process_requests()
+    def __init__(
+        self, on_processes: Mapping[str, Execution], here: Mapping[str, Callable[[], ExecutionRequest]]
+    ) -> None:
+        self._on_processes, self._here = on_processes, here
         self._references = References(CPU)
         self._last: tuple[str, Execution] | None = None
 
@@ -62,13 +64,13 @@ class Runs(Mapping[str, Execution]):
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Execution]:
     """Return all runs of ``tests.backends.runs``; of several test processes one starts those on processes for all."""
-    return Runs(_shared(tmp_path_factory, "executions", process_requests))
+    return Runs(_shared(tmp_path_factory, "executions", process_requests), one_process_requests())
 
 
 @pytest.fixture(scope="session")
-def wide_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Execution]:
-    """Return the runs of ``tests.backends.mesh_runs`` on eight processes."""
-    return _shared(tmp_path_factory, "wide", wide_requests)
+def wide_results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Execution]:
+    """Return the runs of ``tests.backends.mesh_runs`` on eight ranks."""
+    return Runs(_shared(tmp_path_factory, "wide", wide_requests), wide_requests_in_one_process())
 
 
 Requests = Callable[[], Mapping[str, ExecutionRequest]]

@@ -1,7 +1,8 @@
 """Real runs of tensor parallelism on meshes of several axes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
@@ -59,7 +60,9 @@ WIDE_JOBS: Mapping[str, DenseTraining] = {
     "2.5d": training(model=SHORT, tensor=DEEP, batch=(8, 4)),
     "3d": training(model=SHORT, tensor=CUBE, batch=(8, 4)),
 }
-"""On eight processes."""
+"""On eight ranks."""
+ON_EIGHT = ("2d x dp2", "3d")
+"""Those that run on eight processes: of two and of three axes; the others run in one."""
 
 MANY_JOBS: Mapping[str, DenseTraining] = {
     "2d 3x3": training(model=THREES, tensor=mesh("2d", 3, 3), batch=(3, 3)),
@@ -185,7 +188,12 @@ def wrong_roots() -> dict[str, ExecutionRequest]:
 
 def wide_requests() -> dict[str, ExecutionRequest]:
     """Return the runs on more than four processes."""
-    requests = {name: request_of(name, job) for name, job in WIDE_JOBS.items()}
+    requests = {name: request_of(name, WIDE_JOBS[name]) for name in ON_EIGHT}
     for name in AS_RINGS:
         requests[f"{name} as rings"] = replace(requests[name], explicit=ExplicitCollectives())
     return requests
+
+
+def wide_requests_in_one_process() -> dict[str, Callable[[], ExecutionRequest]]:
+    """Return the other runs of ``WIDE_JOBS`` by name: functions that build their plans."""
+    return {name: partial(request_of, name, job) for name, job in WIDE_JOBS.items() if name not in ON_EIGHT}

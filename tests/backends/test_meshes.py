@@ -19,7 +19,7 @@ from tests.backends.test_execution import simulated, streams
 
 
 @pytest.mark.parametrize("name", WIDE_JOBS)
-def test_plan_reproduces_the_dense_reference_in_float64(wide_results: dict[str, Execution], name: str) -> None:
+def test_plan_reproduces_the_dense_reference_in_float64(wide_results: Mapping[str, Execution], name: str) -> None:
     """Loss, every gradient and every updated parameter of every rank are within 1e-9."""
     report = wide_results[name].check
     assert report is not None
@@ -28,7 +28,7 @@ def test_plan_reproduces_the_dense_reference_in_float64(wide_results: dict[str, 
 
 
 @pytest.mark.parametrize("name", WIDE_JOBS)
-def test_executed_timeline_has_the_simulated_ops_in_order(wide_results: dict[str, Execution], name: str) -> None:
+def test_executed_timeline_has_the_simulated_ops_in_order(wide_results: Mapping[str, Execution], name: str) -> None:
     """Stream by stream the same ops in the same order, with the same bytes and FLOP; no two overlap."""
     execution = wide_results[name]
     real = timeline(execution.plan, execution.ranks)
@@ -37,7 +37,7 @@ def test_executed_timeline_has_the_simulated_ops_in_order(wide_results: dict[str
 
 
 @pytest.mark.parametrize("name", WIDE_JOBS)
-def test_executed_memory_equals_the_simulated_account(wide_results: dict[str, Execution], name: str) -> None:
+def test_executed_memory_equals_the_simulated_account(wide_results: Mapping[str, Execution], name: str) -> None:
     """Peak, peak by kind, and the bytes before, inside and after every call agree to the byte."""
     execution = wide_results[name]
     for result in execution.ranks:
@@ -50,7 +50,7 @@ def test_executed_memory_equals_the_simulated_account(wide_results: dict[str, Ex
 
 @pytest.mark.parametrize("name", AS_RINGS)
 def test_collectives_sent_message_by_message_give_the_same_numbers(
-    wide_results: dict[str, Execution], name: str
+    wide_results: Mapping[str, Execution], name: str
 ) -> None:
     """Broadcasts and reduces by their step lists, from every root, compute what the library's compute."""
     report = wide_results[f"{name} as rings"].check
