@@ -95,11 +95,11 @@ def test_cpu_has_no_reserve(summary_of) -> None:
 def test_choice_of_shards_leaves_the_reserve_free() -> None:
     """What `osdp` shards fits beside the reserve, whatever the reserve is."""
     peaks = []
-    for reserve in ("0 B", "2 GiB", "4 GiB"):
+    for reserve in ("0 B", "4 GiB"):
         summary = simulate(load("llama-2-7b-osdp-8-v100", [f"software.memory_reserve={reserve}"])).summary
         assert summary.fits_memory, reserve
         peaks.append(max(role.peak_memory_bytes for role in summary.roles))
-    assert peaks == sorted(peaks, reverse=True)
+    assert peaks[0] > peaks[1]
 
 
 def test_goal_is_whole_steps_of_the_step_s_time(summary_of) -> None:

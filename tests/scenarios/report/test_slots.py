@@ -181,8 +181,9 @@ def test_numbers_of_many_micro_batches_can_be_read(capsys, write, textbook, tmp_
     text = ["".join(node.itertext()).strip() for node in ElementTree.parse(picture).iter() if node.tag.endswith("text")]
     for number in range(10, 120):
         assert text.count(str(number)) >= 4 * 2  # an axis may have the number, too
+    diagram = diagram_of(path)
     for width in range(60, 110):
-        for line in printed(diagram_of(path), width).splitlines()[:8]:
+        for line in printed(diagram, width).splitlines()[:8]:
             beginning, _, end = line.partition(" ... ")
             for part in (beginning, end):
                 for letter in "FB":

@@ -174,7 +174,7 @@ def test_changes_without_effect_are_no_trials() -> None:
 
 def test_change_that_does_not_fit_is_tried_with_one_that_makes_room() -> None:
     """On 1,536 GPUs selective recomputation takes 92 GiB of 80, and 61 with a split sequence."""
-    advice = advise(named("quickstart"), "quick")
+    advice = advise(named("quickstart", "training.global_batch_size=768"), "quick")
     alone = tried(advice, "training.recompute=selective")
     assert (alone.fits_memory, alone.gain) == (False, None)
     assert tried(advice, "training.recompute=none").fits_memory is False

@@ -60,7 +60,8 @@ def test_a_run_decides_once(
     write, monkeypatch: pytest.MonkeyPatch, replacement: tuple[str, str], opening: Opening
 ) -> None:
     """A scenario says what it leaves open; simulating it decides that once, and what is decided is decided for good."""
-    scenario = load_scenario(write(SCENARIO, replacement), ["training.global_batch_size=8"])
+    small = ["training.global_batch_size=8", "model.sequence_length=256", "model.hidden_size=512"]
+    scenario = load_scenario(write(SCENARIO, replacement), small)
     assert isinstance(scenario.job, OpenTraining)
     assert scenario.job.opening is opening
     asked: list[Opening] = []
