@@ -110,7 +110,7 @@ SLICED = {
 }
 """Slices that are run wrongly: a mask one token off, positions that begin anew, gradients of caches not added up."""
 DEFERRING = {
-    "adam": JOBS["aiao, pp2 v2 x dp2"],
+    "adam": training(data_degree=2, deferred_sync=0.3, pipeline=AIAO),
     "sgd": JOBS["aiao, pp2 v2 x dp2, llama, sgd"],
     "zero1": JOBS["aiao, pp2 v2 x dp2 zero1"],
     "gathers": JOBS["dp2 zero1 x pp2, gathers overlapped"],
