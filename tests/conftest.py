@@ -10,12 +10,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from sim.engine.running.collector import collector_paused
+from tests.examples import examples
 
 for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):  # numpy and torch read them when they are imported
     os.environ.setdefault(threads, "1")  # teams of threads on tiny arrays wait for each other more than they compute
 
 settings.register_profile(
     "meshtwin",
+    max_examples=examples(40),
     deadline=None,  # a busy machine must not fail a test
     suppress_health_check=[HealthCheck.too_slow],
     print_blob=True,

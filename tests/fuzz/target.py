@@ -73,21 +73,26 @@ def case_of(target: Target, seeds: list[Case], number: int, start: int = 0) -> C
 
 def attempt(target: Target, case: Case, folder: Path, most_cpu_s: float = MOST_CPU_S) -> Finding | None:
     """Return what is wrong with how a target takes an input; None where it reads or refuses it as it should."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    for name, raw in case.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(raw)
     try:
-        with limited(most_cpu_s), warnings.catch_warnings():
-            warnings.simplefilter("error")
-            target.read(folder)
+        taken(target, case, folder, most_cpu_s)
     except (*INPUT_ERRORS, *RUN_ERRORS) as error:
         if not str(error).strip():
             return Finding(target.name, case, f"{type(error).__name__} without words", "")
     except (Exception, TooLongError) as error:
         return Finding(target.name, case, _mark(error), "".join(traceback.format_exception(error))[-6_000:])
     return None
+
+
+def taken(target: Target, case: Case, folder: Path, most_cpu_s: float = MOST_CPU_S) -> int:
+    """Return the exit code of a target for an input, which is laid into a folder. Raises whatever the reader raises."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, raw in case.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(raw)
+    with limited(most_cpu_s), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return target.read(folder)
 
 
 @contextmanager

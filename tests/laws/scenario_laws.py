@@ -6,7 +6,7 @@ them by name. Exceptions that are real stand in ``anomalies.py``, each with its 
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -60,6 +60,8 @@ class Case:
     scenario: StepScenario
     folder: Path
     is_drawn: bool = False
+    of_jobs: dict[DenseTraining, "Case"] = field(default_factory=dict)
+    """The cases of other jobs that laws asked for: several laws ask for the same ones."""
 
     @classmethod
     def of(cls, seed: int, folder: Path) -> "Case":
@@ -118,8 +120,13 @@ class Case:
         """Return the step's time under other prices."""
         return Timed.of(self._again.run(pricing))
 
+    @cached_property
+    def own_alone_s(self) -> float:
+        """Return how long the step would take if every op had its resources to itself."""
+        return self.alone_s(self.pricing)
+
     def alone_s(self, pricing: ClusterPricing) -> float:
-        """Return how long the step would take under some prices if every op had its resources to itself."""
+        """Return how long it would under other prices."""
         return self._again_alone.run(Alone(pricing)).iteration_time_s
 
     def with_job(self, **changes: Any) -> "Case | None":
@@ -132,7 +139,11 @@ class Case:
             changed = replace(job, training=new["training"], parallel=parallel)
         except SpecError:
             return None
-        return Case(self.seed, self.data, replace(self.scenario, job=changed), self.folder)
+        if changed == job:
+            return self
+        if changed not in self.of_jobs:
+            self.of_jobs[changed] = Case(self.seed, self.data, replace(self.scenario, job=changed), self.folder)
+        return self.of_jobs[changed]
 
     def with_keys(self, **keys: Any) -> "Case | None":
         """Return the case with other values at dotted keys of the file; None where the loader refuses it."""
@@ -226,14 +237,14 @@ def framework_costs(case: Case) -> Iterator[str]:
     plain = case.pricing.under(Software())
     yield from _no_longer(case.under(plain), case.time, "without the framework's costs")
     if case.time.shares:
-        yield from _no_more(case.alone_s(plain), case.alone_s(case.pricing), "the same with nothing shared")
+        yield from _no_more(case.alone_s(plain), case.own_alone_s, "the same with nothing shared")
 
 
 def _better(case: Case, topology: Topology, words: str) -> Iterator[str]:
     other = on_topology(case.pricing, topology)
     yield from _no_longer(case.under(other), case.time, words)
     if case.time.shares:
-        yield from _no_later(case, case.alone_s(other), case.alone_s(case.pricing), f"{words}, with nothing shared")
+        yield from _no_later(case, case.alone_s(other), case.own_alone_s, f"{words}, with nothing shared")
 
 
 def _worse(case: Case, topology: Topology, words: str) -> Iterator[str]:
@@ -241,7 +252,7 @@ def _worse(case: Case, topology: Topology, words: str) -> Iterator[str]:
     yield from _no_longer(case.time, case.under(other), f"{words} slower")
     if case.time.shares:
         words = f"{words} slower, with nothing shared"
-        yield from _no_later(case, case.alone_s(case.pricing), case.alone_s(other), words)
+        yield from _no_later(case, case.own_alone_s, case.alone_s(other), words)
 
 
 def _no_later(case: Case, small_s: float, large_s: float, words: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from sim.plan.words.program import Plan, Program
 from sim.training.sequence.unshared import Unshared
 from sim.training.spec.job import DenseTraining
 from sim.training.steps.builder import build_dense_training
+from tests.examples import examples
 from tests.sim.jobs import dense_job
 from tests.sim.strategies import context_keys
 
@@ -42,7 +43,7 @@ def work(program: Program) -> dict[str, tuple[float, float]]:
     return totals
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(job=context_jobs())
 def test_ranks_share_the_work_of_the_dense_plan_evenly(job: DenseTraining) -> None:
     """Every kernel's FLOP, counted and executed, are those of the plan without it, a share on each rank."""
@@ -56,7 +57,7 @@ def test_ranks_share_the_work_of_the_dense_plan_evenly(job: DenseTraining) -> No
         assert own[kernel] == pytest.approx((flop / degree, executed / degree)), kernel
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(job=context_jobs(("all_gather",)))
 def test_keys_and_values_are_gathered_and_their_gradients_scattered(job: DenseTraining) -> None:
     """Per layer and micro-batch: two gathers of the whole sequence in every forward, two and two sums in backward."""
@@ -73,7 +74,7 @@ def test_keys_and_values_are_gathered_and_their_gradients_scattered(job: DenseTr
         assert moved == {kind: count * one // parallel.tensor.degree for kind, count in sizes.items()}
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(job=context_jobs(("p2p",)))
 def test_keys_and_values_go_around_and_their_gradients_back(job: DenseTraining) -> None:
     """Of n ranks each sends n - 1 times: keys and values on in forward, back in backward, and their gradients back."""
@@ -91,7 +92,7 @@ def test_keys_and_values_go_around_and_their_gradients_back(job: DenseTraining) 
         assert sent == {(1, Direction.FORWARD): forwards * pair, **back}
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(job=context_jobs())
 def test_gradients_are_summed_over_all_ranks_with_the_same_parameters(job: DenseTraining) -> None:
     """Gradients, and with ZeRO 1 updated parameters, travel among dp x cp ranks: all parameters once."""

@@ -38,14 +38,10 @@ def digest(job: str) -> str:
 
 
 def test_timelines_do_not_depend_on_the_hash_seed() -> None:
-    """Three processes with three hash seeds, and this one, give the same plans and timelines to the last bit."""
+    """A process with another hash seed gives the plans and timelines of this one to the last bit."""
     code = "from tests.laws.test_determinism import JOBS, digest; print(*map(digest, JOBS))"
-    found = {" ".join(map(digest, JOBS))}
-    for seed in ("0", "1", "4242"):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60
-        )
-        found.add(done.stdout.strip())
-    assert len(found) == 1
+    other = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    environment = os.environ | {"PYTHONHASHSEED": other, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == list(map(digest, JOBS))

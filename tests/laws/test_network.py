@@ -26,6 +26,7 @@ from sim.cluster.rings import nvlink_rings
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 from sim.engine.prices.pricing import ClusterPricing
+from tests.examples import examples
 from tests.laws.anomalies import ANOMALIES
 from tests.sim.cluster.topology_graphs import SINGLE, SWITCHED, TREE, cluster, dragonfly, fat_tree, graph, torus
 
@@ -143,7 +144,7 @@ def with_one_protocol(net: Network) -> Network:
     return replace(net, libraries=libraries)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(case=cases(), factor=st.floats(1.001, 20))
 @example(case=Case("hybrid cube mesh", "a100", tuple(range(8)), "all_to_all", "bruck", 2**20 + 4), factor=1.1)
 def test_faster_links_are_never_slower(case: Case, factor: float) -> None:
@@ -158,7 +159,7 @@ def test_faster_links_are_never_slower(case: Case, factor: float) -> None:
         assert lasts(case, rewired(net, latency=1 / factor)) <= sound * (1 + most)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(case=cases(), data=st.data(), slowdown=st.floats(1.5, 20))
 def test_one_slow_link_never_helps(case: Case, data: st.DataObject, slowdown: float) -> None:
     """A straggler among the links, whichever, makes no collective faster; one that carries nothing changes nothing."""
@@ -172,7 +173,7 @@ def test_one_slow_link_never_helps(case: Case, data: st.DataObject, slowdown: fl
         assert max(s for _, s in with_straggler.links) == pytest.approx(max(s for _, s in cost.links))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(case=cases(), share=st.floats(0.01, 1))
 def test_fewer_bytes_are_never_slower_by_one_protocol(case: Case, share: float) -> None:
     """With one protocol for all sizes, a smaller payload makes no collective last longer.
@@ -186,7 +187,7 @@ def test_fewer_bytes_are_never_slower_by_one_protocol(case: Case, share: float) 
     assert lasts(case, net, fewer) <= lasts(case, net) * (1 + slack)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(case=cases())
 @example(case=Case("hybrid cube mesh", "h100", (0, 1, 2), "all_reduce", "ring", 1000))
 def test_links_carry_what_routes_say(case: Case) -> None:
@@ -228,7 +229,7 @@ def entering(kind: str, inside: int, ranks: int, num_bytes: int, *, has_root: bo
     }[kind]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(case=cases(), data=st.data())
 def test_nothing_beats_the_smallest_cut(case: Case, data: st.DataObject) -> None:
     """Bytes that must enter a part of the members, over the most that links let in (networkx's maximum flow)."""

@@ -25,6 +25,7 @@ from sim.training.data.operators import operator_slices
 from sim.training.spec.job import DenseTraining, OsdpSpec
 from sim.training.spec.parallelism.sharding import Choice, ShardingSpec
 from sim.training.steps.builder import build_dense_training
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_job
 
 BYTES = {"fp32": (4, 4, 8), "bf16": (2, 4, 12)}
@@ -87,7 +88,7 @@ def held_bytes(program: Program) -> int:
     return sum(b.num_bytes for b in program.buffers.values() if b.scope is Scope.PERSISTENT and b.name != "loss")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(job=sharded_jobs())
 def test_bytes_sent_are_those_of_the_papers(job: DenseTraining) -> None:
     """Per rank and step, for every stage, group, synchronisation and gather."""
@@ -127,7 +128,7 @@ def _of_two_hops(g: int, k: int | None) -> float:
     return (g - 1) / g if k is None else (g // k - 1) / g + (k - 1) / k
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(job=sharded_jobs())
 def test_bytes_held_are_those_of_the_papers(job: DenseTraining) -> None:
     """Parameters, gradients and optimizer state of a rank: whole or 1/g of each, up to padding."""
@@ -144,7 +145,7 @@ def test_bytes_held_are_those_of_the_papers(job: DenseTraining) -> None:
     assert 0 <= held_bytes(program) - expected <= 8 * num_flat
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(data=st.data(), model=models(), dp=st.sampled_from([2, 4]), m=st.integers(1, 3))
 def test_operators_send_and_hold_what_they_chose(data: st.DataObject, model: dict[str, Any], dp: int, m: int) -> None:
     """OSDP: 2 (N-1)/N of what is replicated; of what is sharded 3 (N-1)/N per micro-batch, and 1/N of it is held."""

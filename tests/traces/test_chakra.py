@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from traces.chakra.node import ChakraTrace, Node
 from traces.errors import TraceError
 
@@ -111,7 +112,7 @@ nodes = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 @given(nodes)
 def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, drawn: list[Node]) -> None:
     """Durations to the last digit, kinds, bytes and dependencies come back as they were."""

@@ -12,6 +12,7 @@ from costmodels.calibration.spread import Erred, spread_of, widened
 from costmodels.errors import CatalogueError
 from costmodels.profile import SPREAD, load_profile, packaged_entry, parse_profile
 from costmodels.spread import Place, Spread, transfer_place
+from tests.examples import examples
 
 
 def spread(deviation: dict[float, float], **parts: float) -> Spread:
@@ -47,7 +48,7 @@ def test_neighbours_share_less_the_farther_apart_and_nothing_over_series() -> No
     assert found == pytest.approx(np.array([[1, decayed, 0], [decayed, 1, 0], [0, 0, 1]]))
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(8))
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 8), st.integers(0, 8)), min_size=1, max_size=12),
     st.floats(0.1, 16.0),
@@ -127,7 +128,7 @@ def test_a_constant_chosen_for_the_calls_themselves_hides_nothing() -> None:
     assert np.mean(found) == pytest.approx(0.01, rel=0.1)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(10))
 @given(
     st.lists(
         st.tuples(st.sampled_from("abc"), st.floats(0, 40), st.floats(1e-6, 1.0), st.floats(-0.5, 0.5)),

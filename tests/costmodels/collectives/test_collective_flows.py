@@ -11,6 +11,7 @@ from costmodels.collectives import STEP_LISTS, collective_cost, collective_steps
 from costmodels.collectives.flows import collective_flows
 from costmodels.collectives.network import NetworkParameters
 from costmodels.collectives.traffic import LIBRARY
+from tests.examples import examples
 
 CASES = [
     (kind, name) for kind, names in STEP_LISTS.items() for name in names if (kind, name) != ("all_reduce", "tree")
@@ -42,7 +43,7 @@ def test_flows_in_one_node_equal_those_of_the_step_list(kind: str, algorithm: st
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
 @given(num_nodes=st.integers(2, 5), per_node=st.integers(1, 6))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 def test_channels_move_as_much_in_all_as_the_step_list(
     kind: str, algorithm: str, num_nodes: int, per_node: int
 ) -> None:
@@ -54,7 +55,7 @@ def test_channels_move_as_much_in_all_as_the_step_list(
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "reduce_scatter"])
 @given(num_nodes=st.integers(2, 5), per_node=st.integers(1, 8))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_every_rank_of_a_node_sends_and_receives_alike_between_nodes(kind: str, num_nodes: int, per_node: int) -> None:
     """A ring's channels use all adapters of equal nodes alike, and together carry what the closed form says."""
     ranks_per_node = (per_node,) * num_nodes
@@ -69,7 +70,7 @@ def test_every_rank_of_a_node_sends_and_receives_alike_between_nodes(kind: str, 
 
 
 @given(num_nodes=st.integers(2, 40))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 def test_the_busiest_of_a_double_binary_tree_sends_as_much_as_all_do_here(num_nodes: int) -> None:
     """Every node sends twice the payload; step by step none sends more, and half of them or more send as much."""
     flows = collective_flows("all_reduce", "tree", (1,) * num_nodes)

@@ -22,6 +22,7 @@ from costmodels.collectives import (
 from costmodels.collectives.catalogue import STEP_LISTS, collective_steps
 from costmodels.collectives.steps import Step, StepList, step_list
 from costmodels.errors import CollectiveError
+from tests.examples import examples
 
 SIZES = range(1, 34)
 CASES = [(kind, algorithm) for kind, algorithms in STEP_LISTS.items() for algorithm in algorithms]
@@ -121,7 +122,7 @@ def test_every_rank_ends_with_the_right_sum_or_pieces(kind: str, algorithm: str)
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), CASES)
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(ranks_per_node=by_node)
 def test_nodes_may_be_uneven(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> None:
     """Algorithms that know of nodes are right however many ranks each node has."""
@@ -146,7 +147,7 @@ def test_any_root_and_any_number_of_pieces_will_do(
         prove(tree(nodes, root % sum(nodes)))
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(num_ranks=st.integers(1, 33), channels=st.integers(1, 4), nodes=by_node, pieces=st.integers(1, 5))
 def test_channels_and_pieces_cut_an_all_reduce(
     num_ranks: int, channels: int, nodes: tuple[int, ...], pieces: int
@@ -261,7 +262,7 @@ def test_chains_fill_and_drain(num_ranks: int, pieces: int, num_bytes: int) -> N
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), [case for case in CASES if case[0] != "barrier"])
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @example(group=(1, 1, 2, 1, 2, 1))
 @given(group=by_node.filter(lambda group: sum(group) > 1))
 def test_uneven_nodes_are_charged_no_less(kind: str, algorithm: str, group: tuple[int, ...]) -> None:
@@ -304,7 +305,7 @@ def test_uneven_all_to_all_is_as_slow_as_its_busiest_rank(pairs: list[list[int]]
     assert exclusive_seconds(pairwise, (g,), NET) == pytest.approx(expected_s, rel=1e-9, abs=1e-15)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(pairs=uneven_pairs, data=st.data())
 def test_every_uneven_all_to_all_brings_the_rows_of_the_flat_one(pairs: list[list[int]], data: st.DataObject) -> None:
     """With a leader, in two rounds or pair after pair, on uneven nodes: the same rows, of any number, arrive."""

@@ -19,6 +19,7 @@ from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.parse import parse_topology
 from sim.engine.prices.pricing import ClusterPricing
+from tests.examples import examples
 from tests.sim.cluster.stepwise_cases import PARAMETERS
 from tests.sim.cluster.topology_graphs import SINGLE, SWITCHED
 
@@ -105,7 +106,7 @@ def test_what_a_link_carries_is_what_is_below_it() -> None:
     assert scatter["node 3 nic 0 in"] == pytest.approx(1 / 16)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(data=st.data(), fabric=st.sampled_from(sorted(FABRICS)), per_node=st.integers(1, 4))
 def test_trees_are_trees(data: st.DataObject, fabric: str, per_node: int) -> None:
     """Up each vertex but the root has one way on, all members reach the root, and each cable is used both ways once."""

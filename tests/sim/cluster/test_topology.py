@@ -11,6 +11,7 @@ from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
+from tests.examples import examples
 from tests.sim.cluster.topology_graphs import (
     CHIP,
     FAST,
@@ -85,7 +86,7 @@ def test_dragonfly_routes_are_shortest_over_one_global_link() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 def test_every_route_leads_there(data) -> None:
     """For any nodes and any network, each route is a chain of links from source to target without repetition."""
     layout = data.draw(node_layouts())
@@ -97,7 +98,7 @@ def test_every_route_leads_there(data) -> None:
 
 
 @given(st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_a_route_does_not_depend_on_the_others_asked_for(data) -> None:
     """The route of a pair alone is its route among many, in any order."""
     topology = cluster(SWITCHED, 6, **data.draw(fabrics(6)))

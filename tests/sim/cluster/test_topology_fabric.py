@@ -12,6 +12,7 @@ from sim.cluster.topology.facts import bisection_bytes_per_s, describe, export_b
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
+from tests.examples import examples
 from tests.sim.cluster.topology_graphs import (
     NIC,
     PCIE,
@@ -87,7 +88,7 @@ def test_dragonfly_has_its_published_size(a: int, p: int, h: int) -> None:
 
 
 @given(st.integers(2, 6), st.integers(1, 4), st.integers(2, 20))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 def test_dragonfly_of_any_size_joins_every_two_groups_once(a: int, h: int, groups: int) -> None:
     """Fewer groups than a h + 1 are still all joined, no router has more than h cables to other groups, both ways."""
     groups = min(groups, a * h + 1)
@@ -183,7 +184,7 @@ def test_no_other_halves_have_less_between_them(name: str) -> None:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_bisection_of_any_levels_is_the_maximum_flow(data) -> None:
     """Leaf-spines, fat trees and rails of any size and oversubscription, full or not."""
     num_nodes = data.draw(st.integers(2, 9))
@@ -238,7 +239,7 @@ def test_an_island_sends_no_more_than_its_narrowest_part() -> None:
 
 
 @given(st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 def test_longest_route_is_the_longest_of_all(data) -> None:
     """The longest route that is stated is the longest of all pairs."""
     num_nodes = data.draw(st.integers(1, 6))

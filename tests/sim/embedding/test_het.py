@@ -11,6 +11,7 @@ from sim.embedding.het_run import HetSpec, run_het
 from sim.embedding.ids import Table
 from sim.embedding.run import CacheSpec
 from sim.embedding.turns import Turn, Workers
+from tests.examples import examples
 
 NUM_ROWS = 9
 
@@ -24,7 +25,7 @@ def spec(bound: int, num_workers: int, num_slots: int, consistency="asp") -> Het
     )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(
     batches=st.lists(st.lists(st.integers(0, NUM_ROWS - 1), min_size=1, max_size=4), min_size=1, max_size=12),
     num_workers=st.integers(1, 3),

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sim.embedding.ids import IdSource, Table
 from sim.embedding.single_lookups import LookupLru
+from tests.examples import examples
 from tests.sim.embedding.test_cache import che
 
 
@@ -24,7 +25,7 @@ def one_by_one(ids: list[int], num_slots: int) -> list[bool]:
     return hits
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     ids=st.lists(st.integers(0, 11), min_size=1, max_size=80),
     num_slots=st.integers(1, 12),

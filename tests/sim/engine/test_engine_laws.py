@@ -20,11 +20,12 @@ from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Recv
 from sim.plan.words.program import Plan, Program, Task
 from sim.training.spec.parallelism.sharding import Choice, OsdpSpec
+from tests.examples import examples
 from tests.sim.engine.reference import ReferenceEngine, hazards
 from tests.sim.jobs import GPT, as_array, dense_plan, op_times, pricing_on
 from tests.sim.strategies import NODES, aiao_keys, dense_keys, dense_plans
 
-LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+LAW = settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PER_NODE = st.sampled_from([1, 2, 4, 8])
 FOLD = st.sampled_from([fold, no_fold])
 SHARDED = {"layer0.fc2", "layer1.fc1", "layer1.fc2"}
@@ -80,7 +81,7 @@ def test_coalesced_equals_step_by_step(plan: Plan, node: str, per_node: int, fol
     assert_same_times(run, op_times(simulate(plan, pricing, fold=fold, coalesce=False)))
 
 
-@settings(LAW, max_examples=25)
+@settings(LAW, max_examples=examples(10))
 @given(keys=aiao_keys(), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD)
 def test_steps_without_a_barrier_coalesced_equal_step_by_step(
     keys: dict[str, Any], node: str, per_node: int, fold: Any
@@ -275,7 +276,7 @@ def largest_difference(plan: Plan, node: str, per_node: int = 0) -> tuple[float,
     return folded.makespan_s / every.makespan_s, gap_s / every.makespan_s
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(24), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=dense_plans(18), node=st.sampled_from(NODES), per_node=st.sampled_from([1, 2, 3, 4, 6, 8]))
 def test_folded_equals_unfolded(plan: Plan, node: str, per_node: int) -> None:
     """One rank per class gives every rank's every op the same times as all of them, however the ranks lie on nodes."""

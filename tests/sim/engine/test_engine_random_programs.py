@@ -16,6 +16,7 @@ from sim.plan.words.buffer import Buffer, Kind, Scope
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from tests.examples import examples
 from tests.sim.engine.reference import ReferenceEngine
 from tests.sim.jobs import as_array, op_times
 
@@ -88,7 +89,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan("made up", Mesh((("pp", ranks),)), made)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(160), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans(), coalesce=st.booleans())
 def test_made_up_programs_run_as_the_reference_engine_says(plan: Plan, coalesce: bool) -> None:
     """Whatever reads, writes and shares what, in whatever order it is called, every op has the reference's times."""

@@ -42,6 +42,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
 from sim.plan.words.op import Collective, Op, Recv, Send
 from sim.plan.words.program import Plan
+from tests.examples import examples
 from tests.sim.engine.reference import hazards
 from tests.sim.jobs import as_array, dense_plan, op_times
 from tests.sim.strategies import dense_keys
@@ -49,7 +50,7 @@ from tests.sim.topology_strategies import clusters
 
 ROOT = Path(__file__).parents[3]
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
-LAW = settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+LAW = settings(max_examples=examples(8), deadline=None, suppress_health_check=SLOW)
 FACTOR = st.floats(1, 10)
 
 
@@ -200,7 +201,7 @@ def test_a_step_takes_no_less_than_its_critical_path_and_its_fullest_resource(da
 # --- 5: folding and coalescing -----------------------------------------------------------------------------
 
 
-@settings(LAW, max_examples=5)
+@settings(LAW, max_examples=examples(5))
 @given(data=st.data(), keys=dense_keys(12), copies=st.sampled_from([2, 3, 4, 5]))
 def test_up_to_64_ranks_fold_and_coalesce_unnoticed(data: Any, keys: dict[str, Any], copies: int) -> None:
     """With more replicas on any topology, each op has the same times folded or not, coalesced or one by one."""
@@ -230,7 +231,7 @@ def written(folder: Path, seed: int) -> dict[str, bytes]:
     return files | {"summary.json": json.dumps(summary).encode()}
 
 
-@settings(LAW, max_examples=4)
+@settings(LAW, max_examples=examples(4))
 @given(seed=st.integers(0, 2**31 - 2))
 def test_a_seed_decides_every_byte(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
     """Two runs with one seed write the same four files; another seed draws other devices."""

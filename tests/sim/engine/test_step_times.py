@@ -17,10 +17,11 @@ from sim.engine.step_times import StepTimes
 from sim.plan.facts.content import content_digest, plan_digest
 from sim.plan.words.op import Compute
 from sim.plan.words.program import Plan
+from tests.examples import examples
 from tests.sim.jobs import dense_plan, pricing_on, textbook_plan
 from tests.sim.strategies import dense_keys
 
-SETTINGS = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=examples(6), deadline=None, suppress_health_check=list(HealthCheck))
 LAUNCHES = Software(launch_s=3e-6, task_launch_s=5e-6)
 
 

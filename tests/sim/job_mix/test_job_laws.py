@@ -19,6 +19,7 @@ from sim.jobs.record import Record
 from sim.jobs.simulator import Mix, simulate_jobs
 from sim.jobs.speed.speed import MeasuredSpeed
 from sim.jobs.training import Training
+from tests.examples import examples
 
 POLICIES = (
     FifoStrict(), FifoFitFirst(), ShortestJobFirst(), ShortestRemainingTime(), ShortestRemainingService(),
@@ -69,7 +70,7 @@ def conserves(record: Record, mix: Mix) -> None:
     assert all(most <= has for most, has in zip(most_held(record), NODES, strict=True))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(mix=mixes(), policy=st.sampled_from(POLICIES))
 def test_gpu_seconds_are_conserved(mix: Mix, policy: Tiresias) -> None:
     """No job is lost; GPU-seconds held are those of progress, restarts and idle gangs; no node is overfull."""
@@ -92,7 +93,7 @@ class Unordered:
         self.start, self.decide = policy.start, policy.decide
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(mix=mixes(), policy=st.sampled_from((ShortestRemainingTime(), Tiresias((20.0, 60.0)), Tiresias((7.0,)))))
 def test_jobs_kept_in_order_are_decided_as_if_all_were_ranked(mix: Mix, policy: Policy) -> None:
     """The order that is kept from event to event changes no decision."""
@@ -116,7 +117,7 @@ def elastic_mixes(draw: st.DrawFn) -> Mix:
     return Mix(jobs=jobs, gpus_per_node=NODES, round_s=draw(st.sampled_from([None, 10.0])), **costs)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(mix=elastic_mixes(), policy=st.sampled_from(ELASTIC))
 def test_elastic_jobs_do_all_their_work(mix: Mix, policy: Policy) -> None:
     """GPU-seconds are conserved, no node is overfull, and each job's progress adds up to its samples."""
@@ -135,7 +136,7 @@ def test_elastic_jobs_do_all_their_work(mix: Mix, policy: Policy) -> None:
         assert done == pytest.approx(job.job.work, rel=1e-6)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(mix=mixes())
 def test_strict_fifo_starts_in_order_of_arrival(mix: Mix) -> None:
     """No job overtakes another."""

@@ -19,6 +19,7 @@ from sim.jobs.policies.ones.reorder import changed_slots, reordered
 from sim.jobs.simulator import Mix, simulate_jobs
 from sim.jobs.speed.speed import MeasuredSpeed
 from sim.jobs.training import Training
+from tests.examples import examples
 
 A, B, C, D = range(4)
 
@@ -100,7 +101,7 @@ def schedules(draw: st.DrawFn) -> tuple[Genome, dict[int, int]]:
     return live, dict(enumerate(sizes or [1]))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(schedule=schedules())
 def test_reordered_jobs_are_neighbours(schedule: tuple[Genome, dict[int, int]]) -> None:
     """Both programs keep the sizes and use neighbouring slots; exact is never worse, and neither worse than packing."""

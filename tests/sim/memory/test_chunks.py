@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sim.memory.chunks import LEAST_ELEMENTS, best_chunk_elements, pack
 from sim.memory.movement import BudgetError, Stay, still_there
+from tests.examples import examples
 
 
 @given(lengths=st.lists(st.integers(1, 30), max_size=20), chunk=st.integers(1, 20))
@@ -29,7 +30,7 @@ def test_the_length_that_wastes_least_is_found() -> None:
     assert best_chunk_elements([1000, 24], 8) == 1024
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @example(lengths=[2**22] * 10 + [2**22 + 1])
 @given(lengths=st.lists(st.integers(2**22, 2**25), min_size=9, max_size=20))
 def test_no_tried_length_wastes_less(lengths: list[int]) -> None:
@@ -48,7 +49,7 @@ def _row(units: list[int]) -> list[Stay]:
     return [Stay(str(unit), place, place, 1) for place, unit in enumerate(units)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(units=st.lists(st.integers(0, 4), min_size=1, max_size=9), room=st.integers(1, 3))
 def test_no_other_choice_finds_more_units_there(units: list[int], room: int) -> None:
     """Of all sets of stays that could find their unit there, none that fits is larger."""

@@ -20,6 +20,7 @@ from sim.plan.words.op import Collective, Compute, Copy, Op
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 from sim.training.data.gathers import Gathers, Pass, Shard
 from sim.training.data.units import END_UNIT, Unit
+from tests.examples import examples
 
 LAYERS, RANKS = 24, 8
 LAYER_BYTES = 100_663_296
@@ -47,7 +48,7 @@ def resident_bytes(found: list[Stay], triggers: list[int], op: int) -> int:
     return sum(stay.num_bytes for stay, trigger in both if trigger <= op <= stay.last)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(found=stays(), extra=st.integers(0, 100))
 def test_units_come_as_early_as_memory_allows_and_no_earlier(found: list[Stay], extra: int) -> None:
     """No op finds more than the budget; one op earlier, a unit would not fit, or would overtake the one before it."""
@@ -65,7 +66,7 @@ def test_units_come_as_early_as_memory_allows_and_no_earlier(found: list[Stay], 
             assert max(taken) > budget
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(found=stays(), data=st.data())
 def test_too_little_memory_is_refused_with_what_is_needed(found: list[Stay], data: st.DataObject) -> None:
     """With less than units in use at once take, the error names what they take, and with that they come."""

@@ -16,6 +16,7 @@ from sim.moe.balancing.estimate import Neighbours, Rates, estimate
 from sim.moe.balancing.policy_maker import Change, Expand, Migrate, PolicyMaker, Shrink, applied
 from sim.moe.balancing.shadowing import ShadowPolicy
 from sim.moe.errors import RoutingError
+from tests.examples import examples
 
 SKEWED = np.tile([600, 200, 150, 50], (4, 1))
 SMALL = Rates(tokens_per_s=1e6, token_bytes=2048, link_bytes_per_s=1e10, reduce_bytes_per_s=1e10, gradient_bytes=1e6)
@@ -94,7 +95,7 @@ def test_tokens_stay_on_their_rank_and_the_rest_is_split() -> None:
     assert tokens.tolist() == [[0, 100, 0, 100], [0, 200, 0, 0], [0, 100, 0, 100], [0, 0, 0, 200]]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(data=st.data(), num_ranks=st.integers(1, 6), num_experts=st.integers(1, 6))
 def test_no_token_is_lost_or_duplicated(data: st.DataObject, num_ranks: int, num_experts: int) -> None:
     """However experts are replicated, all tokens go to a rank with their expert, and loads are those of vExperts."""
@@ -122,7 +123,7 @@ def layers(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, Rates]:
     return rng.integers(0, 300, (num_ranks, num_experts)), placement, replace(SMALL, **nodes)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 @given(layer=layers())
 def test_closed_forms_are_the_sums_over_assigned_tokens(layer: tuple[np.ndarray, np.ndarray, Rates]) -> None:
     """Loads, exchanges and sums of gradients, also over shared adapters, are those of every token's way."""
@@ -144,7 +145,7 @@ def test_closed_forms_are_the_sums_over_assigned_tokens(layer: tuple[np.ndarray,
         assert found.sync_s[rank] == pytest.approx(expected)
 
 
-@settings(max_examples=8)
+@settings(max_examples=examples(8))
 @given(layer=layers())
 def test_the_best_change_is_that_of_trying_all(layer: tuple[np.ndarray, np.ndarray, Rates]) -> None:
     """Exchanges that are left out would not lower the time, and the first of the best is taken."""

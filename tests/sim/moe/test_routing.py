@@ -13,6 +13,7 @@ from sim.moe.routing import Routing, RoutingShape, of_ranks
 from sim.moe.skew import Skew
 from sim.moe.sources import Even, Shares
 from sim.moe.statistics import max_over_mean
+from tests.examples import examples
 
 PLAIN = {"fluctuation": 0.0, "concentration": None}
 
@@ -44,7 +45,7 @@ def test_zipf_shares_have_their_closed_forms(
 
 
 @given(st.integers(0, 2**32), st.floats(0.0, 4.0), st.integers(1, 3), st.integers(0, 5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 def test_every_token_makes_its_choices_once(seed: int, zipf: float, top_k: int, step: int) -> None:
     """Whatever the skew, a source makes tokens times top_k choices, and no expert gets more than there are tokens."""
     sizes = shape(top_k=top_k)
@@ -92,7 +93,7 @@ def test_stated_shares_are_dealt_out_whole() -> None:
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 def test_forced_choices_are_as_many_as_asked(data: st.DataObject) -> None:
     """Each expert is chosen as often as its count says, and no token chooses one twice."""
     num_tokens, top_k = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 3))

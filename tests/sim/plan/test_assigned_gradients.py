@@ -16,6 +16,7 @@ from sim.plan.words.buffer import Buffer, Kind, Scope
 from sim.plan.words.op import Compute
 from sim.plan.words.program import Call, Phase, Program, Task
 from sim.training.spec.models.experts import ExpertsSpec
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_plan, pricing_on
 
 SCHEDULES = {
@@ -39,7 +40,7 @@ def moved_bytes(program: Program) -> int:
     return sum(kernel_work(program, op).num_bytes for op in ops)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(10))
 @given(
     st.sampled_from(list(SCHEDULES)),
     st.sampled_from([2, 4]),

@@ -17,6 +17,7 @@ from sim.plan.words.layout import PARTIAL, REPLICATED, Layout, Shard
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from tests.examples import examples
 from tests.sim.jobs import dense_plan, pricing_on
 from tests.sim.strategies import bare_ended_plans, dense_plans
 
@@ -73,7 +74,7 @@ def test_task_without_ops_is_refused(plan: Plan) -> None:
         check(with_program(plan, 1, tasks=tasks))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=dense_plans() | bare_ended_plans())
 def test_no_task_of_a_plan_is_empty(plan: Plan) -> None:
     """Whatever is trained how: every task has ops and is called, every call has a task, and the plan runs."""
@@ -222,7 +223,7 @@ def test_gather_of_two_buffers_along_a_dimension_is_refused() -> None:
         check(with_ops(plan, 0, "forward.0", two))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(24), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=dense_plans(), data=st.data())
 def test_dropping_any_message_call_is_refused(plan: Plan, data: st.DataObject) -> None:
     """No send or receive of a random plan can be left out unnoticed."""
@@ -240,7 +241,7 @@ def test_dropping_any_message_call_is_refused(plan: Plan, data: st.DataObject) -
         check(with_program(plan, p, calls=calls[:c] + calls[c + 1 :]))
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(24), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=dense_plans(), data=st.data())
 def test_dropping_any_op_that_others_read_is_refused(plan: Plan, data: st.DataObject) -> None:
     """No op of a forward or backward whose output somebody reads can be left out unnoticed."""

@@ -26,6 +26,7 @@ from sim.plan.words.layout import PARTIAL, REPLICATED, Layout, Shard, sharded
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Reduction
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from tests.examples import examples
 
 K = CollectiveKind
 TABLE = ((1, 0, 5), (2, 2, 0), (0, 3, 1))
@@ -317,7 +318,7 @@ def test_collective_lasts_as_long_as_its_cost_model_says(kind: K, devices_per_no
 lines = st.lists(st.integers(0, 4000), min_size=4, max_size=4).map(tuple)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(table=st.lists(lines, min_size=4, max_size=4).map(tuple), devices_per_node=st.sampled_from([1, 2, 8]))
 def test_uneven_exchange_lasts_as_long_as_its_table_says(
     table: tuple[tuple[int, ...], ...], devices_per_node: int

@@ -12,6 +12,7 @@ from sim.plan.facts.description import buffer_spec, collective_bytes
 from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Send
 from sim.plan.words.program import Phase, Plan, Program
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_plan
 from tests.sim.strategies import dense_plans
 
@@ -95,7 +96,7 @@ def gradients(program: Program) -> dict[str, int]:
     }
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=dense_plans(24, most_stage=1))
 def test_every_gradient_is_synchronised_once_and_every_parameter_updated_once(plan: Plan) -> None:
     """Over dp each gradient is in exactly one collective; one Adam touches each parameter; ZeRO-1 gathers each once."""
@@ -120,7 +121,7 @@ def test_every_gradient_is_synchronised_once_and_every_parameter_updated_once(pl
             assert all(updated[name] == 1 for name in parameters)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=dense_plans(24))
 def test_derived_plans_pass_the_check_and_fit_their_kernels(plan: Plan) -> None:
     """Whatever is combined, the plan is valid, and every kernel's outputs have the shapes that it would write."""
@@ -140,7 +141,7 @@ def test_derived_plans_pass_the_check_and_fit_their_kernels(plan: Plan) -> None:
 BACKWARDS = (Phase.BACKWARD_INPUT, Phase.BACKWARD)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=dense_plans(24, most_stage=1))
 def test_backward_writes_every_gradient_of_its_stage(plan: Plan) -> None:
     """The derived backward accumulates into the gradient of every parameter that its stage's forward reads."""

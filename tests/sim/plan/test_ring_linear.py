@@ -21,6 +21,7 @@ from sim.plan.words.op import Collective, CollectiveKind, Op, Send
 from sim.plan.words.program import Call, Phase, Plan, Program
 from sim.training.errors import SpecError
 from sim.training.spec.job import OsdpSpec
+from tests.examples import examples
 from tests.sim.jobs import GPT, dense_job, dense_plan, pricing_on
 
 MODEL = GPT | {
@@ -65,7 +66,7 @@ def seconds(plan: Plan, prices: ClusterPricing, ending: str) -> float:
 sizes = st.sampled_from([256, 1024, 4096, 16384])
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(t=st.sampled_from([2, 4, 8]), rows=st.integers(1, 16), n=sizes, k=sizes)
 def test_gathered_product_ends_with_its_last_piece(t: int, rows: int, n: int, k: int) -> None:
     """Products follow each other, and none begins before its piece has come around: max over j of j m + (t - j) p."""
@@ -82,7 +83,7 @@ def test_gathered_product_ends_with_its_last_piece(t: int, rows: int, n: int, k:
     assert simulate(plan, prices).makespan_s == pytest.approx(expected_s)
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(t=st.sampled_from([2, 4, 8]), rows=st.integers(1, 16), n=sizes, k=sizes)
 def test_scattered_product_ends_with_its_own_rows_or_the_last_term(t: int, rows: int, n: int, k: int) -> None:
     """Terms leave one after the other as they are made; the sum waits for the own one and for the last that comes."""

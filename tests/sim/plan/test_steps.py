@@ -21,6 +21,7 @@ from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Direction, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 from sim.plan.words.steps import drain, first_step, program_of_step, repeated
+from tests.examples import examples
 from tests.sim.engine.reference import ReferenceEngine
 from tests.sim.jobs import GPT, dense_plan, op_times, pricing_on, run_textbook, textbook_plan
 
@@ -135,7 +136,7 @@ def test_a_step_amid_others_equals_the_plain_simulation(*, keys: dict[str, int],
     assert_steps_of_reference(run, plan, pricing)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     schedule=st.sampled_from(["1f1b", "gpipe", "zb_h2", "aiao"]), p=st.integers(1, 3), more=st.integers(0, 3),
     hop=st.sampled_from([0.0, 0.25]), sync=st.sampled_from([0.0, 3.0]),
@@ -163,7 +164,7 @@ def test_zero_bubble_without_barrier_has_no_bubble(schedule: str, p: int, m: int
     assert held.max_rank_span_s == 3 * m
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(
     schedule=st.sampled_from(["1f1b", "gpipe", "breadth_first", "zb_h1"]), p=st.integers(1, 4), more=st.integers(0, 4),
     hop=st.sampled_from([0.0, 0.5]),

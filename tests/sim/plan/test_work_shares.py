@@ -20,6 +20,7 @@ from sim.plan.words.program import Plan
 from sim.training.data.axes import SAMPLE_AXES
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.steps.builder import build_dense_training
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 from tests.sim.strategies import aiao_keys, context_keys, dense_keys, expert_keys
 from tests.sim.training.values import ranks_alike
@@ -54,7 +55,7 @@ def kernels(plan: Plan, counted: Callable[[Compute], bool] = lambda _: True) -> 
     )  # fmt: skip
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 @given(KEYS)
 def test_needed_flop_are_the_models(keys: dict[str, Any]) -> None:
     """What ops need adds up to the closed form; shares are fractions of one; what there is no reason for is zero."""
@@ -70,7 +71,7 @@ def test_needed_flop_are_the_models(keys: dict[str, Any]) -> None:
     assert job.model.experts or flop.empty_slots == flop.duplicated == 0.0
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(KEYS)
 def test_recomputed_ops_are_those_that_a_plan_without_recomputation_lacks(keys: dict[str, Any]) -> None:
     """Kernel by kernel and shape by shape, a plan with recomputation runs the marked ops beside all of one without."""
@@ -85,7 +86,7 @@ def test_recomputed_ops_are_those_that_a_plan_without_recomputation_lacks(keys: 
                 assert (share == RECOMPUTED) == (isinstance(op, Compute) and is_recomputed(op))
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(6))
 @given(KEYS)
 def test_duplicated_work_is_what_several_ranks_do_on_the_same_values(keys: dict[str, Any]) -> None:
     """Run on values that know where they come from, as many ranks get each value as its op's share says."""
@@ -99,7 +100,7 @@ def test_duplicated_work_is_what_several_ranks_do_on_the_same_values(keys: dict[
             assert {round((share.needed + share.duplicated) / share.needed)} == set(counts.values()), op
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(st.integers(1, 200), st.integers(1, 8), st.integers(1, 32), st.sampled_from([0.1, 0.25, 1.0, 1.1, 4.0, 32.0]))
 def test_slots_fill_as_experts_are_dealt_out(tokens: int, top_k: int, num_experts: int, factor: float) -> None:
     """Choices dealt out in turn fill as many slots as counted; with a factor of 1 or more every choice finds one."""

@@ -8,6 +8,7 @@ from sim.training.pipeline.actions import Action
 from sim.training.pipeline.evaluate import end_times
 from sim.training.pipeline.placement import loop
 from sim.training.pipeline.schedules import interleaved
+from tests.examples import examples
 
 
 class UnlikeTimes:
@@ -30,7 +31,7 @@ def pipelines(draw: st.DrawFn) -> tuple[int, int, UnlikeTimes]:
     return ranks, chunks, UnlikeTimes(draw(seconds), draw(seconds), draw(st.integers(0, 4).map(float)))
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(20))
 @given(st.lists(pipelines(), min_size=1, max_size=3))
 def test_recurrence_is_what_the_schedule_takes(given_pipelines: list[tuple[int, int, UnlikeTimes]]) -> None:
     """Two micro-batches per stage stand for all: the recurrence gives the end of the whole schedule's last action."""

@@ -21,6 +21,7 @@ from sim.reliability.failures import Failures
 from sim.reliability.run import Cycle, Outcome, run_once
 from sim.reliability.spec import CheckpointSpec, Component, ReliabilitySpec, SpareNodes
 from sim.reliability.study import choose_cycle, expect, study_reliability
+from tests.examples import examples
 
 MINUTE_S, HOUR_S, DAY_S = 60.0, 3600.0, 86400.0
 
@@ -210,7 +211,7 @@ def test_time_of_a_job_is_the_expected_one(
     restart=st.floats(0, 0.5), stall=st.floats(1e-3, 0.3), background=st.floats(0, 0.2),
     num_cycle=st.integers(1, 40), num_steps=st.integers(1, 400),
 )  # fmt: skip
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=examples(12), derandomize=True)
 def test_closed_form_holds_over_parameters(
     restart: float, stall: float, background: float, num_cycle: int, num_steps: int
 ) -> None:

@@ -18,6 +18,7 @@ from sim.replay.changes import ChangeError, Changes, parse_changes
 from sim.replay.host import read_host
 from sim.replay.run import Replayer
 from sim.replay.transfers import split_network
+from tests.examples import examples
 from tests.traces.kineto_traces import activity, all_reduce, document, launch, shared_trace, write
 from traces.kineto.rank import StepWindow
 from traces.kineto.trace import load
@@ -164,7 +165,7 @@ def programs(draw: st.DrawFn) -> list[list[Step]]:
     return ranks
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(ranks=programs(), compute=st.sampled_from((0.5, 1.0, 3.0)), host=st.sampled_from((0.5, 1.0, 4.0)))
 def test_changed_speeds_give_the_times_of_a_run_with_those_speeds(
     tmp_path_factory: pytest.TempPathFactory, ranks: list[list[Step]], compute: float, host: float
@@ -177,7 +178,7 @@ def test_changed_speeds_give_the_times_of_a_run_with_those_speeds(
     assert changed.span_s * 1e6 == pytest.approx(Run(ranks, compute=compute, host=host, copies=2.0).span_us, abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(ranks=programs(), network=st.sampled_from((0.25, 2.0, 8.0)))
 def test_more_bandwidth_shortens_transfers_and_not_the_waiting_before_them(
     tmp_path_factory: pytest.TempPathFactory, ranks: list[list[Step]], network: float
@@ -188,7 +189,7 @@ def test_more_bandwidth_shortens_transfers_and_not_the_waiting_before_them(
     assert changed.span_s * 1e6 == pytest.approx(Run(ranks, network=network).span_us, rel=1e-6, abs=1e-3)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(ranks=programs(), part=st.sampled_from(("compute", "copies", "bandwidth", "host")))
 def test_faster_is_never_slower_and_all_twice_as_fast_is_half(
     tmp_path_factory: pytest.TempPathFactory, ranks: list[list[Step]], part: str
@@ -256,7 +257,7 @@ def test_latency_and_bandwidth_are_told_apart_by_sizes() -> None:
     assert split.changed_s("all_reduce", 120e-6, Changes(latency=0.5)) == pytest.approx(110e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     ranks=programs(), chosen=st.integers(0, 2), part=st.sampled_from(("device.compute", "device.copies", "host.speed"))
 )

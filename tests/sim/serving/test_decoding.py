@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sim.serving.decoding.drafts import chain_decoding, chain_lengths
 from sim.serving.decoding.method import Decoding
 from sim.serving.decoding.tree import Path, Table, greedy_tree, length_probabilities, path_probability, ranked_rates
+from tests.examples import examples
 
 TABLE = tuple(ranked_rates(first) for first in (0.60, 0.45, 0.35, 0.28, 0.22))
 _NODES = """
@@ -75,7 +76,7 @@ def test_greedy_tree_chooses_the_stated_nodes() -> None:
     assert greedy_tree(TABLE, 8) == stated
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(st.lists(st.lists(st.floats(0.01, 0.33), min_size=3, max_size=3), min_size=3, max_size=3), st.integers(1, 4))
 def test_greedy_tree_equals_brute_force(rates: list[list[float]], num_nodes: int) -> None:
     """No tree of as many nodes has more expected tokens."""

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from sim.serving.batching import Batching
 from sim.serving.requests import Requests
 from sim.serving.service import Failure, ServiceSpec, serve
+from tests.examples import examples
 from tests.sim.serving.test_service import TextbookCost, assert_nothing_is_lost, requests_of, services
 
 
@@ -54,7 +55,7 @@ def test_a_link_carries_one_prompt_at_a_time() -> None:
     assert records.moved_s == pytest.approx([30 - 15, 51 - 35, 73 - 35])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(services(), st.integers(1, 2), st.lists(st.integers(1, 600), max_size=3))
 def test_no_block_and_no_request_is_lost_between_replicas(
     case: tuple[ServiceSpec, Requests], prompts: int, failures: list[int]

@@ -13,6 +13,7 @@ from sim.serving.cost import Chunk
 from sim.serving.decoding.method import Decoding
 from sim.serving.requests import Requests
 from sim.serving.service import Failure, Served, ServiceSpec, serve
+from tests.examples import examples
 
 
 class TextbookCost:
@@ -187,7 +188,7 @@ def assert_nothing_is_lost(found: Served) -> None:
         assert not replica.pool.users
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(services())
 def test_no_block_and_no_request_is_lost(case: tuple[ServiceSpec, Requests]) -> None:
     """Under preemption, cancellation and failures all blocks come back, and each request has exactly one end."""
@@ -200,7 +201,7 @@ def test_no_block_and_no_request_is_lost(case: tuple[ServiceSpec, Requests]) -> 
     assert (records.finish_s[started] >= records.first_s[started]).all()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(services())
 def test_runs_of_iterations_equal_single_iterations(case: tuple[ServiceSpec, Requests]) -> None:
     """One event for many iterations gives the times of an event for each."""

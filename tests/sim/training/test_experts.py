@@ -27,6 +27,7 @@ from sim.training.gates.registry import GATES, ExpertGate
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.parallelism.sharding import ShardingSpec
 from sim.training.steps.builder import build_dense_training
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 
 H, F, S = LLAMA["hidden_size"], 48, LLAMA["sequence_length"]
@@ -148,7 +149,7 @@ def test_memory_of_experts_is_shared_out(zero_stage: int, ep: int) -> None:
 # --- what is communicated ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(8))
 @given(
     ep=st.sampled_from([2, 4]), replicas=st.sampled_from([1, 2]), m=st.integers(1, 2), b=st.integers(1, 2),
     factor=st.sampled_from([0.6, 1.0, 1.5]), zero_stage=st.sampled_from([0, 1, 2, 3]),

@@ -15,6 +15,7 @@ from sim.plan.facts.description import kernel_work
 from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, Compute
 from sim.plan.words.program import Program
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_plan, pricing_on
 
 
@@ -79,7 +80,7 @@ def test_a_whole_embedding_gradient_is_made_and_added(tp: int) -> None:
     assert moved_bytes(whole, "add") - moved_bytes(plain, "add") == 3 * (2 + 4 + 4) * elements
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     node=st.sampled_from(["dgx-1-v100-16g", "dgx-a100-80g", "hgx-h100", "dgx-b200"]),
     sizes=st.tuples(

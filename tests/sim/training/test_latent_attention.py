@@ -14,6 +14,7 @@ from sim.training.errors import SpecError
 from sim.training.spec.models.latent import LatentAttention
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.parallelism.sharding import OsdpSpec
+from tests.examples import examples
 from tests.sim.jobs import LLAMA, dense_job, dense_plan
 from tests.sim.training.test_memory_formulas import held_bytes
 
@@ -42,7 +43,7 @@ def flop_of(program: Program) -> float:
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 @given(latent=latents)
 def test_parameters_and_flop_are_those_of_the_plan(latent: LatentAttention) -> None:
     """Whatever the sizes, the closed forms equal what one rank's program holds and what its kernels count."""

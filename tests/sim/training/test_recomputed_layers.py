@@ -16,6 +16,7 @@ from sim.training.errors import SpecError
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.parallelism.stage_layers import split_layers
 from tests.activation_formulas import activation_bytes_per_layer
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan
 
 S, H, L = 2048, 6144, 4
@@ -145,7 +146,7 @@ def test_named_layers_run_again_and_no_others() -> None:
 # --- laws ------------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     layers=st.integers(1, 5), tp=st.sampled_from([1, 2]), dp=st.sampled_from([1, 2]), pp=st.sampled_from([1, 2]),
     zero_stage=st.sampled_from([0, 1, 3]), model=st.sampled_from([GPT, LLAMA]),

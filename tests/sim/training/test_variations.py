@@ -11,6 +11,7 @@ from sim.training.errors import SpecError
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.models.window import SlidingWindow
+from tests.examples import examples
 from tests.sim.jobs import LLAMA, dense_plan
 from tests.sim.training.test_latent_attention import flop_of
 
@@ -36,7 +37,7 @@ variations = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(keys=variations, cap=st.sampled_from([0.0, 50.0]))
 def test_parameters_and_flop_are_those_of_the_plan(keys: dict[str, Any], cap: float) -> None:
     """However they are combined, the closed forms equal what a program holds and what its kernels count."""

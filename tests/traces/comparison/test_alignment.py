@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.traces.kineto_traces import shared_trace
 from traces.comparison.compare import Comparison, compare
 from traces.comparison.critical_path import critical_path_s
@@ -231,7 +232,7 @@ def test_hidden_communication_explains_nothing() -> None:
     assert kind.error == pytest.approx(-0.5)
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(12))
 @given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from(("", "pp=0", "pp=1")), st.sampled_from((1, 4))),
                 unique_by=lambda row: row[0], max_size=5),
        st.lists(st.tuples(st.integers(0, 9), st.sampled_from(("", "pp=0", "pp=1")), st.sampled_from((1, 4))),

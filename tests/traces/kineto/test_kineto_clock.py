@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.examples import examples
 from tests.traces.kineto_traces import activity, all_reduce, annotation, document, launch, shared_trace, texts_of, write
 from traces.kineto.clock import align
 from traces.kineto.document import Source, sources
@@ -32,7 +33,7 @@ def rank_trace(folder: Path, rank: int, events: list[dict], **others: object) ->
     offsets=st.lists(st.floats(-1e9, 1e9), min_size=2, max_size=5),
     durations=st.lists(st.floats(1.0, 500.0), min_size=3, max_size=9),
 )
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 def test_any_offset_is_found(
     tmp_path_factory: pytest.TempPathFactory, offsets: list[float], durations: list[float]
 ) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from sim.replay.changes import Changes
 from sim.replay.run import Replayer
+from tests.examples import examples
 from tests.traces.kineto_traces import activity, all_reduce, annotation, document, launch, texts_of, write
 from traces.doubt import Doubt
 from traces.errors import TraceError
@@ -319,7 +320,7 @@ DAMAGE: dict[str, tuple[Callable[[Event], Event | None], str]] = {
 }  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(32), deadline=None)
 @given(damage=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 8), st.sampled_from(sorted(DAMAGE))), max_size=6,
                        unique_by=lambda entry: entry[:2]))  # fmt: skip
 def test_any_damage_is_counted_and_what_is_left_adds_up(

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scenarios.recorded.trace_summary import summarise
+from tests.examples import examples
 from tests.traces.kineto_traces import Event, activity, all_reduce, document, launch, texts_of, write
 from traces.kineto.drift import find_drift, theil_sen
 from traces.kineto.ends import Ends
@@ -58,7 +59,7 @@ def starts_us(trace: KinetoTrace) -> list[np.ndarray]:
     return [1e6 * (rank.rows.start_s + shift_s - zero_s) for rank, shift_s in zip(trace.ranks, shifts_s, strict=True)]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(
     clocks=st.lists(st.tuples(st.floats(-1e7, 1e7), SLOPES), min_size=2, max_size=4),
     noise_us=st.sampled_from((0.0, 5.0)),
@@ -78,7 +79,7 @@ def test_any_drifting_clocks_come_back_to_what_they_showed(
         assert ours / pace == pytest.approx(theirs, abs=2 * noise_us + 4.0)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(noise_us=st.floats(0.0, 50.0), late=st.sampled_from((0.0, 0.1)), offset_us=st.floats(-1e6, 1e6))
 def test_clocks_of_one_speed_are_left_as_they_are(
     tmp_path_factory: pytest.TempPathFactory, noise_us: float, late: float, offset_us: float

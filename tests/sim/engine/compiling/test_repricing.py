@@ -17,13 +17,14 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import Simulation, simulate
 from sim.plan.words.op import Compute, Op, Send
 from sim.plan.words.program import Plan, Program, Task
+from tests.examples import examples
 from tests.sim.engine.test_engine_random_programs import plans
 from tests.sim.engine.uncertainty.erring import Erring, drawn_factor, model_errors
 from tests.sim.jobs import dense_plan, pricing_on
 from tests.sim.strategies import aiao_keys, dense_keys
 from tests.sim.topology_strategies import clusters
 
-SETTINGS = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 ERRORS = model_errors(
     dict.fromkeys(("gemm", "attention", "elementwise", "optimizer", "network"), 0.5), common=0.3, step=0.0
 )
@@ -60,7 +61,7 @@ def test_any_prices_of_any_job_give_what_a_fresh_run_gives(
         assert_the_same(simulation.run(priced), simulate(plan, priced, fold=how, coalesce=coalesce))
 
 
-@settings(SETTINGS, max_examples=2)
+@settings(SETTINGS, max_examples=examples(2))
 @given(data=st.data(), keys=aiao_keys())
 def test_overlapping_steps_are_priced_anew(data: Any, keys: dict[str, Any]) -> None:
     """Where several steps are simulated in a row, as many are as the prices at hand take to become steady."""
@@ -89,7 +90,7 @@ class Scaled:
         return ()
 
 
-@settings(SETTINGS, max_examples=60)
+@settings(SETTINGS, max_examples=examples(24))
 @given(plan=plans(), coalesce=st.booleans(), data=st.data())
 def test_made_up_programs_are_priced_anew(plan: Plan, coalesce: bool, data: Any) -> None:
     """Whatever hazards there are, and whoever stops using a resource, the run is the one of ``simulate``."""

@@ -16,6 +16,7 @@ from sim.engine.folding.folding import fold, no_fold
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import simulate
 from sim.plan.words.program import Plan
+from tests.examples import examples
 from tests.sim.jobs import GPT, dense_plan, op_times
 from tests.sim.strategies import dense_keys
 from tests.sim.topology_strategies import clusters
@@ -40,7 +41,9 @@ def largest_gap(plan: Plan, pricing: ClusterPricing, **keys: Any) -> float:
     return gap_s / single.makespan_s
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(data=st.data(), keys=dense_keys(12), folded=st.booleans())
 def test_blocks_of_several_ranks_take_as_long_as_their_ops(data: Any, keys: dict[str, Any], folded: bool) -> None:
     """Every op of every rank starts and ends when it does where all ops are simulated one by one."""

@@ -12,6 +12,7 @@ from sim.engine.prices.activity import Activity, Pricing
 from sim.engine.running.simulate import simulate
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Plan, Program
+from tests.examples import examples
 from tests.sim.jobs import LLAMA, dense_plan, pricing_on
 from tests.sim.strategies import dense_keys
 from tests.sim.topology_strategies import clusters
@@ -41,7 +42,7 @@ class Whole:
         return getattr(self.pricing, name)
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(8), deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), keys=dense_keys(8))
 def test_computing_and_waiting_make_up_the_step(data: Any, keys: dict[str, Any]) -> None:
     """On every simulated rank of random jobs, on clusters of every kind."""

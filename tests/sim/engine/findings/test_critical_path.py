@@ -18,12 +18,13 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
 from sim.plan.words.op import Collective, Compute, Op, Recv
 from sim.plan.words.program import Plan, Program
+from tests.examples import examples
 from tests.sim.engine.reference import Key, ReferenceEngine
 from tests.sim.jobs import OpTimes, dense_plan, op_times
 from tests.sim.strategies import aiao_keys, bare_ended_plans, dense_keys, dense_plans
 from tests.sim.topology_strategies import clusters, extreme_clusters, slow_adapters
 
-SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=examples(16), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def test_the_path_leads_from_the_beginning_to_the_end(data: Any, plan: Plan, coa
     assert math.fsum(step.duration_s for step in steps) == pytest.approx(steps[-1].end_s, rel=1e-12)
 
 
-@settings(SETTINGS, max_examples=25)
+@settings(SETTINGS, max_examples=examples(10))
 @given(data=st.data(), keys=dense_keys(8), coalesce=st.booleans())
 def test_every_step_of_the_path_waited_for_the_one_before(data: Any, keys: dict[str, Any], coalesce: bool) -> None:
     """Stream order, hazards, collectives and messages, found op by op, lead from step to step at the ops' times."""

@@ -18,11 +18,14 @@ from sim.engine.findings.sent import sent_bytes
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import simulate
+from tests.examples import examples
 from tests.sim.jobs import GPT, dense_plan
 from tests.sim.strategies import dense_keys
 from tests.sim.topology_strategies import clusters
 
-LAW = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+LAW = settings(
+    max_examples=examples(8), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 NUM_BINS = 16
 
 
@@ -142,7 +145,7 @@ def test_time_goes_to_the_link_that_is_slowest() -> None:
         assert found.time_s == pytest.approx(found.latency_s + found.bound_s[slowest])
 
 
-@settings(LAW, max_examples=10)
+@settings(LAW, max_examples=examples(6))
 @given(data=st.data(), keys=dense_keys(8))
 def test_whatever_moves_is_held_back_by_a_full_link(data: Any, keys: dict[str, Any]) -> None:
     """At every moment each transfer has a link that is full: its own slowest, or by max-min fairness a shared one."""

@@ -8,6 +8,7 @@ from costmodels.collectives import collective_steps
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.running.simulate import simulate
+from tests.examples import examples
 from tests.sim.jobs import GPT, dense_plan, pricing_on
 
 ELEMENT_BYTES = 2
@@ -20,7 +21,7 @@ def sent(num_ranks: int, *, node: str = "dgx-a100-80g", devices_per_node: int = 
     return sent_bytes(simulate(dense_plan(precision="bf16", **keys), pricing), pricing)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(6))
 @given(p=st.sampled_from([2, 4]), rounds=st.integers(1, 3), b=st.integers(1, 3), v=st.sampled_from([1, 2]))
 def test_pipelines_send_every_boundary_forward_and_back(p: int, rounds: int, b: int, v: int) -> None:
     """p v - 1 boundaries, m micro-batches, two ways: with v virtual stages about v times the traffic."""

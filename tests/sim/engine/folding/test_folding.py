@@ -14,6 +14,7 @@ from sim.engine.folding.folding import Folding, fold, no_fold
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import simulate
 from sim.plan.words.program import Plan
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_plan, op_times, pricing_on
 from tests.sim.strategies import context_keys, dense_keys
 from tests.sim.topology_strategies import clusters
@@ -31,7 +32,9 @@ def largest_gap(plan: Plan, pricing: ClusterPricing) -> float:
     return gap_s / every.makespan_s
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(24), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(data=st.data(), keys=dense_keys(24))
 def test_folded_equals_unfolded_on_every_topology(data: Any, keys: dict[str, Any]) -> None:
     """Op by op, whatever joins the nodes, how full it is, who is slow, and however collectives are done.
@@ -42,7 +45,9 @@ def test_folded_equals_unfolded_on_every_topology(data: Any, keys: dict[str, Any
     assert largest_gap(plan, data.draw(clusters(plan.mesh.size))) < 1e-9
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@settings(
+    max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 @given(data=st.data(), keys=context_keys(may_have_experts=True))
 def test_folding_holds_where_ranks_share_sequences(data: Any, keys: dict[str, Any]) -> None:
     """Rings and gathers of keys and values among the ranks, and experts beside them, op by op."""

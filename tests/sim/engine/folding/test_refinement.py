@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sim.engine.folding import refinement
 from sim.engine.folding.refinement import Partition, Relation, coarsest_equitable
+from tests.examples import examples
 
 Edge = tuple[int, int, int]
 Graph = tuple[list[int], list[list[Edge]]]
@@ -103,14 +104,14 @@ def symmetric_graphs(draw: st.DrawFn) -> Graph:
     return initial, [edges]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(160), deadline=None)
 @given(graph=graphs() | symmetric_graphs())
 def test_the_partition_is_that_of_naive_refinement(graph: Graph) -> None:
     """Incremental rounds of hashes end where refining with whole multisets ends, classes numbered alike."""
     assert refined(graph).colour.tolist() == naive_refinement(*graph)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(graph=graphs() | symmetric_graphs())
 def test_the_partition_is_equitable_and_says_who_stands_for_whom(graph: Graph) -> None:
     """Members see the same; each class has its smallest member as representative, and its size."""
@@ -123,7 +124,7 @@ def test_the_partition_is_equitable_and_says_who_stands_for_whom(graph: Graph) -
     assert found.multiplicity.tolist() == [colours.count(c) for c in range(len(set(colours)))]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graph=graphs(max_size=5))
 def test_every_equitable_partition_refines_it(graph: Graph) -> None:
     """Of all partitions of up to five vertices, each equitable one is as fine or finer."""
@@ -134,7 +135,7 @@ def test_every_equitable_partition_refines_it(graph: Graph) -> None:
     assert all(refines(other, found) for other in equitable)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graph=graphs(max_size=5))
 def test_no_orbit_of_an_automorphism_is_split(graph: Graph) -> None:
     """A vertex that a symmetry of the graph moves to another has the other's class."""
@@ -147,7 +148,7 @@ def test_no_orbit_of_an_automorphism_is_split(graph: Graph) -> None:
             assert [colours[image[v]] for v in range(size)] == colours.tolist()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graph=graphs(), seed=st.integers(0, 2**32))
 def test_names_of_vertices_do_not_matter(graph: Graph, seed: int) -> None:
     """The partition of a renamed graph, with its edges in another order, is the renamed partition."""
@@ -230,7 +231,7 @@ def test_the_largest_part_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch
     [lambda k, c, seed: np.zeros(len(k), np.uint64), lambda k, c, seed: ((k ^ c) & 1).astype(np.uint64)],
     ids=["always 0", "one bit"],
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(graph=graphs() | symmetric_graphs())
 def test_hashes_that_collide_change_nothing(mix, graph: Graph) -> None:
     """With a hash that tells next to nothing apart, the exact comparison still leads to the same partition."""

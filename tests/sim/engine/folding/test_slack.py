@@ -7,6 +7,7 @@ from scipy.optimize import linprog
 
 from sim.engine.folding.slack import never_binding
 from sim.engine.prices.traffic import Load
+from tests.examples import examples
 
 NUM_INSIDE, NUM_NETWORK = 5, 4
 NUM_LINKS = NUM_INSIDE + NUM_NETWORK
@@ -29,7 +30,7 @@ def most_carried(users: list[dict[int, float]], link: int) -> float:
     return np.inf if found.status == 3 else -float(found.fun)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(exchanges=st.lists(st.lists(USES, min_size=1, max_size=4), min_size=1, max_size=3))
 def test_links_that_never_bind_are_held_back_by_others(exchanges: list[list[dict[int, float]]]) -> None:
     """No rates that links outside the network allow ask more than all of a link that is said never to bind."""

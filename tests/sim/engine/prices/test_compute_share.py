@@ -13,6 +13,7 @@ from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import simulate
 from sim.plan.words.op import Collective
 from sim.plan.words.program import Plan
+from tests.examples import examples
 from tests.sim.jobs import dense_plan, pricing_on
 
 NODE = load_node("local-cpu")
@@ -67,7 +68,7 @@ def test_overlap_costs_what_the_collective_takes() -> None:
             assert times_s[1:] == pytest.approx([times_s[0]] * 2)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(6), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     keys=st.sampled_from(
         [{"dp": 4}, {"tp": 2, "dp": 2}, {"dp": 4, "zero_stage": 3}, {"tp": 2, "pp": 2, "dp": 2, "m": 2}]

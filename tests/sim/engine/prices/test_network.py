@@ -16,6 +16,7 @@ from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.traffic import all_groups, groups_of, shifted
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Direction, Send
+from tests.examples import examples
 
 ALGORITHMS = [
     (kind, name) for kind in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
@@ -41,7 +42,7 @@ def seconds_alone(cost: LinkCost) -> float:
 
 
 @pytest.mark.parametrize(("kind", "algorithm"), ALGORITHMS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     node=st.sampled_from(sorted(NETWORKS)), num_nodes=st.sampled_from([1, 2, 4, 8]),
     per_node=st.sampled_from([1, 2, 8]), num_bytes=st.sampled_from([1024, 2**20, 2**28]),
@@ -71,7 +72,7 @@ def test_collective_alone_lasts_as_long_as_its_closed_form(
         assert seconds_alone(cost) == pytest.approx(lasts_s, rel=1e-9)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     ranks=st.lists(st.integers(0, 63), min_size=2, max_size=12, unique=True),
     num_bytes=st.integers(1, 2**28),
@@ -89,7 +90,7 @@ def test_many_groups_cost_what_each_costs(ranks: list[int], num_bytes: int, node
 
 
 @given(source=st.integers(0, 63), target=st.integers(0, 63), num_bytes=st.integers(1, 2**30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 def test_message_costs_its_closed_form(source: int, target: int, num_bytes: int) -> None:
     """A message occupies its route for n/B, and arrives a hop's latency after."""
     if source == target:

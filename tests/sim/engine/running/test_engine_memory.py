@@ -13,6 +13,7 @@ from sim.plan.facts.liveness import lifetimes
 from sim.plan.words.buffer import Buffer, Kind, Scope
 from sim.plan.words.op import Compute
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from tests.examples import examples
 from tests.sim.jobs import dense_plan, pricing_on, textbook_plan
 from tests.sim.strategies import dense_plans
 
@@ -74,7 +75,7 @@ def programs(draw: st.DrawFn) -> Program:
     return Program({}, buffers, tasks, tuple(draw(st.lists(one_call, min_size=1, max_size=10))))
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(program=programs())
 def test_lifetimes_equal_a_walk_over_all_instances(program: Program) -> None:
     """Every instance is born at the first op that touches it and dies after the last, in every call order."""
@@ -92,7 +93,7 @@ def test_lifetimes_equal_a_walk_over_all_instances(program: Program) -> None:
     assert died == {instance: last for instance, (_, last) in spans.items()}
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(program=programs())
 def test_memory_equals_a_walk_over_all_instances(program: Program) -> None:
     """Peak, peak by kind, and what lives at each call equal what the walk adds up, in 512-byte blocks."""
@@ -112,7 +113,7 @@ def test_memory_equals_a_walk_over_all_instances(program: Program) -> None:
     assert use.after_bytes == sum(rounded(b.num_bytes) for b in program.buffers.values() if b.scope is Scope.PERSISTENT)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(plan=dense_plans(4))
 def test_peak_of_real_plans_equals_the_walk(plan: Plan) -> None:
     """The peak of every role of random dense jobs, and of its timeline's curve, equals the walk's."""

@@ -15,6 +15,7 @@ from scipy.optimize import linprog
 
 from sim.engine.prices.activity import Activity
 from sim.engine.running.sharing import SETTLE, Demands, SharedResources
+from tests.examples import examples
 
 ExactDemand = Mapping[str, Fraction]
 
@@ -208,14 +209,14 @@ def assert_max_min_fair(demands: Sequence[Demands], fractions: Sequence[float]) 
         assert fraction == 1 or any(load[r] >= 1 - 1e-9 and fraction >= fastest[r] * (1 - 1e-9) for r, _ in demand)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(demands=instances())
 def test_fair_fractions_solve_the_lexicographic_program(demands: list[Demands]) -> None:
     """Progressive filling finds what successive linear programs find."""
     assert fair_fractions(demands) == pytest.approx(lexicographic_max_min(demands), abs=1e-6)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(demands=st.lists(exact_demands(SMALL), min_size=1, max_size=10))
 def test_fair_fractions_are_those_without_rounding(demands: list[ExactDemand]) -> None:
     """With many ties, floating point finds the fractions of rational arithmetic."""
@@ -223,7 +224,7 @@ def test_fair_fractions_are_those_without_rounding(demands: list[ExactDemand]) -
     assert fair_fractions([as_floats(demand) for demand in demands]) == pytest.approx(exact, rel=1e-12)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(demands=st.lists(exact_demands(WIDE), min_size=1, max_size=8))
 def test_fair_fractions_stay_exact_over_twelve_powers_of_ten(demands: list[ExactDemand]) -> None:
     """Demands from nanoseconds to minutes in one component lose no accuracy."""
@@ -231,7 +232,7 @@ def test_fair_fractions_stay_exact_over_twelve_powers_of_ten(demands: list[Exact
     assert fair_fractions([as_floats(demand) for demand in demands]) == pytest.approx(exact, rel=1e-9)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(demands=instances(), scale=st.floats(1e-9, 1e3))
 def test_fair_fractions_fill_no_resource_beyond_one_and_leave_nobody_who_could_rise(
     demands: list[Demands], scale: float
@@ -295,7 +296,7 @@ def test_an_activity_must_demand_something_and_name_it_once() -> None:
         fair_fractions([(("nic", 1.0), ("nic", 2.0))])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.tuples(st.builds(Fraction, st.integers(0, 20), st.integers(1, 4)), exact_demands(SMALL)), max_size=9)
 )
@@ -308,7 +309,7 @@ def test_activities_end_as_in_a_simulation_that_finds_all_speeds_anew(
     assert done_s == pytest.approx({i: float(end) for i, end in exact.items()}, rel=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.tuples(WIDE, exact_demands(WIDE)), max_size=7))
 def test_activities_of_nanoseconds_and_of_minutes_share_exactly(arrivals: list[tuple[Fraction, ExactDemand]]) -> None:
     """Arrivals and demands from 1e-9 s to 900 s in one run end when rational arithmetic says."""
@@ -317,7 +318,7 @@ def test_activities_of_nanoseconds_and_of_minutes_share_exactly(arrivals: list[t
     assert done_s == pytest.approx({i: float(end) for i, end in exact.items()}, rel=1e-9)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, 12), st.integers(1, 5), st.integers(1, 9), exact_demands(SMALL)),
@@ -370,7 +371,7 @@ def test_an_activity_lasts_as_long_as_one_that_it_stands_for() -> None:
     assert Activity(1.0, (("a", 8.0),), single_s=5.0).occupancy_s == 8.0
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 @given(
     demands=st.lists(
         st.lists(st.floats(0.1, 3.0), min_size=3, max_size=3).map(lambda d: tuple(zip("abc", d, strict=True))),

@@ -1,10 +1,9 @@
 """A run that passes through its period once says of every op and of the step what the whole run says.
 
-40 random plans per law here, more by hand (MESHTWIN_PERIOD_PLANS=2000).
+16 random plans per law here, more by hand (MESHTWIN_EXAMPLES=100).
 """
 
 import math
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,13 +24,14 @@ from sim.engine.running.simulate import Simulation, simulate
 from sim.engine.uncertainty.interval import drawn_step_times_s
 from sim.plan.facts.work_shares import work_shares
 from sim.training.data.axes import SAMPLE_AXES
+from tests.examples import examples
 from tests.sim.engine.compiling.test_teams import slow_devices
 from tests.sim.engine.uncertainty.erring import model_errors
 from tests.sim.jobs import GPT, dense_plan, pricing_on, textbook_plan
 from tests.sim.strategies import NODES, dense_keys
 
 LAW = settings(
-    max_examples=int(os.environ.get("MESHTWIN_PERIOD_PLANS", "40")),
+    max_examples=examples(16),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

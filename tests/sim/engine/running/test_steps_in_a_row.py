@@ -16,10 +16,11 @@ from sim.plan.words.buffer import Buffer, Kind, Scope
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from tests.examples import examples
 from tests.sim.jobs import as_array, dense_plan, op_times, pricing_on
 from tests.sim.strategies import NODES, aiao_keys
 
-LAW = settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+LAW = settings(max_examples=examples(4), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def run_of(plan: Plan, node: str, per_node: int, *numbers: int) -> SimulatedRun:

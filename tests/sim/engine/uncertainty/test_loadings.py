@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from costmodels.spread import NETWORK, Place, Spread
 from sim.engine.uncertainty.errors import ErrorClass, ModelErrors
 from sim.engine.uncertainty.loadings import loadings
+from tests.examples import examples
 
 GEMM = Spread(deviation=((1e-5, 0.2), (1e-3, 0.1)), common=0.1, near=0.5, octaves=2.0)
 WIRES = Spread(deviation=((1.0, 0.3),), common=0.2)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(12))
 @given(st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6), st.integers(0, 2)), min_size=1, max_size=10))
 def test_sources_make_the_covariance_that_is_stated(shapes: set[tuple[int, int, int]]) -> None:
     """Of any products: common + near exp(-distance / octaves), and the rest of each alone; nothing over families."""

@@ -15,12 +15,13 @@ from sim.engine.running.simulate import simulate
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Levels
 from sim.engine.uncertainty.retiming import retiming
+from tests.examples import examples
 from tests.sim.engine.uncertainty.erring import Erring, Factor, drawn_factor, model_errors
 from tests.sim.jobs import GPT, dense_plan, pricing_on
 from tests.sim.strategies import aiao_keys, dense_keys
 from tests.sim.topology_strategies import clusters
 
-SETTINGS = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+SETTINGS = settings(max_examples=examples(6), deadline=None, suppress_health_check=list(HealthCheck))
 FAMILIES = ("gemm", "attention", "elementwise", "optimizer", "network")
 ERRORS = model_errors(dict.fromkeys(FAMILIES, 0.5), common=0.3, step=0.0)
 LAUNCHES = Software(launch_s=3e-6, native_launch_s=1e-6)
@@ -53,7 +54,7 @@ def test_without_sharing_the_engine_takes_as_long(
         assert retimed(run, [lambda *_: 1.0, factor, lambda *_: 3.0]) == pytest.approx(expected, rel=1e-9)
 
 
-@settings(SETTINGS, max_examples=5)
+@settings(SETTINGS, max_examples=examples(5))
 @given(data=st.data(), keys=aiao_keys())
 def test_the_period_of_overlapping_steps_is_retimed(data: Any, keys: dict[str, Any]) -> None:
     """Of steps without a barrier, the period is the engine's where it looks at as many of them."""

@@ -24,6 +24,7 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 from sim.training.errors import SpecError
 from sim.training.spec.parallelism.sharding import OsdpSpec, ShardingSpec
+from tests.examples import examples
 from tests.sim.jobs import GPT, dense_job, dense_plan, pricing_on
 
 BYTES = {"fp32": (4, 4), "bf16": (2, 4), "fp64": (8, 8)}
@@ -59,7 +60,7 @@ def spans(run: SimulatedRun, stream: str, rank: int = 0) -> list[tuple[float, fl
 # --- what moves, and what stays --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(
     dp=st.sampled_from([1, 2, 3, 4]),
     m=st.integers(1, 3),
@@ -79,7 +80,7 @@ def test_a_step_moves_each_shard_down_and_up(dp: int, m: int, precision: str, bu
     assert shard * parameter <= up <= shard * parameter + padding
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(dp=st.sampled_from([1, 2, 4]), precision=st.sampled_from(list(BYTES)), m=st.integers(1, 2))
 def test_the_device_keeps_parameters_alone(dp: int, precision: str, m: int) -> None:
     """Gradients, master weights and moments persist on the host, as shards; the device keeps whole parameters.

@@ -32,6 +32,7 @@ from sim.training.data.osdp import (
     state_bytes,
     time_s,
 )
+from tests.examples import examples
 
 TOY = [Operator(name=f"op {i}", parameter_bytes=s, state_bytes=4 * s) for i, s in enumerate((4, 8, 8, 2, 16))]
 
@@ -95,7 +96,7 @@ def test_communication_is_that_of_ring_collectives(num_ranks: int) -> None:
             assert communication_s(operator, choice, latency_only) == sum(rounds)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 @given(operators=operators_of(1, 1), ranks=ranks_of(), parts=st.integers(1, 4), data=st.data())
 def test_a_slice_is_an_operator(operators: list[Operator], ranks: Ranks, parts: int, data: st.DataObject) -> None:
     """A split operator communicates as its slices would on their own, and gathers one of them at a time."""
@@ -162,7 +163,7 @@ def test_toy_case_without_room() -> None:
     assert (caught.value.least_bytes, caught.value.missing_bytes) == (35, 16)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(80))
 @given(operators=operators_of(0, 4), ranks=ranks_of(), num_samples=st.integers(1, 3))
 def test_no_plan_that_fits_is_faster(operators: list[Operator], ranks: Ranks, num_samples: int) -> None:
     """Exact search, the paper's search and all plans agree on the least time, or on the memory that is missing."""
@@ -279,7 +280,7 @@ def test_depth_first_leaves_out_what_does_not_fit() -> None:
 # --- the batch ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 @given(operators=operators_of(1, 3), ranks=ranks_of(), most=st.integers(1, 6))
 def test_no_batch_has_a_higher_throughput(operators: list[Operator], ranks: Ranks, most: int) -> None:
     """Over all batches and plans that fit, none has more samples per second."""
@@ -305,7 +306,7 @@ def test_larger_batches_may_pay_for_sharding() -> None:
 # --- the knapsack, and what is refused ---------------------------------------------------------------------
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 @given(
     classes=st.lists(
         st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=4), min_size=0, max_size=4
@@ -331,7 +332,7 @@ def test_knapsack_finds_the_cheapest_choice(classes: list[list[tuple[int, int]]]
     assert knapsack.solve(found.cost - 0.25) is None
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(operators=operators_of(1, 4), ranks=ranks_of(), gap=st.sampled_from([0.01, 0.1, 0.5]))
 def test_gap_bounds_the_loss(operators: list[Operator], ranks: Ranks, gap: float) -> None:
     """With a gap the plan fits, and takes at most that much longer than the fastest."""

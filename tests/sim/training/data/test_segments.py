@@ -19,6 +19,7 @@ from sim.training.errors import SpecError
 from sim.training.spec.openings import Opening
 from sim.training.spec.parallelism.sharding import ShardingSpec
 from sim.training.steps.builder import build_dense_training
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, open_job, pricing_on
 
 
@@ -43,7 +44,7 @@ def elements(program: Program, op: Collective) -> dict[str, set[int]]:
     return found
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 @given(
     deferred=st.floats(0.0, 1.0),
     pp=st.sampled_from([1, 2]),
@@ -144,7 +145,7 @@ def _num_elements(program: Program, op: Op) -> int:
     return sum(program.buffers[n].num_elements for n in op.reads) if op.span is None else op.span[1] - op.span[0]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(6), deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     p=st.sampled_from([1, 2, 4]), v=st.sampled_from([1, 2, 4]), more=st.integers(0, 2), forward=st.integers(1, 32),
     backward=st.integers(1, 32), sync=st.integers(1, 400), deferred=st.sampled_from([0.0, 0.25, 1 / 3, 1.0]),

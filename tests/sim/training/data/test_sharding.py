@@ -21,6 +21,7 @@ from sim.plan.words.program import Plan, Program
 from sim.training.errors import SpecError
 from sim.training.spec.parallelism.sharding import GRADIENT_SCHEDULES, ShardingSpec
 from sim.training.steps.builder import build_dense_training
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
 
 WIDE = LLAMA | {
@@ -110,7 +111,7 @@ def test_gradients_of_one_layer_live_at_once() -> None:
     assert most_live_bytes(program, Kind.GRADIENT) == layer_bytes + layer_bytes // 4
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(
     dp=st.sampled_from([2, 4]),
     m=st.integers(1, 3),

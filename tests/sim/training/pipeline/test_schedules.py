@@ -15,6 +15,7 @@ from sim.training.pipeline.greedy import Limit, zb_auto
 from sim.training.pipeline.placement import Placement, bidirectional, loop, v_shape
 from sim.training.pipeline.schedules import SCHEDULES, interleaved, orders, placement
 from sim.training.spec.job import PipelineSpec
+from tests.examples import examples
 
 SHAPES = [(p, m) for p in range(1, 9) for m in sorted({p, p + 1, p + 3, 2 * p, 3 * p, 4 * p + 1})]
 """(P, m) for one stage per rank; torch refuses 1F1B with m < P."""
@@ -287,7 +288,7 @@ def test_last_group_may_be_smaller() -> None:
 # --- the automatic schedule --------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     p=st.integers(1, 6), m=st.integers(1, 14), forward=st.integers(1, 8), input_=st.integers(1, 8),
     weight=st.integers(0, 8), hop=st.integers(0, 4), limit=st.integers(1, 14), kept=st.sampled_from([0.25, 0.4, 1.0]),
@@ -351,7 +352,7 @@ def test_automatic_orders_have_the_bubbles_of_the_paper(model: str, m: int, publ
     weight=st.integers(1, 8),
     hop=st.integers(0, 2),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(8), deadline=None)
 def test_bubble_has_a_bound_where_weight_parts_keep_all(
     p: int, forward: int, input_: int, weight: int, hop: int
 ) -> None:

@@ -15,6 +15,7 @@ from sim.training.pipeline.evaluate import end_times
 from sim.training.pipeline.rules import custom_placement
 from sim.training.pipeline.schedules import SCHEDULES
 from sim.training.steps.textbook import build_textbook
+from tests.examples import examples
 from tests.sim.jobs import run_textbook, textbook_job
 
 SHAPES = [
@@ -135,7 +136,7 @@ def any_schedule(draw: st.DrawFn) -> tuple[int, int, int, tuple[tuple[Action, ..
     return p, m, v, tuple(map(tuple, orders))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(32), deadline=None)
 @given(
     schedule=any_schedule(), hop=st.integers(0, 8), times=st.tuples(*[st.integers(1, 8)] * 3), coalesce=st.booleans()
 )

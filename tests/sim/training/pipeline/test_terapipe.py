@@ -13,6 +13,7 @@ from sim.training.pipeline.actions import Action, Order
 from sim.training.pipeline.schedules import one_forward_one_backward
 from sim.training.pipeline.terapipe import SliceTimeError, Slicing, SlicingError, best_slices
 from sim.training.pipeline.token_slices import seq_1f1b, terapipe
+from tests.examples import examples
 from tests.sim.jobs import run_textbook
 
 SIXTEENTHS = st.integers(0, 64).map(lambda n: n / 16)
@@ -90,7 +91,7 @@ def test_reference_cases(num_tokens: int, num_stages: int, latency: Fraction, sl
     assert best.slices == slices
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(60))
 @given(data=st.data(), num_tokens=st.integers(1, 7), num_stages=st.integers(1, 9))
 def test_no_cut_is_better(data: st.DataObject, num_tokens: int, num_stages: int) -> None:
     """For random times, rising or not, the latency is the least of all cuts, and is that of the slices returned."""
@@ -102,7 +103,7 @@ def test_no_cut_is_better(data: st.DataObject, num_tokens: int, num_stages: int)
     assert latency_s(slice_times(time_s, best.slices), num_stages) == best.latency_s
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(40))
 @given(data=st.data(), num_tokens=st.integers(1, 6), num_stages=st.integers(1, 9), epsilon=st.integers(0, 40))
 def test_epsilon_bounds_the_loss(data: st.DataObject, num_tokens: int, num_stages: int, epsilon: int) -> None:
     """With limits epsilon apart the latency is at most (K-1) epsilon above the least."""
@@ -155,7 +156,7 @@ def test_impossible_numbers_are_refused(call: Callable[[], Slicing], words: str)
 # --- orders over slices ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(
     p=st.integers(2, 6), m=st.integers(1, 4), q=st.sampled_from([1, 2, 4]), forward=st.integers(1, 48),
     backward=st.integers(2, 48), order=st.sampled_from([terapipe, seq_1f1b]),
@@ -172,7 +173,7 @@ def test_uniform_slices_follow_their_closed_forms(
     assert peaks == [m * q if order is terapipe else min(p - 1 - r + q, m * q) for r in range(p)]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(
     p=st.integers(1, 4), m=st.integers(1, 3), q=st.integers(1, 4), order=st.sampled_from([terapipe, seq_1f1b]),
 )  # fmt: skip
@@ -193,7 +194,7 @@ def test_one_slice_per_sequence_is_1f1b() -> None:
     assert seq_1f1b(4, 6, 1) == one_forward_one_backward(4, 6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 @given(times=st.lists(st.tuples(SIXTEENTHS, SIXTEENTHS), min_size=1, max_size=6), num_stages=st.integers(1, 5))
 def test_two_phases_drain_one_after_the_other(times: list[tuple[float, float]], num_stages: int) -> None:
     """TeraPipe lasts sum + (K-1)(longest forward + longest backward), no less than the sum's formula for both."""

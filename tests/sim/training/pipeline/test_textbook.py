@@ -11,6 +11,7 @@ from sim.engine.running.memory import peak_live_chunks
 from sim.engine.running.run import SimulatedRun
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.schedules import SCHEDULES
+from tests.examples import examples
 from tests.sim.jobs import op_times, run_textbook
 
 REFERENCE = """\
@@ -135,7 +136,7 @@ def test_reference_table_is_whole() -> None:
     }  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     p=st.integers(2, 7), m=st.integers(1, 16), forward_s=DURATION, input_s=DURATION, weight_s=DURATION,
     schedule=st.sampled_from(["gpipe", "1f1b"]), coalesce=st.booleans(),
@@ -150,7 +151,7 @@ def test_fill_and_drain_follows_its_closed_forms(
     assert [peak_live_chunks(program) for program in run.plan.programs] == expected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     p=st.integers(2, 6), rounds=st.integers(1, 4), v=st.sampled_from([2, 4]), coalesce=st.booleans(),
     forward_s=DURATION, input_s=DURATION, weight_s=DURATION,
@@ -168,7 +169,7 @@ def test_interleaving_follows_its_closed_forms(
     assert [peak_live_chunks(program) for program in run.plan.programs] == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(p=st.integers(2, 7), m=st.integers(1, 12), hop_s=DURATION, forward_s=DURATION, input_s=DURATION)
 def test_hop_lag_delays_gpipe_twice_per_hop(*, p: int, m: int, hop_s: float, forward_s: float, input_s: float) -> None:
     """GPipe loses exactly 2(P-1) hops, whatever the lag."""
@@ -201,7 +202,7 @@ def longest_path(
     return ends
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     shape=st.sampled_from([
         ("gpipe", 1), ("1f1b", 1), ("interleaved", 2), ("interleaved", 3), ("interleaved", 4),

@@ -11,6 +11,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.training.errors import SpecError
 from sim.training.pipeline.evaluate import end_times
 from sim.training.pipeline.schedules import orders, placement
+from tests.examples import examples
 from tests.sim.jobs import op_times, run_textbook, textbook_job
 from tests.sim.training.pipeline.test_textbook import DURATION, spans
 
@@ -23,7 +24,7 @@ def peaks(run: SimulatedRun) -> list[int]:
     return [peak_live_chunks(program) for program in run.plan.programs]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(
     p=RANKS, more=st.integers(0, 6), v=st.sampled_from([1, 2, 4]), schedule=st.sampled_from(["breadth_first", "aiao"]),
     forward_s=DURATION, input_s=DURATION, weight_s=DURATION, coalesce=st.booleans(),
@@ -44,7 +45,7 @@ def test_breadth_first_needs_more_micro_batches_where_hops_take_time(m: int, ove
     assert run_textbook("breadth_first", 4, m, 2, hop_s=0.5).makespan_s == 3 * m + overhead_s
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(
     p=RANKS, extra=st.integers(0, 4), groups=st.integers(1, 3), v=st.sampled_from([2, 4]),
     forward_s=DURATION, input_s=DURATION, weight_s=DURATION,
@@ -61,7 +62,7 @@ def test_grouped_interleaving_follows_its_closed_forms(
     assert peaks(run) == [min(2 * (p - 1 - r) + (v - 1) * size + 1, m * v) for r in range(p)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(p=RANKS, more=st.integers(0, 8), forward=SIXTEENTHS, input_=SIXTEENTHS, part=st.floats(0, 1))
 def test_zb_h1_follows_its_closed_forms(*, p: int, more: int, forward: int, input_: int, part: float) -> None:
     """With m >= P and tW <= min(tF, tB) its bubble is (P-1)(tF+tB-tW), and P micro-batches live."""
@@ -72,7 +73,7 @@ def test_zb_h1_follows_its_closed_forms(*, p: int, more: int, forward: int, inpu
     assert peaks(run) == [p] * p
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(p=RANKS, more=st.integers(0, 8), forward=SIXTEENTHS, input_=SIXTEENTHS, part=st.floats(0, 1))
 def test_zb_h2_follows_its_closed_forms(*, p: int, more: int, forward: int, input_: int, part: float) -> None:
     """With m >= 2P-1 and tW <= min(tF, tB) a rank waits at most (P-1)(tF+tB-2tW) from first to last op."""
@@ -84,7 +85,7 @@ def test_zb_h2_follows_its_closed_forms(*, p: int, more: int, forward: int, inpu
     assert peaks(run) == [2 * p - 1] * p
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(p=RANKS, more=st.integers(0, 8), part_s=DURATION)
 def test_zb_v_has_no_bubble(*, p: int, more: int, part_s: float) -> None:
     """With m >= 2P-1 and tF = tB = tW no rank waits from first to last op; 2P chunks live on every rank."""
@@ -95,7 +96,7 @@ def test_zb_v_has_no_bubble(*, p: int, more: int, part_s: float) -> None:
     assert peaks(run) == [2 * p] * p
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(half=st.integers(1, 4), units=st.integers(1, 3), slot=SIXTEENTHS)
 def test_chimera_follows_its_closed_forms(*, half: int, units: int, slot: int) -> None:
     """Where tF = tBW it lasts 2m+P-2 slots; from P/2+1 (outer ranks) to P (middle ranks) micro-batches live."""
@@ -106,7 +107,7 @@ def test_chimera_follows_its_closed_forms(*, half: int, units: int, slot: int) -
     assert peaks(run) == [half + 1 + min(r, p - 1 - r) for r in range(p)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(16), deadline=None)
 @given(half=st.integers(1, 4), more=st.integers(0, 4), forward=SIXTEENTHS, part=st.floats(0, 1))
 def test_dualpipe_follows_its_closed_forms(*, half: int, more: int, forward: int, part: float) -> None:
     """Where tF = tB >= tW its bubble is (P/2-1)(tF + 2tBW - 3tW), overlapping nothing; P+1 micro-batches live."""
@@ -126,7 +127,7 @@ SHAPES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(32), deadline=None)
 @given(
     shape=st.sampled_from(SHAPES), hop_s=st.floats(0, 3), forward_s=st.floats(0.1, 3), input_s=st.floats(0.1, 3),
     part=st.floats(0, 1), coalesce=st.booleans(),
@@ -163,7 +164,7 @@ def test_automatic_schedule_fills_the_pipeline_where_zb_h1_would_stall() -> None
 
 
 @pytest.mark.parametrize("barrier", [True, False])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(6), deadline=None)
 @given(p=RANKS, more=st.integers(0, 6), weight=st.integers(1, 4), hop_s=st.sampled_from([0.0, 0.25]))
 def test_automatic_steps_take_no_longer_than_those_laid_down(
     *, p: int, more: int, weight: int, hop_s: float, barrier: bool
@@ -226,7 +227,7 @@ def test_gradient_synchronisation_equals_the_reference_table(row: str, coalesce:
     assert deferred == pytest.approx(expected[4], rel=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(24), deadline=None)
 @given(
     p=RANKS, more=st.integers(1, 3), v=st.sampled_from([1, 2, 4]), forward_s=DURATION, backward_s=DURATION,
     sync=st.integers(1, 1024), deferred=st.sampled_from([0.0, 0.25, 0.5, 1.0]),

@@ -20,6 +20,7 @@ from sim.plan.words.program import Phase, Plan
 from sim.training.errors import SpecError
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.pipeline.terapipe import best_slices
+from tests.examples import examples
 from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on, run_textbook
 from tests.sim.training.pipeline.test_terapipe import latency_s, random_times
 
@@ -53,7 +54,7 @@ def flop_by_kernel(plan: Plan) -> dict[str, float]:
 # --- time --------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(slices=cuts(16), p=st.integers(1, 6), m=st.integers(1, 4), forward=st.integers(1, 3), backward=st.integers(1, 5))
 def test_textbook_slices_take_the_flow_shop_form(
     slices: tuple[int, ...], p: int, m: int, forward: int, backward: int
@@ -64,7 +65,7 @@ def test_textbook_slices_take_the_flow_shop_form(
     assert run.makespan_s == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(16))
 @given(slices=cuts(16), p=st.integers(1, 6), m=st.integers(1, 4))
 def test_orders_of_slices_take_equally_long_where_the_slices_are_equal(slices: tuple[int, ...], p: int, m: int) -> None:
     """Equal slices under Seq1F1B take what they take under TeraPipe; fewer of them are live."""
@@ -88,7 +89,7 @@ def test_one_slice_is_no_slice(sliced: str, whole: str) -> None:
         assert ends[0] == ends[1]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(24))
 @given(data=st.data(), num_tokens=st.integers(1, 6), num_stages=st.integers(1, 8), copies=st.integers(1, 4))
 def test_no_cut_of_several_sequences_is_better(
     data: st.DataObject, num_tokens: int, num_stages: int, copies: int
@@ -117,7 +118,7 @@ def test_no_cut_of_several_sequences_is_better(
 # --- work and memory ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(6))
 @given(slices=cuts(32), flash=st.booleans())
 def test_slicing_changes_no_flop(slices: tuple[int, ...], flash: bool) -> None:
     """Every kernel's FLOP of a step are those of whole sequences, attention's included."""
@@ -126,7 +127,7 @@ def test_slicing_changes_no_flop(slices: tuple[int, ...], flash: bool) -> None:
     assert flop_by_kernel(sliced_plan(slices, model=model, pp=2, m=2)) == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(6))
 @given(slices=cuts(32), schedule=st.sampled_from(["terapipe", "seq_1f1b"]), tp=st.sampled_from([1, 2]))
 def test_plans_of_slices_hold_together(slices: tuple[int, ...], schedule: str, tp: int) -> None:
     """Messages meet, nothing is read before it is written, and the run comes to its end."""
