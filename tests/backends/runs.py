@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
@@ -328,6 +328,7 @@ def _itself(request: ExecutionRequest) -> ExecutionRequest:
     return request
 
 
+@cache
 def _derived_requests() -> dict[str, ExecutionRequest]:
     """Return the runs of other algorithms, of several steps, and of plans that are wrong."""
     offloaded, hybrid = JOBS["offload dp2 x tp2 sp, recompute"], SHARDED["hybrid"]
