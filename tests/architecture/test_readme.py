@@ -9,6 +9,7 @@ import pytest
 from docs.run_blocks import printed_by
 from scenarios.cli import COMMANDS
 from scenarios.library.shipped import scenario_names
+from scenarios.workloads.steps.advising import trials
 
 ROOT = Path(__file__).parents[2]
 VERDICT = re.compile(r"^(\| `(\w+)` \| \d+ \|.*\| (?:passed|FAILED) \|)$", re.M)
@@ -28,8 +29,9 @@ def test_first_scenario_is_shown_as_it_is(root: Path, readme: str) -> None:
 
 
 def test_other_commands_run(readme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every ``simulate`` of the README runs; what the first one prints has a test of its own."""
+    """Every ``simulate`` of the README runs; what the first one prints, advice with it, has a test of its own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trials, "QUICK_S", 0.5)
     monkeypatch.setattr("scenarios.commands.sweep.available_cores", lambda: 1)  # no processes to start
     first, *others = re.findall(r"^    (simulate .+)$", readme, re.M)
     assert first == "simulate scenarios/library/quickstart.yaml"

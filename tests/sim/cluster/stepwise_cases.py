@@ -73,7 +73,7 @@ PIPELINES: Final = {
     ("all_reduce", "hierarchical_tree"),
 }
 """What the closed forms take for so many pieces that filling them is latency only."""
-PIECES: Final = 8
+PIECES: Final = 16
 GIB: Final = 2**30
 AGREES: Final = 0.01
 LATENCIES: Final = 20

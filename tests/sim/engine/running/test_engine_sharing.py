@@ -209,7 +209,7 @@ def assert_max_min_fair(demands: Sequence[Demands], fractions: Sequence[float]) 
         assert fraction == 1 or any(load[r] >= 1 - 1e-9 and fraction >= fastest[r] * (1 - 1e-9) for r, _ in demand)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(demands=instances())
 def test_fair_fractions_solve_the_lexicographic_program(demands: list[Demands]) -> None:
     """Progressive filling finds what successive linear programs find."""
