@@ -72,7 +72,9 @@ def summarise(
 
 def _engine_work(run: SimulatedRun) -> EngineWork:
     work = EngineWork(events=run.num_events, wall_time_s=run.wall_time_s)
-    repeated = run.repeated
+    repeated, paced = run.repeated, run.paced
+    if paced is not None:
+        return replace(work, repeated_periods=paced.times, period_s=paced.longest_s)
     return work if repeated is None else replace(work, repeated_periods=repeated.times, period_s=repeated.length_s)
 
 
@@ -88,7 +90,7 @@ def _roles(run: SimulatedRun, parts: dict[int, Breakdown], devices: Devices) -> 
             memory_capacity_bytes=_capacity_bytes(devices, rank),
             memory_by_kind_bytes=dict(run.memory_of(rank).peak_by_kind_bytes),
             peak_host_memory_bytes=run.memory_of(rank, Tier.HOST).peak_bytes,
-            peak_live_microbatches=peak_live_chunks(program),
+            peak_live_microbatches=peak_live_chunks(run.program_in_full(rank)),
             busy_s=dict(parts[rank].busy_s),
             exposed_s=dict(parts[rank].exposed_s),
             computing_s=computing_seconds(run, rank, shares[id(run.plan.program_of(rank))]),

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.period import Part, Times
+from sim.engine.running.rank_paces import UnlikeError
 from sim.engine.running.run import SimulatedRun
+from sim.engine.running.task_times import TaskTimes
 from sim.plan.words.op import Collective, Op
 from sim.plan.words.stream import Purpose, stream_of
 
@@ -33,6 +35,11 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
 
     Without a barrier between steps: of the steady period that begins with the step's first op on that rank.
     """
+    if run.paced is not None:
+        try:
+            return _of_own_pace(run, rank)
+        except UnlikeError:
+            return breakdown(run.whole, rank)
     streams: dict[str, list[tuple[Times, Times]]] = {}
     tasks, parts = run.window(rank)
     for times in tasks:
@@ -47,6 +54,53 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     return Breakdown(busy, exposed)
 
 
+def _of_own_pace(run: SimulatedRun, rank: int) -> Breakdown:
+    """Return the same where ranks have paces of their own.
+
+    What repeats at the pace of computing is looked at once per period. From the first cause of idle time on that
+    includes messages at another pace, what is idle still is looked at in the whole step. Raises UnlikeError.
+    """
+    own = run.rank_paces(rank)
+    tasks, parts = run.window(rank)
+    streams: dict[str, list[tuple[Times, Times]]] = {}
+    whole: dict[str, list[tuple[TaskTimes, list[int]]]] = {}
+    busy, foreign = dict[str, float](), set[str]()
+    for real, times in zip(own.tasks, tasks, strict=True):
+        counts, at_own_pace = own.counts(real), own.at_own_pace(real)
+        by_stream: dict[str, list[int]] = {}
+        for j, op in enumerate(times.task.ops):
+            by_stream.setdefault(counted_stream(op), []).append(j)
+        for stream, ops in by_stream.items():
+            streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
+            whole.setdefault(stream, []).append((real, ops))
+            lasting_s = (real.ends_s - real.starts_s)[:, ops].sum(axis=1)
+            busy[stream] = busy.get(stream, 0.0) + float(counts @ lasting_s)
+            if not at_own_pace[ops].all():
+                foreign.add(stream)
+    causes = _causes(streams)
+    first = next((place for place, cause in enumerate(causes) if cause in foreign), len(causes))
+    if MAIN_STREAM in foreign or EXPERT_WAIT in causes[first:]:
+        raise UnlikeError
+    exposed, left, before_s = dict.fromkeys([*causes, BUBBLE], 0.0), list[tuple[Times, Times]](), 0.0
+    for part in parts:
+        looked_at = [stream for stream in streams if stream in {MAIN_STREAM, *causes[:first]}]
+        spans = {stream: _sorted_spans(streams[stream], part.begin_s, part.end_s) for stream in looked_at}
+        gaps = _expose(part, spans, causes[:first], exposed)
+        moments_s = part.begin_s + before_s + part.length_s * np.arange(part.times)[:, None]
+        if first < len(causes):
+            left.append(((gaps[0] + moments_s).ravel(), (gaps[1] + moments_s).ravel()))
+        else:
+            exposed[BUBBLE] += part.times * float((gaps[1] - gaps[0]).sum())
+        before_s += (part.times - 1) * part.length_s
+    if left:
+        gaps = np.concatenate([begins for begins, _ in left]), np.concatenate([ends for _, ends in left])
+        for cause in causes[first:]:
+            every = _sorted_spans([own.unrolled(*found) for found in whole[cause]], 0.0, run.iteration_time_s)
+            gaps, exposed[cause] = _cover(gaps, *every)
+        exposed[BUBBLE] = float((gaps[1] - gaps[0]).sum())
+    return Breakdown(dict(sorted(busy.items())), exposed)
+
+
 def _add_part(
     part: Part, streams: Mapping[str, list[tuple[Times, Times]]], busy: dict[str, float], exposed: dict[str, float]
 ) -> None:
@@ -54,15 +108,23 @@ def _add_part(
     spans = {stream: _sorted_spans(times, part.begin_s, part.end_s) for stream, times in streams.items()}
     for stream, (starts, ends) in spans.items():
         busy[stream] += part.times * float((ends - starts).sum())
+    gaps = _expose(part, spans, _causes(spans), exposed)
+    exposed[BUBBLE] += part.times * float((gaps[1] - gaps[0]).sum())
+
+
+def _expose(
+    part: Part, spans: Mapping[str, tuple[Times, Times]], causes: Sequence[str], exposed: dict[str, float]
+) -> tuple[Times, Times]:
+    """Add the idle seconds of a part of the time by cause; return the gaps that none explains, from its begin."""
     empty = np.empty(0)
     gaps = _gaps(*spans.get(MAIN_STREAM, (empty, empty)), part.length_s)
-    for cause in _causes(spans):
+    for cause in causes:
         if cause == EXPERT_WAIT:
             gaps, covered_s = _without_waits(gaps, [spans[stream][0] for stream in spans if _is_exchange(stream)])
         else:
             gaps, covered_s = _cover(gaps, *spans[cause])
         exposed[cause] += part.times * covered_s
-    exposed[BUBBLE] += part.times * float((gaps[1] - gaps[0]).sum())
+    return gaps
 
 
 def _causes(streams: Iterable[str]) -> list[str]:

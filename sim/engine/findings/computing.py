@@ -16,11 +16,14 @@ def computing_seconds(run: SimulatedRun, rank: int, shares: TaskShares) -> Mappi
     ``shares``: those of the rank's program. The seconds add up to the compute stream's in ``breakdown``.
     """
     total_s = np.zeros(len(WorkShares._fields))
-    tasks, parts = run.window(rank)
+    tasks, parts = (run.task_times(rank), ()) if run.paced is not None else run.window(rank)
     for times in tasks:
         ops = [j for j, op in enumerate(times.task.ops) if counted_stream(op) == MAIN_STREAM]
         of_task = shares[times.task.name]
         each = np.array([of_task[j] for j in ops]).reshape(-1, len(total_s))
+        if run.paced is not None:
+            lasting_s = times.ends_s[:, ops] - times.starts_s[:, ops]
+            total_s += run.rank_paces(rank).counts(times) @ lasting_s @ each
         for part in parts:
             starts_s, ends_s = (
                 np.clip(edges[:, ops], part.begin_s, part.end_s) for edges in (times.starts_s, times.ends_s)

@@ -10,14 +10,14 @@ path from the begin of one step to that of the next, a period long.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.kernels import KERNELS
-from sim.engine.findings.path_parts import PathPart, Step, Way
+from sim.engine.findings.path_parts import LeftOut, PathPart, Step, Way
 from sim.engine.findings.path_walk import Walk
 from sim.engine.running.period import Repeated, Times
 from sim.engine.running.run import SimulatedRun
@@ -116,13 +116,59 @@ class _Calls:
 
 def critical_path(run: SimulatedRun) -> CriticalPath:
     """Return the path of a run that has ended."""
-    parts = list(Walk(run).back())
-    if run.repeated is not None:
-        repeated = _repeated(parts, run.repeated)
-        if repeated is None:  # of several paths that are equally long it does not keep to one
-            return critical_path(run.whole)
-        parts = repeated
+    walked = list(Walk(run).back())
+    parts: list[PathPart] | None = [part for part in walked if not isinstance(part, LeftOut)]
+    if run.paced is not None:
+        parts = _through_all(walked, run.paced.times)
+    elif run.repeated is not None and parts is not None:
+        parts = _repeated(parts, run.repeated)
+    if parts is None:  # of several paths that are equally long it does not keep to one
+        return critical_path(run.whole)
     return CriticalPath(run, tuple(reversed(parts)))
+
+
+def _through_all(walked: Sequence[PathPart | LeftOut], times: int) -> list[PathPart] | None:
+    """Return a path, its last part first, that goes through what was left out as through the period before it.
+
+    None where no period of it comes to the same op as the period before.
+    """
+    repeated = set[int]()
+    for place, part in enumerate(walked):
+        if not isinstance(part, LeftOut):
+            continue
+        before = list(takewhile(lambda other: not isinstance(other, LeftOut), walked[place + 1 :]))
+        period = _period(before, part.period_s)
+        if period is None:
+            return None
+        repeated.update(range(place + 1 + period.start, place + 1 + period.stop))
+    return [
+        _often(part, 1 + times) if place in repeated else part
+        for place, part in enumerate(walked) if not isinstance(part, LeftOut)
+    ]  # fmt: skip
+
+
+def _often(part: PathPart, times: int) -> PathPart:
+    """Return a part that a path comes by so many times."""
+    return replace(part, times=times) if isinstance(part, Way) else part._replace(times=times)
+
+
+def _period(parts: Sequence[PathPart | LeftOut], period_s: float) -> range | None:
+    """Return a stretch of a path, its last part first, that lasts a period and ends as it begins; None: no such."""
+    names = [_name(part) for part in parts]
+    starts_s = np.array([part.start_s for part in parts])
+    for first, name in enumerate(names):
+        same = np.flatnonzero(np.abs(starts_s[first] - period_s - starts_s) <= 1e-9 * period_s)
+        for last in same.tolist():
+            if name is not None and names[last] == name:
+                return range(first + 1, last + 1)
+    return None
+
+
+def _name(part: PathPart | LeftOut) -> tuple[object, ...] | None:
+    """Return what tells a part from others but its time and micro-batch; None for messages on their way."""
+    if isinstance(part, Way):
+        return part.ranks, id(part.ops), part.places.tobytes()
+    return (part.rank, id(part.op)) if isinstance(part, Step) and part.op is not None else None
 
 
 def _repeated(parts: Sequence[PathPart], period: Repeated) -> list[PathPart] | None:
@@ -139,9 +185,7 @@ def _repeated(parts: Sequence[PathPart], period: Repeated) -> list[PathPart] | N
     apart_s = later.start_s - earlier.start_s - period.length_s
     if (later.rank, later.op) != (earlier.rank, earlier.op) or abs(apart_s) > slack_s:
         return None
-    times = 1 + period.times
-    more = [replace(p, times=times) if isinstance(p, Way) else p._replace(times=times) for p in inside]
-    return [*after, *more, *before]
+    return [*after, *(_often(part, 1 + period.times) for part in inside), *before]
 
 
 def _cut(parts: Sequence[PathPart], moment_s: float) -> tuple[list[PathPart], list[PathPart]]:

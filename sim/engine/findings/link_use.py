@@ -75,9 +75,12 @@ class LinkUse:
         moved, times, slopes = self.transfers, [np.zeros(1)], [np.zeros(1)]
         first, last = np.searchsorted(self.rows, [row, row + 1])
         for flow, seconds in zip(self.flows[first:last].tolist(), self.seconds[first:last].tolist(), strict=True):
-            spans = slice(self.first_span[flow], self.first_span[flow + 1])
+            spans = np.arange(self.first_span[flow], self.first_span[flow + 1])
+            later_s: Times | float = 0.0
+            if moved.apart_s.any():
+                spans, later_s = moved.unrolled(spans)
             rates = moved.span_speed[spans] * seconds
-            times += [moved.span_begin_s[spans], moved.span_end_s[spans]]
+            times += [moved.span_begin_s[spans] + later_s, moved.span_end_s[spans] + later_s]
             slopes += [rates, -rates]
         turns = np.concatenate(times)
         order = np.argsort(turns, kind="stable")

@@ -86,3 +86,11 @@ class Way:
 
 
 PathPart = Step | Way
+
+
+class LeftOut(NamedTuple):
+    """Where a path goes through periods that were left out, of so many seconds each: from when to when."""
+
+    start_s: float
+    end_s: float
+    period_s: float

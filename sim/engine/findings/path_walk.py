@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern, Unit
 from sim.engine.compiling.shape import NO_PATH
-from sim.engine.findings.path_parts import PathPart, Step, Way
+from sim.engine.findings.path_parts import LeftOut, PathPart, Step, Way
 from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
 
@@ -43,12 +43,16 @@ class Walk:
         self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}
         self.entry_nodes = {place: node for node, place in graph.entries.items()}
 
-    def back(self) -> Iterator[PathPart]:
+    def back(self) -> Iterator[PathPart | LeftOut]:
         """Yield the parts of the path, the last first: each ends where the one before it in this order begins.
 
         Steps that the clock does not resolve are left out.
         """
         begin_s, end_s, node = self._bounds()
+        paced = self.run.paced
+        if paced is not None and paced.pace_s[node]:
+            yield LeftOut(self.run.loop.ends_s[node], end_s, float(paced.pace_s[node]))
+            end_s = self.run.loop.ends_s[node]
         while node >= 0 and end_s > begin_s:
             part, node = self._through(node)
             if part is None:
@@ -67,6 +71,8 @@ class Walk:
     def _bounds(self) -> tuple[float, float, int]:
         """Return when the path begins and when it ends, and the node with which it ends (-1: there is none)."""
         loop, graph = self.run.loop, self.run.graph
+        if self.run.paced is not None:
+            return 0.0, self.run.makespan_s, self.run.paced.last_node(np.array(loop.ends_s))
         if self.run.period_nodes is None:
             last = int(np.argmax(loop.ends_s)) if loop.ends_s else -1
             return 0.0, max(loop.ends_s, default=0.0), last
@@ -76,9 +82,12 @@ class Walk:
         waited_for = self._waited_for(self.entry_nodes.get((node, entry), node))
         return loop.starts_s[before], loop.starts_s[node], waited_for
 
-    def _through(self, node: int) -> tuple[PathPart | None, int]:
+    def _through(self, node: int) -> tuple[PathPart | LeftOut | None, int]:
         """Return the part that a node stands for, and the node that it waited for (-1: none)."""
-        graph, loop = self.run.graph, self.run.loop
+        graph, loop, paced = self.run.graph, self.run.loop, self.run.paced
+        if paced is not None and node in paced.added:
+            period_s = (loop.ends_s[node] - loop.starts_s[node]) / paced.times
+            return LeftOut(loop.starts_s[node], loop.ends_s[node], period_s), self._waited_for(node)
         kind = graph.kinds[node]
         if kind == NodeKind.EXIT:
             block, op = self.exits[node]

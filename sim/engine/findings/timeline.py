@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.running.memory import MemoryUse
-from sim.engine.running.run import SimulatedRun, TaskTimes
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.task_times import TaskTimes
 from sim.plan.facts.description import describe
 from sim.plan.words.program import Program, Task
 from traces.timeline import NO_INDEX, Detail, Period, Timeline, TimelineBuilder
@@ -26,7 +27,12 @@ def timeline(run: SimulatedRun, detail: Detail | None = None) -> Timeline:
 
 
 def folded_timeline(run: SimulatedRun, detail: Detail | None = None) -> Timeline:
-    """Return the run as a timeline that holds the period once, if the run repeats one. Rows as in ``timeline``."""
+    """Return the run as a timeline that holds the period once, if the run repeats one. Rows as in ``timeline``.
+
+    Where ranks have periods of their own, all micro-batches are simulated one by one for it.
+    """
+    if run.paced is not None:
+        return folded_timeline(run.whole, detail)
     rows, repeated = _simulated(run, detail or _suiting(run)), run.repeated
     if repeated is None:
         return rows

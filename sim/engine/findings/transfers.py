@@ -11,7 +11,8 @@ from sim.engine.compiling.graph import Graph, NodeKind
 from sim.engine.prices.activity import Activity, is_link
 from sim.engine.prices.traffic import signature
 from sim.engine.running.period import Times
-from sim.engine.running.run import SimulatedRun, TaskTimes
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.task_times import TaskTimes
 from sim.plan.words.op import Collective, LinkOp, Send
 from sim.plan.words.program import Program
 
@@ -46,7 +47,8 @@ class Flow:
 class Transfers:
     """``flow_of[i]``: the flow of transfer i; its op starts at ``start_s``, and its bytes move until ``end_s``.
 
-    ``counts[i]``: how many transfers of the step it stands for, where a run passed through its period once for many.
+    ``counts[i]``: how many transfers of the step it stands for, where a run passed through its period once for many;
+    ``apart_s[i]``: how much later each of them is than the one before, where ranks have paces of their own.
 
     From ``span_begin_s`` to ``span_end_s`` transfer ``span_of`` gets on by ``span_speed`` of the whole per second; its
     spans add up to the whole. Transfers are sorted by flow, and so are spans.
@@ -58,10 +60,18 @@ class Transfers:
     begin_s: Times
     end_s: Times
     counts: Ints
+    apart_s: Times
     span_of: Ints
     span_begin_s: Times
     span_end_s: Times
     span_speed: Times
+
+    def unrolled(self, spans: Ints) -> tuple[Ints, Times]:
+        """Return spans as often as they happen in the step, and how much later each time."""
+        counts = self.counts[self.span_of[spans]]
+        passes = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        every = np.repeat(spans, counts)
+        return every, passes * self.apart_s[self.span_of[every]]
 
 
 def transfers(run: SimulatedRun) -> Transfers:
@@ -73,10 +83,11 @@ def transfers(run: SimulatedRun) -> Transfers:
     num_ranks = _counter(run)
     numbers: dict[tuple[object, ...], int] = {}
     flows: list[Flow] = []
-    parts: list[tuple[Ints, Times, Times, Times, Ints]] = []
+    parts: list[tuple[Ints, Times, Times, Times, Ints, Ints, Times]] = []
     for rank, program in run.programs.items():
         for times in run.task_times(rank):
             activities = run.priced[rank][times.task.name].activities
+            paces_s = np.zeros_like(times.ends_s) if run.paced is None else run.rank_paces(rank).paces_s(times)
             for j, (op, activity) in enumerate(zip(times.task.ops, activities, strict=True)):
                 if not isinstance(op, LinkOp) or not _uses_links(activity) or not num_ranks(rank, op):
                     continue
@@ -86,15 +97,14 @@ def transfers(run: SimulatedRun) -> Transfers:
                     flows.append(Flow(rank, program, op, alike, activity, num_ranks(rank, op)))
                 starts = times.starts_s[:, j]
                 begins = starts if isinstance(op, Send) else starts + activity.latency_s
-                parts.append(
-                    (np.full(len(starts), number), starts, begins, times.ends_s[:, j], _keys(run.graph, times, j))
-                )
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0)] * 5
+                of_flow, as_often = np.full(len(starts), number), run.counts(rank, times, j)
+                key = _keys(run.graph, times, j)
+                parts.append((of_flow, starts, begins, times.ends_s[:, j], key, as_often, paces_s[:, j]))
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0)] * 7
     order = np.argsort(columns[0], kind="stable")
-    flow_of, starts, begins, ends, keys = (column[order] for column in columns)
+    flow_of, starts, begins, ends, keys, counts, apart_s = (column[order] for column in columns)
     spans = _spans(run, begins, ends, keys.astype(np.int64))
-    counts = np.ones(len(starts), np.int64) if run.repeated is None else run.repeated.counts(starts)
-    return Transfers(flows, flow_of.astype(np.int64), starts, begins, ends, counts, *spans)
+    return Transfers(flows, flow_of.astype(np.int64), starts, begins, ends, counts.astype(np.int64), apart_s, *spans)
 
 
 def _uses_links(activity: Activity) -> bool:

@@ -16,7 +16,10 @@ from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.folding.folding import Folding
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.memory import MemoryUse, memory_use
+from sim.engine.running.paced import Paced
 from sim.engine.running.period import Part, Repeated, Times
+from sim.engine.running.rank_paces import RankPaces
+from sim.engine.running.task_times import TaskTimes
 from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Recv
 from sim.plan.words.program import Plan, Program, Task
@@ -30,22 +33,6 @@ _PATTERN: Final = itemgetter(3)
 
 MOST_KEPT_NODES: Final = 1_000_000
 """The times of a longer run are not kept, but made for one finding after the other: they would fill the memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskTimes:
-    """All calls of one task of one rank: ``starts_s[c, j]`` is when op j of the c-th call began.
-
-    ``nodes[c] + j`` is that op's node, where ``nodes[c]`` is not -1 (a coalesced call). ``wired``: sends of messages
-    that are one node with their receive.
-    """
-
-    task: Task
-    calls: NDArray[np.int64]
-    nodes: NDArray[np.int64]
-    starts_s: Times
-    ends_s: Times
-    wired: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +63,8 @@ class SimulatedRun:
     comes before it and after it is there as well. Times count from its first op.
 
     ``repeated``: a run that passed through its period once, for the many times that the step does. ``programs`` and the
-    times of ops are then those of a step with fewer micro-batches; ``whole`` has all ops.
+    times of ops are then those of a step with fewer micro-batches; ``whole`` has all ops. ``paced``: the same where
+    ranks have paces of their own; times are then those of the whole step.
     """
 
     plan: Plan
@@ -88,9 +76,11 @@ class SimulatedRun:
     num_steps: int = 1
     wall_time_s: float = 0.0
     repeated: Repeated | None = None
+    paced: Paced | None = None
     simulate_whole: Callable[[], "SimulatedRun"] | None = field(default=None, repr=False)
     _memory: dict[tuple[int, Tier], MemoryUse] = field(default_factory=dict, repr=False)
     _kept_times: dict[int, list[TaskTimes]] = field(default_factory=dict, repr=False)
+    _rank_paces: dict[int, RankPaces] = field(default_factory=dict, repr=False)
     _uncounted_times: dict[int, list[TaskTimes]] = field(default_factory=dict, repr=False)
 
     @property
@@ -109,7 +99,31 @@ class SimulatedRun:
         if self.repeated is not None:
             for task, count in self.repeated.calls[rank].items():
                 found[task] += count * self.repeated.times
+        if self.paced is not None:
+            for first, stop in self.paced.repeated[rank]:
+                for call in self.programs[rank].calls[first:stop]:
+                    found[call.task] += self.paced.times
         return found
+
+    def counts(self, rank: int, times: TaskTimes, op: int) -> NDArray[np.int64]:
+        """Return how many ops of the step the op of each call of a task stands for."""
+        if self.repeated is not None:
+            return self.repeated.counts(times.starts_s[:, op])
+        return np.ones(len(times.calls), np.int64) if self.paced is None else self.rank_paces(rank).counts(times)
+
+    def rank_paces(self, rank: int) -> RankPaces:
+        """Return the times of a simulated rank in a run in which ranks have paces of their own."""
+        if rank not in self._rank_paces:
+            assert self.paced is not None
+            self._rank_paces[rank] = RankPaces.of(rank, self.task_times(rank), self.paced)
+        return self._rank_paces[rank]
+
+    def program_in_full(self, rank: int) -> Program:
+        """Return the program of a simulated rank that has its memory's peak: of those run, or of all micro-batches.
+
+        Where a whole run would come back to its state, it holds no more for more micro-batches.
+        """
+        return self.programs[rank] if self.paced is None else self.plan.program_of(rank)
 
     @property
     def _later_s(self) -> float:
@@ -118,7 +132,7 @@ class SimulatedRun:
 
     def memory_of(self, rank: int, tier: Tier = Tier.DEVICE) -> MemoryUse:
         """Return the memory of a simulated rank in one tier; ranks with one program have the same."""
-        program = self.programs[rank]
+        program = self.program_in_full(rank)
         if (id(program), tier) not in self._memory:
             self._memory[id(program), tier] = memory_use(program, tier)
         return self._memory[id(program), tier]
@@ -172,6 +186,8 @@ class SimulatedRun:
     @cached_property
     def makespan_s(self) -> float:
         """Return the time from the step's first op to its last, over all ranks."""
+        if self.paced is not None:
+            return self.paced.end_s(self._node_ends)
         if self.num_steps == 1:
             return max(self.loop.ends_s, default=0.0) + self._later_s
         return max((float(t.ends_s.max()) for rank in self.programs for t in self.task_times(rank)), default=0.0)
@@ -183,7 +199,8 @@ class SimulatedRun:
         for rank in self.programs:
             times = self.task_times(rank)
             begins_s = [t.starts_s.min() for t in times if t.task.traits.opens]
-            spans_s += [max(t.ends_s.max() for t in times) - min(begins_s) + self._later_s] if begins_s else []
+            ends_s = [t.ends_s.max() for t in times] if self.paced is None else self.rank_paces(rank).last_ends_s
+            spans_s += [max(ends_s) - min(begins_s) + self._later_s] if begins_s else []
         return float(max(spans_s))
 
     @cached_property
@@ -243,8 +260,12 @@ class SimulatedRun:
         """Return the times of a rank in all steps, and the parts of time that make up the step for it.
 
         It begins with its first op on its main stream; of a run with barriers when all begin. Of a plan that holds
-        several steps, the step is the last but one.
+        several steps, the step is the last but one. Where ranks have paces of their own, times are those of the clock
+        of its compute stream. Raises UnlikeError where its periods do not begin and end in equal states.
         """
+        if self.paced is not None:
+            own = self.rank_paces(rank)
+            return own.by_own_clock, own.parts(self.iteration_time_s)
         tasks, begin_s = self._from_begin(rank)
         if self.repeated is not None:
             return tasks, self.repeated.parts(self.iteration_time_s - self._later_s)
@@ -366,9 +387,13 @@ class SimulatedRun:
         if self.graph.messages:
             sends, _, receives = np.array(self.graph.messages).T
             sent_s[receives] = self._released_s[sends]
+            if self.paced is not None:
+                sent_s[receives] += self.paced.on_the_way_s(sends, receives)
         for rank in self.programs:
             for nodes in self._receives(rank):
                 free_s = np.concatenate([[0.0], ends[nodes[:-1]]])
+                if self.paced is not None:
+                    free_s[1:] += self.paced.between_s(nodes[:-1], nodes[1:])
                 starts[nodes] = np.minimum(np.maximum(free_s, sent_s[nodes]), ends[nodes])
         return starts
 

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Final
 
 from sim.plan.facts.repetition import Repetition, repetitions, shortened
+from sim.plan.facts.sections import Section, sections, without
 from sim.plan.words.program import Plan, Program
 
 FEWEST: Final = 3
@@ -14,6 +15,9 @@ FEWEST: Final = 3
 LEAST_SAVED: Final = 2
 """The longest form has no more micro-batches than one in so many of the plan's."""
 
+MOST_FORMS: Final = 2
+"""Forms in sections that are tried: where the second does not repeat itself, a longer one seldom does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Short:
@@ -21,6 +25,14 @@ class Short:
 
     programs: Mapping[int, Program]
     repetitions: Mapping[int, Repetition]
+
+
+@dataclass(frozen=True, slots=True)
+class Sectioned:
+    """Programs whose sections recur less often, and these sections, by identity of the plan's own program."""
+
+    programs: Mapping[int, Program]
+    sections: Mapping[int, tuple[Section, ...]]
 
 
 @dataclass
@@ -54,6 +66,38 @@ class Shorter:
         if times not in self._made:
             self._made[times] = self._short(times)
         return self._made[times]
+
+    def section_times(self, multiple: int) -> list[int]:
+        """Return how many recurrences of every section can be left out, the shortest form first; empty: none.
+
+        Multiples of a number. Sections recur a few times, or twice as often as in the form before.
+        """
+        fewest = min((section.num_times for found in self._sections for section in found), default=0)
+        kept, times = multiple, list[int]()
+        while LEAST_SAVED * kept <= fewest and len(times) < MOST_FORMS:
+            times.append((fewest - kept) // multiple * multiple)
+            kept *= 2
+        return [left_out for left_out in times if left_out]
+
+    def in_sections(self, times: int) -> Sectioned | None:
+        """Return the form whose sections recur so many times less; None where that is no plan."""
+        keys = [id(program) for program in self.plan.programs]
+        pairs = zip(self.plan.programs, self._sections, strict=True)
+        short = [without(program, found, times) for program, found in pairs]
+        found = [form for form in short if form is not None]
+        if len(found) < len(short):
+            return None
+        return Sectioned(
+            {key: program for key, (program, _) in zip(keys, found, strict=True)},
+            {key: left for key, (_, left) in zip(keys, found, strict=True)},
+        )
+
+    @cached_property
+    def _sections(self) -> list[tuple[Section, ...]]:
+        """Return the sections of each program; empty if they do not go together, or steps overlap."""
+        if not self.plan.barrier or self.plan.num_steps > 1:
+            return []
+        return sections(self.plan.programs) or []
 
     def _short(self, times: int) -> Short | None:
         plans, found = self.plan.programs, self._repetitions

@@ -18,6 +18,7 @@ from sim.engine.prices.launching import launched
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.deadlock import refuse_deadlock
 from sim.engine.running.loop import EventLoop
+from sim.engine.running.paced import MULTIPLE, paced_run
 from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.shorter import Shorter
@@ -107,7 +108,7 @@ class Simulation:
             began_s = perf_counter()
             now = self._priced(pricing)
             structures = self._structures(now)
-            run = self._repeated_run(now, structures)
+            run = self._repeated_run(now, structures) or self._paced_run(now, structures)
             if run is None:
                 if self.on_whole is not None and self.repeat and self._shorter.times:
                     self.on_whole(self.plan, now.folding)
@@ -159,11 +160,31 @@ class Simulation:
         run = SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop)
         return run, steady_period(run, self._repetition_of(now, times))
 
+    def _paced_run(self, now: _Known, structures: Structures) -> SimulatedRun | None:
+        """Return a run that passes through the period of each section once; None where no form shows such paces."""
+        for left_out in self._shorter.section_times(MULTIPLE) if self.repeat and self.coalesce else ():
+            short = self._shorter.in_sections(left_out)
+            if short is None:
+                return None
+            programs = {rank: short.programs[id(program)] for rank, program in now.programs.items()}
+            sections = {rank: short.sections[id(program)] for rank, program in now.programs.items()}
+            graph = self._compiled(now, structures, (-1, left_out), programs)
+            found = paced_run(graph, programs, sections, left_out, _run)
+            if found is not None:
+                graph, loop, paced = found
+                run = SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop)
+                run.paced, run.simulate_whole = paced, self._whole(now)
+                return run
+        return None
+
+    def _whole(self, now: _Known) -> Callable[[], SimulatedRun]:
+        """Return what simulates all micro-batches one by one."""
+        return partial(simulate, self.plan, now.pricing, fold=self.fold, coalesce=self.coalesce, repeat=False)
+
     def _standing_for_all(self, run: SimulatedRun, period: Steady, now: _Known, left_out: int) -> SimulatedRun:
         """Return a run as that of the whole step, of which it leaves out so many repetitions."""
-        whole = partial(simulate, self.plan, now.pricing, fold=self.fold, coalesce=self.coalesce, repeat=False)
         run.repeated = _repeated(run.programs, self._repetition_of(now, left_out), period, left_out)
-        run.simulate_whole = whole
+        run.simulate_whole = self._whole(now)
         return run
 
     def _repetition_of(self, now: _Known, left_out: int) -> Mapping[int, Repetition]:
@@ -195,15 +216,25 @@ class Simulation:
         self, now: _Known, structures: Structures, key: tuple[int, int], programs: Mapping[int, Program]
     ) -> tuple[Graph, EventLoop]:
         """Compile programs, or give their structure its prices, and run them; ``key``: that of the structure."""
+        graph = self._compiled(now, structures, key, programs)
+        return graph, _run(graph)
+
+    def _compiled(
+        self, now: _Known, structures: Structures, key: tuple[int, int], programs: Mapping[int, Program]
+    ) -> Graph:
+        """Return the graph of programs under these prices."""
         if key in structures:
-            graph = structures[key].priced(now.prices)
-        else:
-            plan, folding = self.plan, now.folding
-            structure = compiled(plan, folding, programs, now.prices, self._shapes, coalesce=self.coalesce)
-            structures[key], graph = structure, structure.graph
-        loop = EventLoop(graph)
-        loop.run()
-        return graph, loop
+            return structures[key].priced(now.prices)
+        structure = compiled(self.plan, now.folding, programs, now.prices, self._shapes, coalesce=self.coalesce)
+        structures[key] = structure
+        return structure.graph
+
+
+def _run(graph: Graph) -> EventLoop:
+    """Return the loop that has run a graph."""
+    loop = EventLoop(graph)
+    loop.run()
+    return loop
 
 
 def _repeated(

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.engine.running.period import EQUAL, Times
-from sim.engine.running.run import SimulatedRun, TaskTimes
+from sim.engine.running.run import SimulatedRun
+from sim.engine.running.task_times import TaskTimes
 from sim.plan.facts.repetition import Repetition
 
 IN_A_PERIOD: Final = (1, 2, 3, 4, 6)

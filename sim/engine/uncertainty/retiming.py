@@ -33,7 +33,8 @@ class Retiming:
 
     ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
     ``begins``: the nodes at whose ends the run's steps begin; none where it is one step. ``apart``: pairs of nodes
-    whose ends are a period apart, of a run that passed through its period once for many.
+    whose ends are a period apart, of a run that passed through its period once for many. ``left_out``: the periods that
+    it left out, where ranks have paces of their own.
     """
 
     run: SimulatedRun
@@ -43,6 +44,7 @@ class Retiming:
     derived: tuple[Derived, ...]
     begins: Ints
     apart: Ints
+    left_out: "_LeftOut"
 
     def relative_times(self, factors: Floats) -> Floats:
         """Return how many times as long as predicted a step takes with drawn factors (rows x draws), per draw."""
@@ -50,7 +52,11 @@ class Retiming:
         for part in self.derived:
             derived[list(part.rows.values())] = part.drawn(factors)
         rows = np.where(self.rows < 0, len(factors) + ~self.rows, self.rows)
-        ends_s = self.levels.ends_s(Durations(self.base_s, rows, np.concatenate([factors, derived])))
+        left_out_s = np.zeros((len(self.left_out.nodes), factors.shape[1]))
+        for _ in range(self.left_out.num_passes):
+            durations = Durations(self.base_s, rows, np.concatenate([factors, derived, left_out_s]))
+            ends_s = self.levels.ends_s(durations)
+            left_out_s = self.left_out.lasting_s(ends_s, self.levels.place)
         times_s: Floats = self._times_s(ends_s) / self._predicted_s
         return times_s
 
@@ -61,7 +67,7 @@ class Retiming:
     def _times_s(self, ends_s: Floats) -> Floats:
         """Return the makespan, or the period as the run has found it."""
         if self.run.num_steps == 1:
-            latest_s: Floats = ends_s.max(axis=0)
+            latest_s: Floats = self.left_out.latest_s(ends_s, self.levels.place)
             return (
                 latest_s if self.run.repeated is None else latest_s + self.run.repeated.times * self._period_s(ends_s)
             )
@@ -97,16 +103,65 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) ->
     _add_journeys(nodes)
     begins = np.array([nodes.begin_of(node) for node in run.first_nodes] if run.num_steps > 1 else [], dtype=np.int64)
     apart = np.array(_apart(run), dtype=np.int64).reshape(-1, 2)
+    left_out = _LeftOut.of(run)
+    nodes.let_left_out_wait(left_out, sum(len(part.rows) for part in rows.derived))
     before, after = nodes.dependencies()
     return Retiming(
         run,
-        Levels.of(len(nodes.base_s), before, after, np.concatenate([begins, apart.ravel()])),
+        Levels.of(len(nodes.base_s), before, after, np.concatenate([begins, apart.ravel(), left_out.wanted])),
         np.array(nodes.base_s),
         np.array([row or 0 for row in nodes.rows], dtype=np.int64),
         rows.derived,
         begins,
         apart,
+        left_out,
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _LeftOut:
+    """The periods that a run left out: ``nodes`` that stand for them, of each two nodes a period apart in ``apart``.
+
+    ``at_end``: nodes for which nothing waits, each with that a period before; ``times``: how many were left out.
+    """
+
+    nodes: Ints
+    apart: Ints
+    at_end: Ints
+    times: int
+    num_passes: int
+
+    @classmethod
+    def of(cls, run: SimulatedRun) -> "_LeftOut":
+        """Return those of a run; none where ranks have no paces of their own."""
+        if run.paced is None:
+            return cls(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64), 0, 1)
+        first_of = np.arange(len(run.graph.kinds))
+        for node, index in run.graph.joint_of.items():
+            first_of[node] = run.graph.joints[index].members[0]
+        apart, at_end = (
+            first_of[np.array(pairs, dtype=np.int64).reshape(-1, 2)]
+            for pairs in (list(run.paced.added.values()), list(run.paced.at_end))
+        )
+        num_sections = max(map(len, run.paced.repeated.values()))
+        return cls(np.array(list(run.paced.added), np.int64), apart, at_end, run.paced.times, 1 + num_sections)
+
+    @property
+    def wanted(self) -> Ints:
+        """Return the nodes whose ends are asked for."""
+        return np.concatenate([self.nodes, self.apart.ravel(), self.at_end.ravel()])
+
+    def lasting_s(self, ends_s: Floats, place: Ints) -> Floats:
+        """Return how long each stands for, per draw."""
+        later, earlier = (ends_s[place[nodes]] for nodes in self.apart.T)
+        lasting_s: Floats = self.times * (later - earlier)
+        return lasting_s
+
+    def latest_s(self, ends_s: Floats, place: Ints) -> Floats:
+        """Return when the last node ends, per draw."""
+        later, earlier = (ends_s[place[nodes]] for nodes in self.at_end.T)
+        latest_s: Floats = np.concatenate([ends_s, later + self.times * (later - earlier)]).max(axis=0)
+        return latest_s
 
 
 def _apart(run: SimulatedRun) -> list[tuple[int, int]]:
@@ -159,6 +214,11 @@ class _Nodes:
             for op, predicted_s in enumerate(task.durations_s):
                 if predicted_s == 0.0 and first + op not in self.run.graph.joint_of:
                     self.base_s[first + op] = 1.0
+
+    def let_left_out_wait(self, left_out: _LeftOut, first_row: int) -> None:
+        """Let nodes that stand for periods last as long as rows from ``~first_row`` on say."""
+        for row, node in enumerate(left_out.nodes.tolist(), start=first_row):
+            self.base_s[node], self.rows[node] = 1.0, ~row
 
     def entry(self, block: int, slot: int) -> int:
         """Return the node at whose end an entry of a block is released: of its only one all that it waits for."""

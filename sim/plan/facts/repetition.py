@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 MOST_CALLS: Final = 4096
 """Most calls of a repetition: calls that recur less often are no steady state."""
 
-_NONE: Final = -1
+NO_MICROBATCH: Final = -1
 """The micro-batch number of calls without one."""
 
 
@@ -56,7 +56,7 @@ def repetitions(programs: Sequence[Program]) -> list[Repetition] | None:
 
     Of several repetitions it is the one of the fewest micro-batches.
     """
-    coded = [_Coded.of(program) for program in programs]
+    coded = [CodedCalls.of(program) for program in programs]
     for microbatches in coded[0].candidates() if coded else ():
         found = [calls.repetition(microbatches) for calls in coded]
         if None not in found:
@@ -83,7 +83,7 @@ def _earlier(call: Call, microbatches: int) -> Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Coded:
+class CodedCalls:
     """The calls of a program as numbers: task and micro-batch. ``middle``: the call whose recurrence is sought."""
 
     tasks: Ints
@@ -91,11 +91,14 @@ class _Coded:
     middle: int
 
     @classmethod
-    def of(cls, program: Program) -> "_Coded":
+    def of(cls, program: Program) -> "CodedCalls":
+        """Return the calls of a program."""
         numbers = {name: number for number, name in enumerate(program.tasks)}
         tasks = np.array([numbers[call.task] for call in program.calls], dtype=np.int64)
-        microbatches = np.array([_NONE if c.microbatch is None else c.microbatch for c in program.calls], np.int64)
-        numbered = np.flatnonzero(microbatches != _NONE)
+        microbatches = np.array(
+            [NO_MICROBATCH if c.microbatch is None else c.microbatch for c in program.calls], np.int64
+        )
+        numbered = np.flatnonzero(microbatches != NO_MICROBATCH)
         return cls(tasks, microbatches, int(numbered[len(numbered) // 2]) if len(numbered) else -1)
 
     def candidates(self) -> list[int]:
@@ -106,6 +109,14 @@ class _Coded:
         again = self.tasks[later] == self.tasks[self.middle]
         ahead = self.microbatches[later][again] - self.microbatches[self.middle]
         return sorted({int(by) for by in ahead[ahead > 0]})
+
+    def distances(self) -> list[int]:
+        """Return by how many micro-batches, more or fewer, the middle call recurs, the fewest first."""
+        if self.middle < 0:
+            return []
+        later = slice(self.middle + 1, self.middle + 1 + MOST_CALLS)
+        again = self.tasks[later] == self.tasks[self.middle]
+        return sorted(set(np.abs(self.microbatches[later][again] - self.microbatches[self.middle]).tolist()) - {0})
 
     def repetition(self, microbatches: int) -> Repetition | None:
         """Return the repetition around the middle call: at least twice, and most calls that have a micro-batch."""
@@ -118,19 +129,19 @@ class _Coded:
         num_calls = int(at[0]) - self.middle if len(at) == 1 else 0
         if num_calls < 1:
             return None
-        recurring = self._recurring(num_calls, microbatches)
+        recurring = self.recurring(num_calls, microbatches)
         ending = np.flatnonzero(~recurring)
         place = int(np.searchsorted(ending, self.middle))
         first = int(ending[place - 1]) + 1 if place else 0
         stop = (int(ending[place]) if place < len(ending) else len(recurring)) + num_calls
         found = Repetition(first, stop, num_calls, microbatches)
-        numbered = self.microbatches != _NONE
+        numbered = self.microbatches != NO_MICROBATCH
         is_most = 2 * np.count_nonzero(numbered[first:stop]) > np.count_nonzero(numbered)
         return found if recurring[self.middle] and found.num_times > 1 and is_most else None
 
-    def _recurring(self, num_calls: int, microbatches: int) -> NDArray[np.bool_]:
+    def recurring(self, num_calls: int, microbatches: int) -> NDArray[np.bool_]:
         """Return which calls recur ``num_calls`` later, for later micro-batches."""
         tasks, now = self.tasks, self.microbatches
-        later = np.where(now == _NONE, _NONE, now + microbatches)
+        later = np.where(now == NO_MICROBATCH, NO_MICROBATCH, now + microbatches)
         same: NDArray[np.bool_] = (tasks[num_calls:] == tasks[:-num_calls]) & (now[num_calls:] == later[:-num_calls])
         return same

@@ -1,0 +1,248 @@
+"""Steps in which ranks have paces of their own: each section of the calls of each rank repeats with its own period.
+
+A step with fewer micro-batches is compiled. Where an edge leaves a section whose last recurrences were left out, what
+comes later waits longer: by as many periods as were left out, of the chain that it waits for. These times are added
+until they are those of the run itself. Then it is checked, edge by edge, that the whole step, with each chain's last
+period repeated at its pace, is a solution of the equations "begins when the last of what it waits for has ended". A
+graph without circles has one solution, so this is the run of all micro-batches. docs/design.md has the argument.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from sim.engine.compiling.graph import Graph, NodeKind
+from sim.engine.running.chains import Chains, Edges, Flags, Ints, Paces, shared_users, sibling_edges, stays
+from sim.engine.running.loop import EventLoop
+from sim.engine.running.period import EQUAL, Times
+from sim.plan.facts.sections import Section
+from sim.plan.words.program import Program
+
+PERIODS: Final = (1, 2, 3, 4, 6)
+"""Recurrences that a period may have. What is left out is a multiple of all of them."""
+
+MULTIPLE: Final = 12
+MORE_RUNS: Final = 2
+"""Runs beside one per section, in which the times that are added settle."""
+
+
+@dataclass(frozen=True, eq=False)
+class Paced:
+    """A run that passes through the last period of each section once, for ``1 + times`` periods of the whole step.
+
+    Calls from ``repeated[rank][k][0]`` to before ``repeated[rank][k][1]`` are of the period of section k. By node of
+    the graph without what was added: ``pace_s``, that of its chain, 0 where it is not of such a period; ``stretch`` as
+    in ``Chains``. ``added``: nodes that stand for the periods that were left out, each with the node whose end they put
+    off and the one a period before it; ``at_end``: two such nodes, where nothing waits for the first.
+    """
+
+    times: int
+    microbatches: int
+    repeated: Mapping[int, Sequence[tuple[int, int]]]
+    pace_s: Times
+    stretch: Ints
+    added: Mapping[int, tuple[int, int]]
+    at_end: Sequence[tuple[int, int]]
+
+    @property
+    def longest_s(self) -> float:
+        """Return the longest pace."""
+        return float(self.pace_s.max(initial=0.0))
+
+    def end_s(self, ends_s: Times) -> float:
+        """Return when the whole step ends, from the ends of nodes."""
+        return float((ends_s[: len(self.pace_s)] + self.times * self.pace_s).max(initial=0.0))
+
+    def last_node(self, ends_s: Times) -> int:
+        """Return the node that ends last in the whole step."""
+        return int(np.argmax(ends_s[: len(self.pace_s)] + self.times * self.pace_s))
+
+    def between_s(self, before: Ints, after: Ints) -> Times:
+        """Return how long the periods take that were left out between nodes that follow each other on a stream."""
+        left_out: Times = np.where(self.stretch[after] > self.stretch[before], self.times * self.pace_s[before], 0.0)
+        return left_out
+
+    def on_the_way_s(self, sends: Ints, receives: Ints) -> Times:
+        """Return the same between sends and the receives of their messages: these are left out together."""
+        return np.where(self.stretch[receives] % 2 > 0, self.between_s(sends, receives), 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Attempt:
+    """A short step with ``times`` periods left out, of so many recurrences each."""
+
+    chains: Chains
+    edges: Edges
+    period: int
+    times: int
+    delayed: Flags
+    """Edges of which the later node waits for a node that is among those left out."""
+
+    @property
+    def delays(self) -> tuple[Ints, Ints]:
+        """Return the ends of the edges that are delayed."""
+        return self.edges.before[self.delayed], self.edges.after[self.delayed]
+
+
+def paced_run(
+    graph: Graph,
+    programs: Mapping[int, Program],
+    sections: Mapping[int, Sequence[Section]],
+    left_out: int,
+    run: Callable[[Graph], EventLoop],
+) -> tuple[Graph, EventLoop, Paced] | None:
+    """Return the run of a short step as that of the whole one; None where it cannot be shown that it is.
+
+    ``left_out``: how many recurrences of every section, a multiple of ``MULTIPLE``.
+    """
+    chains, edges = Chains(graph, programs, sections), Edges.of(graph)
+    first = run(graph)
+    if min(first.ends_s, default=0.0) < 0.0:
+        return None
+    for period in PERIODS:
+        found = Paces.of(chains, first, period)
+        if found is None:
+            return None
+        if not found.holds_first:
+            continue
+        if not _at_one_pace(chains, found):
+            return None
+        attempt = _Attempt(chains, edges, period, left_out // period, _delayed(chains, edges, found.earlier))
+        return _settled(attempt, found, run)
+    return None
+
+
+def _settled(
+    attempt: _Attempt, paces: Paces, run: Callable[[Graph], EventLoop]
+) -> tuple[Graph, EventLoop, Paced] | None:
+    """Return a run to whose edges as much time is added as follows from its own paces, if it passes the check."""
+    chains, (before, _) = attempt.chains, attempt.delays
+    graph, added = _with_delays(attempt)
+    num_sections = max(map(len, chains.sections.values()))
+    for _ in range(num_sections + MORE_RUNS):
+        delays_s = attempt.times * paces.pace_s[before]
+        graph.durations_s[len(chains.section) :] = delays_s.tolist()
+        loop = run(graph)
+        again = Paces.of(chains, loop, attempt.period)
+        assert again is not None  # it is as long as before
+        off_s = np.abs(attempt.times * again.pace_s[before] - delays_s).max(initial=0.0)
+        paces = again
+        if off_s <= attempt.times * EQUAL * paces.pace_s.max(initial=0.0):
+            break
+    else:
+        return None
+    if not (paces.holds and _is_whole(attempt, paces, loop) and _share_apart(attempt, paces, loop)):
+        return None
+    section = next(iter(chains.sections.values()))[0]
+    repeated = {
+        rank: [(found.stop - attempt.period * found.num_calls, found.stop) for found in every]
+        for rank, every in chains.sections.items()
+    }
+    pairs = {node: (int(u), int(paces.earlier[u])) for node, u in zip(added, before.tolist(), strict=True)}
+    microbatches = attempt.period * abs(section.microbatches)
+    last = np.flatnonzero(paces.is_last)
+    at_end = [(u, int(paces.earlier[u])) for u in last.tolist() if not graph.successors[u]]
+    pace_s = np.where(paces.is_last, paces.pace_s, 0.0)
+    return graph, loop, Paced(attempt.times, microbatches, repeated, pace_s, chains.stretch, pairs, at_end)
+
+
+def _delayed(chains: Chains, edges: Edges, earlier: Ints) -> Flags:
+    """Return which edges lead from a section to what comes after it: such an op waits for what was left out.
+
+    Where a later section goes through micro-batches in the same order, its ops wait for those of the same recurrence
+    before, and so for none of what was left out.
+    """
+    u, v = edges.before, edges.after
+    later = (chains.section[u] >= 0) & (chains.stretch[v] > chains.stretch[u]) & ~edges.inside
+    same_order = (chains.section[v] >= 0) & (chains.sign[u] == chains.sign[v])
+    found: Flags = later & ~(same_order & sibling_edges(edges, earlier))
+    return found
+
+
+def _with_delays(attempt: _Attempt) -> tuple[Graph, range]:
+    """Return the graph with a node on every edge that is delayed, and these nodes."""
+    graph = attempt.chains.graph
+    size, (before, after) = len(graph.kinds), attempt.delays
+    successors = list(graph.successors)
+    for node, (u, v) in enumerate(zip(before.tolist(), after.tolist(), strict=True), start=size):
+        if successors[u] is graph.successors[u]:
+            successors[u] = list(successors[u])
+        successors[u][successors[u].index(v)] = node
+        successors.append([v])
+    count = len(before)
+    longer = replace(
+        graph,
+        kinds=[*graph.kinds, *[int(NodeKind.FIXED)] * count],
+        waits=[*graph.waits, *[1] * count],
+        successors=successors,
+        durations_s=[*graph.durations_s, *[0.0] * count],
+    )
+    return longer, range(size, size + count)
+
+
+def _is_whole(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
+    """Return whether the whole step, as the short run and its paces state it, obeys every edge."""
+    chains, edges, times = attempt.chains, attempt.edges, attempt.times
+    u, v = edges.before, edges.after
+    starts_s, ends_s = np.array(loop.starts_s), np.array(loop.ends_s)
+    slack_s = starts_s[v] - ends_s[u]
+    rounding_s = times * EQUAL * paces.pace_s.max(initial=0.0)
+    in_section, repeated = chains.section[u] >= 0, paces.is_last[v]
+    more_s = times * (paces.pace_s[v] - paces.pace_s[u])
+    moves = in_section & sibling_edges(edges, paces.earlier) & paces.is_steady[u]
+    keeps = np.where(edges.inside, more_s, slack_s + np.minimum(more_s, 0.0)) >= -rounding_s
+    is_over = in_section & (paces.last_end_s[u] + times * paces.pace_s[u] <= starts_s[v] + rounding_s) & ~edges.inside
+    stands = ~in_section & stays(edges, paces.earlier)
+    obeys = ~repeated | (moves & keeps) | is_over | stands
+    binds = attempt.delayed & (slack_s - times * paces.pace_s[u] <= rounding_s)
+    known = ~binds | paces.is_steady[u]
+    too_late = (chains.section[v] >= 0) & (chains.stretch[u] > chains.stretch[v])
+    return bool((obeys & known & ~too_late).all())
+
+
+def _at_one_pace(chains: Chains, paces: Paces) -> bool:
+    """Return whether all ops of the first section of any rank that share a resource repeat at one pace."""
+    for nodes in _users(chains.graph):
+        pace_s = paces.pace_s[nodes[paces.is_last[nodes] & (chains.section[nodes] == 0)]]
+        if pace_s.max(initial=0.0) - pace_s.min(initial=math.inf) > EQUAL * pace_s.max(initial=0.0):
+            return False
+    return True
+
+
+def _users(graph: Graph) -> Sequence[Ints]:
+    """Return the nodes that share a resource, for every resource of more than one; alike resources once."""
+    users: dict[object, list[int]] = {}
+    for node, resources in shared_users(graph):
+        for resource in resources:
+            users.setdefault(resource, []).append(node)
+    return [np.array(nodes) for nodes in {tuple(nodes) for nodes in users.values()} if len(nodes) > 1]
+
+
+def _share_apart(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
+    """Return whether all ops that share a resource repeat at one pace, and no other op uses it meanwhile."""
+    starts_s, ends_s = np.array(loop.starts_s), np.array(loop.ends_s)
+    return all(_apart(nodes, attempt, paces, starts_s, ends_s) for nodes in _users(attempt.chains.graph))
+
+
+def _apart(nodes: Ints, attempt: _Attempt, paces: Paces, starts_s: Times, ends_s: Times) -> bool:
+    """Return the same of the users of one resource."""
+    chains, last = attempt.chains, nodes[paces.is_last[nodes]]
+    for section in np.unique(chains.section[last]).tolist():
+        mine = last[chains.section[last] == section]
+        pace_s = paces.pace_s[mine]
+        if pace_s.max() - pace_s.min() > EQUAL * pace_s.max():
+            return False
+        others = nodes[chains.section[nodes] != section]
+        later_s = attempt.times * pace_s.max()
+        until_s = ends_s[mine].max() + later_s - pace_s.max()
+        slack_s = attempt.times * EQUAL * pace_s.max()
+        meets = (ends_s[others] > starts_s[mine].min() + slack_s) & (starts_s[others] < until_s - slack_s)
+        for node in mine.tolist():
+            begin_s, end_s = starts_s[node] + later_s, ends_s[node] + later_s
+            meets |= (ends_s[others] > begin_s + slack_s) & (starts_s[others] < end_s - slack_s)
+        if meets.any():
+            return False
+    return True
