@@ -44,13 +44,25 @@ def kernel_time(
     ``kernel``: its name, for parameters of that kernel alone. Raises KernelError for an unknown family, CatalogueError
         for a dtype that the device has no rate for.
     """
+    return times_of_kernels([work], family, dtype, device, profile, kernel)[0]
+
+
+def times_of_kernels(
+    works: Sequence[Work], family: Family, dtype: str, device: DeviceSpec, profile: Profile, kernel: str = ""
+) -> list[KernelTime]:
+    """Return the time of each of several calls of one kernel, as ``kernel_time`` does, in one pass. Raises as it."""
     if family in _UNTIMED:
-        return KernelTime(work.duration_s, 0.0, 0.0)
-    if family in _TIMES and not work.executed_flop and not work.num_bytes:
-        return KernelTime(0.0, 0.0, 0.0)  # such as the product of an expert that no token came to
-    times = kernel_times([work], family, dtype, device, profile, kernel)
-    memory_s = max(float(times.memory_s[0]), work.scattered_additions / scattered_additions_per_s(device))
-    return KernelTime(work.num_kernels * float(times.latency_s[0]), float(times.compute_s[0]), memory_s)
+        return [KernelTime(work.duration_s, 0.0, 0.0) for work in works]
+    found = [KernelTime(0.0, 0.0, 0.0)] * len(works)  # such as the product of an expert that no token came to
+    busy = [place for place, work in enumerate(works) if work.executed_flop or work.num_bytes or family not in _TIMES]
+    if not busy:
+        return found
+    times = kernel_times([works[place] for place in busy], family, dtype, device, profile, kernel)
+    columns = (times.latency_s.tolist(), times.compute_s.tolist(), times.memory_s.tolist())
+    for place, latency_s, compute_s, memory_s in zip(busy, *columns, strict=True):
+        additions_s = works[place].scattered_additions / scattered_additions_per_s(device)
+        found[place] = KernelTime(works[place].num_kernels * latency_s, compute_s, max(memory_s, additions_s))
+    return found
 
 
 def scattered_additions_per_s(device: DeviceSpec) -> float:

@@ -17,9 +17,15 @@ value; another step replaces it.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cached_property
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
 
 
 class Step(NamedTuple):
@@ -33,6 +39,18 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class StepColumns:
+    """The messages of a step list as columns; step i has the chunks from ``first_chunk[i]`` on of ``chunks``."""
+
+    source: Ints
+    target: Ints
+    reduces: NDArray[np.bool_]
+    round: Ints
+    chunks: Ints
+    first_chunk: Ints
+
+
+@dataclass(frozen=True)
 class StepList:
     """The steps of one collective of ``num_ranks`` ranks, by round, source and target.
 
@@ -50,6 +68,17 @@ class StepList:
     def num_rounds(self) -> int:
         """Return the number of rounds."""
         return self.steps[-1].round + 1 if self.steps else 0
+
+    @cached_property
+    def columns(self) -> StepColumns:
+        """Return the steps as columns."""
+        sources, targets, chunks, reduces, rounds = zip(*self.steps, strict=True) if self.steps else ((),) * 5
+        first = [0, *accumulate(map(len, chunks))][:-1]
+        return StepColumns(
+            np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64), np.array(reduces, dtype=np.bool_),
+            np.array(rounds, dtype=np.int64), np.array([*chain.from_iterable(chunks)], dtype=np.int64),
+            np.array(first, dtype=np.int64),
+        )  # fmt: skip
 
 
 def step_list(

@@ -1,15 +1,17 @@
 """The cost of a step list round by round: the check of the closed forms, and the model of uneven exchanges."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from functools import lru_cache
 from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.collectives.catalogue import collective_steps
 from costmodels.collectives.cost import exclusive_seconds
 from costmodels.collectives.network import CollectiveCost, NetworkParameters, Protocol
-from costmodels.collectives.steps import Step, StepList
+from costmodels.collectives.steps import Ints, StepList
 from costmodels.collectives.traffic import LIBRARY
 from costmodels.errors import CollectiveError
 
@@ -26,6 +28,30 @@ class _Load:
     nic_bytes: float
     nic_messages: int
     nic_users: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """Messages: bytes, ends, the nodes of the ends, rounds, and whether the target adds them to its own."""
+
+    size: Ints
+    source: Ints
+    target: Ints
+    source_node: Ints
+    target_node: Ints
+    round: Ints
+    reduces: NDArray[np.bool_]
+
+    def only(self, chosen: NDArray[np.bool_]) -> "_Sent":
+        """Return some of the messages."""
+        return _Sent(
+            self.size[chosen], self.source[chosen], self.target[chosen], self.source_node[chosen],
+            self.target_node[chosen], self.round[chosen], self.reduces[chosen],
+        )  # fmt: skip
+
+    def of_round(self, number: int) -> "_Sent":
+        """Return the messages of a round."""
+        return self.only(self.round == number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +84,11 @@ def steps_cost(
             f"{case.kind} of {case.num_ranks} ranks and {case.num_chunks} chunks cannot have {len(chunk_bytes)} sizes "
             f"(least {min(chunk_bytes, default=0)} bytes) over {ranks_per_node} ranks"
         )
-    node_of = [node for node, count in enumerate(ranks_per_node) for _ in range(count)]
-    sent = [(step, sum(chunk_bytes[c] for c in step.chunks)) for step in case.steps]
-    sent = [(step, size) for step, size in sent if size or case.kind == "barrier"]
-    if not sent:
+    sent = _sent(case, chunk_bytes, np.repeat(np.arange(len(ranks_per_node)), ranks_per_node))
+    if not len(sent.size):
         return CollectiveCost("none", 0.0, 0.0, 0.0)
-    rounds = [_load(pairs, node_of) for _, pairs in groupby(sent, key=lambda pair: pair[0].round)]
-    total, reduced = _load(sent, node_of), _busiest_reduction(sent)
+    rounds = [_load(sent.of_round(number)) for number in np.unique(sent.round).tolist()]
+    total, reduced = _load(sent), _busiest_reduction(sent)
     payload = sum(chunk_bytes) / (case.num_ranks if case.kind == "all_to_all" else 1)
     own = payload / case.num_ranks if algorithm in _OWN_SHARE and case.kind not in {"broadcast", "reduce"} else 0.0
     protocols = network.protocols_for(case.kind, algorithm, payload, ranks_per_node)
@@ -90,8 +114,13 @@ def uneven_all_to_all_cost(
     if len(pair_bytes) != ranks or any(len(row) != ranks for row in pair_bytes):
         raise CollectiveError(f"an uneven all_to_all of {ranks} ranks needs {ranks} x {ranks} sizes")
     name = LIBRARY["all_to_all"][0] if algorithm == "auto" else algorithm
-    case = collective_steps("all_to_all", name, ranks_per_node)
+    case = _exchange(name, ranks_per_node)
     return steps_cost(name, case, [size for row in pair_bytes for size in row], ranks_per_node, network)
+
+
+@lru_cache(maxsize=16)
+def _exchange(algorithm: str, ranks_per_node: tuple[int, ...]) -> StepList:
+    return collective_steps("all_to_all", algorithm, ranks_per_node)
 
 
 def split_bytes(num_bytes: int, num_chunks: int) -> tuple[int, ...]:
@@ -100,34 +129,46 @@ def split_bytes(num_bytes: int, num_chunks: int) -> tuple[int, ...]:
     return (size + 1,) * larger + (size,) * (num_chunks - larger)
 
 
-def _load(sent: Iterable[tuple[Step, int]], node_of: Sequence[int]) -> _Load:
-    port: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
-    nic: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
-    users: dict[tuple[str, int], set[int]] = defaultdict(set)
-    for step, size in sent:
-        crosses = node_of[step.source] != node_of[step.target]
-        for side, rank in (("out", step.source), ("in", step.target)):
-            where = (side, node_of[rank]) if crosses else (side, rank)
-            entry = nic[where] if crosses else port[where]
-            entry[0] += size
-            entry[1] += 1
-            if crosses:
-                users[where].add(rank)
+def _sent(case: StepList, chunk_bytes: Sequence[int], node_of: Ints) -> "_Sent":
+    """Return the messages of a step list with these chunk sizes; those without bytes only of a barrier."""
+    columns = case.columns
+    source, target, first = columns.source, columns.target, columns.first_chunk
+    sizes = np.asarray(chunk_bytes, dtype=np.int64)[columns.chunks]
+    size = np.add.reduceat(sizes, first) if len(first) else sizes
+    sent = _Sent(size, source, target, node_of[source], node_of[target], columns.round, columns.reduces)
+    return sent if case.kind == "barrier" else sent.only(size > 0)
+
+
+def _load(sent: "_Sent") -> _Load:
+    crosses = sent.source_node != sent.target_node
+    inside, between = sent.only(~crosses), sent.only(crosses)
+    ports, nodes = (inside.source, inside.target), (between.source_node, between.target_node)
+    pairs = zip(nodes, (between.source, between.target), strict=True)
+    users = [np.unique(np.stack(pair), axis=1)[0] for pair in pairs]
     return _Load(
-        max((size for size, _ in port.values()), default=0),
-        max((count for _, count in port.values()), default=0),
-        max((size for size, _ in nic.values()), default=0),
-        max((count for _, count in nic.values()), default=0),
-        max((len(ranks) for ranks in users.values()), default=1),
+        max(_busiest(side, inside.size) for side in ports),
+        max(_most(side) for side in ports),
+        max(_busiest(side, between.size) for side in nodes),
+        max(_most(side) for side in nodes),
+        max(1, *(_most(side) for side in users)),
     )
 
 
-def _busiest_reduction(sent: Iterable[tuple[Step, int]]) -> float:
-    added: dict[int, int] = defaultdict(int)
-    for step, size in sent:
-        if step.reduce:
-            added[step.target] += size
-    return float(max(added.values(), default=0))
+def _busiest(where: Ints, num_bytes: Ints) -> int:
+    """Return the most bytes at one place."""
+    total = np.zeros(int(where.max(initial=0)) + 1, dtype=np.int64)
+    np.add.at(total, where, num_bytes)
+    return int(total.max())
+
+
+def _most(where: Ints) -> int:
+    """Return the largest number of entries at one place."""
+    return int(np.bincount(where).max(initial=0))
+
+
+def _busiest_reduction(sent: "_Sent") -> float:
+    added = sent.only(sent.reduces)
+    return float(_busiest(added.target, added.size))
 
 
 def _cost(

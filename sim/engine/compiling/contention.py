@@ -37,15 +37,16 @@ def find_contention(
     side: dict[Resource, set[_Side]] = {}
     for rank, program in programs.items():
         for name, task in program.tasks.items():
-            for op, activity in zip(task.ops, priced[rank][name].activities, strict=True):
-                user = user_of(rank, op)
-                for resource, seconds in activity.demands:
-                    if seconds <= 0:
-                        continue
+            of_task = {
+                (user_of(rank, op), op.stream, id(activity.demands)): activity.demands
+                for op, activity in zip(task.ops, priced[rank][name].activities, strict=True)
+            }
+            for (user, stream, _), demands in of_task.items():
+                for resource in (resource for resource, seconds in demands if seconds > 0):
                     if task.traits.coalesces:
-                        main.setdefault(resource, set()).add((user, op.stream))
+                        main.setdefault(resource, set()).add((user, stream))
                     else:
-                        side.setdefault(resource, set()).add(_Side(user, op.stream, rank, name))
+                        side.setdefault(resource, set()).add(_Side(user, stream, rank, name))
     contended = {r for r in (*main, *side) if len(_users(main, side, r)) > 1}
     exposed = dict.fromkeys(programs, 2**62)
     for resource in contended & main.keys():

@@ -1,6 +1,6 @@
 """The demands of every op of a plan on a cluster: the one place where plans meet cost models."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.hardware import DeviceSpec
-from costmodels.kernels import KERNELS
+from costmodels.kernels import KERNELS, Work
 from costmodels.profile import Profile, network_parameters
-from costmodels.roofline import KernelTime, kernel_time
+from costmodels.roofline import KernelTime, times_of_kernels
 from costmodels.software import Software
 from sim.cluster.cluster import Cluster
 from sim.cluster.network import LinkCost, LinkUse, Network
@@ -72,7 +72,7 @@ class ClusterPricing:
         """Return the activity of ``op`` on ``rank``."""
         if isinstance(op, Compute):
             on_host = runs_on_host(program, op)
-            return self.hosts.kernel(program, op, rank) if on_host else self._compute(program, op, rank)
+            return self.hosts.kernel(program, op, rank) if on_host else self._compute(plan, program, op, rank)
         if isinstance(op, Copy):
             return self.hosts.copy(program, op, rank)
         if isinstance(op, Collective):
@@ -111,13 +111,13 @@ class ClusterPricing:
 
     # --- kernels -------------------------------------------------------------------------------------------
 
-    def _compute(self, program: Program, op: Compute, rank: int) -> Activity:
+    def _compute(self, plan: Plan, program: Program, op: Compute, rank: int) -> Activity:
         """Return a kernel's demands; calls alike in all but names are priced once per rank."""
         number = self._number(program, op)
         of_rank = self._computes.setdefault(rank, {})
         if number not in of_rank:
             device = self._device_types[rank]
-            time = self._kernel_time(program, op, device)
+            time = self._kernel_time(plan, program, op, device)
             slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
             compute_s = time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction
             memory_s = time.memory_s * slowdown
@@ -142,17 +142,30 @@ class ClusterPricing:
     def _profile_of(self, device: DeviceSpec) -> Profile:
         return self.profiles.get(device.generation, self.profile)
 
-    def _kernel_time(self, program: Program, op: Compute, device: DeviceSpec) -> KernelTime:
-        """Return a kernel's time on a device; calls with the same signature are timed once."""
+    def _kernel_time(self, plan: Plan, program: Program, op: Compute, device: DeviceSpec) -> KernelTime:
+        """Return a kernel's time on a device; all kernels of a plan on the device are timed together, each once."""
         key = (device.name, self._number(program, op))
         if key not in self._kernels:
-            buffers = (program.buffers[name] for name in (*op.reads, *op.writes))
-            family, profile = KERNELS[op.kernel].family, self._profile_of(device)
-            work = kernel_work(program, op, fused=self.software.fuses(op.kernel))
-            dtype = work.dtype or next((b.dtype for b in buffers if "float" in b.dtype), "float32")
-            time = kernel_time(work, family, dtype, device, profile, op.kernel)
-            self._kernels[key] = self.software.slowed(time, work, family, op.kernel, dtype)
+            others = [p for p in plan.programs if any(self._device_types[r] is device for r in plan.ranks_of(p))]
+            self._time_kernels([program, *others], device)
         return self._kernels[key]
+
+    def _time_kernels(self, programs: Sequence[Program], device: DeviceSpec) -> None:
+        """Time the kernels of programs on a device, in one pass for the calls of each kernel on one type of number."""
+        waiting: dict[tuple[str, str], dict[tuple[str, int], Work]] = {}
+        for program in programs:
+            for op in (op for task in program.tasks.values() for op in task.ops):
+                if not isinstance(op, Compute) or runs_on_host(program, op):
+                    continue
+                key = (device.name, self._number(program, op))
+                if key not in self._kernels:
+                    work = kernel_work(program, op, fused=self.software.fuses(op.kernel))
+                    waiting.setdefault((op.kernel, _dtype(program, op, work)), {})[key] = work
+        for (kernel, dtype), works in waiting.items():
+            family, profile = KERNELS[kernel].family, self._profile_of(device)
+            times = times_of_kernels([*works.values()], family, dtype, device, profile, kernel)
+            for (key, work), time in zip(works.items(), times, strict=True):
+                self._kernels[key] = self.software.slowed(time, work, family, kernel, dtype)
 
     # --- collectives and messages --------------------------------------------------------------------------
 
@@ -164,9 +177,9 @@ class ClusterPricing:
         return self._collectives[mine]
 
     def _of_group(self, program: Program, op: Collective, group: tuple[int, ...], num_bytes: int) -> Activity:
-        key = (op.kind, group, num_bytes, op.sizes, op.root)
+        pairs = pair_bytes(program, op, range(len(group))) if op.sizes else ()
+        key = (op.kind, group, pairs or num_bytes, op.root)
         if key not in self._collectives:
-            pairs = pair_bytes(program, op, range(len(group))) if op.sizes else ()
             cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, pairs)
             waiting_s = self.software.waiting_s(len(group))
             activity = _activity(replace(cost, latency_s=cost.latency_s + waiting_s))
@@ -264,6 +277,14 @@ class ClusterPricing:
         pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
         num_bytes = collective_bytes(program, op)
         return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
+
+
+def _dtype(program: Program, op: Compute, work: Work) -> str:
+    """Return the type of the numbers that a kernel computes with."""
+    if work.dtype:
+        return work.dtype
+    buffers = (program.buffers[name] for name in (*op.reads, *op.writes))
+    return next((buffer.dtype for buffer in buffers if "float" in buffer.dtype), "float32")
 
 
 def _whole(num_ops: int, launch_s: float) -> tuple[float, ...]:

@@ -43,7 +43,7 @@ class LayerReplicas:
         return hash((self.vexperts, self.held))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replicas:
     """The vExperts of every layer [layer][rank][expert]: equal shares of an expert's tokens (Nie et al. 2023, FlexMoE).
 
@@ -81,12 +81,30 @@ class Replicas:
 
     def held(self, layer: int, rank: int) -> tuple[int, ...]:
         """Return the experts of a layer that a rank has a copy of."""
-        arriving = self.arriving[layer][rank] if self.arriving else ()
-        return tuple(expert for expert, num in enumerate(self.vexperts[layer][rank]) if num or expert in arriving)
+        return self._held[layer][rank]
+
+    @cached_property
+    def _held(self) -> list[list[tuple[int, ...]]]:
+        """Return the experts [layer][rank] that ranks have copies of."""
+        has = np.array(self.vexperts) > 0
+        for layer, ranks in enumerate(self.arriving):
+            for rank, experts in enumerate(ranks):
+                has[layer, rank, list(experts)] = True
+        return [[tuple(np.flatnonzero(line).tolist()) for line in of_layer] for of_layer in has]
 
     def holders(self, layer: int, expert: int) -> tuple[int, ...]:
         """Return the ranks that have a copy of an expert."""
-        return tuple(rank for rank in range(self.num_ranks) if expert in self.held(layer, rank))
+        return self._holders[layer][expert]
+
+    @cached_property
+    def _holders(self) -> list[list[tuple[int, ...]]]:
+        """Return the ranks [layer][expert] that have copies of experts."""
+        found: list[list[list[int]]] = [[[] for _ in layer[0]] for layer in self.vexperts]
+        for layer, ranks in enumerate(self._held):
+            for rank, experts in enumerate(ranks):
+                for expert in experts:
+                    found[layer][expert].append(rank)
+        return [[tuple(holders) for holders in layer] for layer in found]
 
     @property
     def num_copies(self) -> int:

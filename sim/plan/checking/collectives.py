@@ -1,7 +1,8 @@
 """Checks of collectives: each fits its kind, and the members of a group issue the same ones."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from math import prod
 from typing import Any, Final
 
@@ -18,7 +19,10 @@ Shape = tuple[int, ...]
 GroupIssue = tuple[Program, Collective, int]
 """Program, collective, and the number of steps before its own that the collective completes."""
 
-GroupIssues = dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[GroupIssue]]
+Group = tuple[str, tuple[str, ...], tuple[int, ...]]
+"""The stream, axes and members of collectives."""
+
+GroupIssues = dict[Group, list[GroupIssue]]
 """Issued collectives in order, by stream, axes and members."""
 
 
@@ -232,13 +236,29 @@ def _check_dimension(dim: int, shape: Shape) -> None:
 def check_groups(plan: Plan) -> None:
     """Raise CheckError unless the members of every group issue the same collectives in the same order."""
     issued = {id(program): _by_group(program) for program in plan.programs}
+    numbers, program_of = _numbered(issued), cache(plan.program_of)
     for program in plan.programs:
         rank = plan.ranks_of(program)[0]
-        for (stream, axes, members), mine in issued[id(program)].items():
-            for peer in _member_programs(plan, rank, axes, members):
-                theirs = issued[id(peer)].get((stream, axes, members), [])
-                for k in range(max(len(mine), len(theirs)) if peer is not program else 0):
+        for group, mine in issued[id(program)].items():
+            stream, axes, members = group
+            for peer in {id(peer): peer for peer in map(program_of, _group(plan, rank, axes, members))}.values():
+                if numbers[id(peer)].get(group) == numbers[id(program)][group]:
+                    continue
+                theirs = issued[id(peer)].get(group, [])
+                for k in range(max(len(mine), len(theirs))):
                     _check_same(program, peer, stream, mine[k : k + 1], theirs[k : k + 1])
+
+
+def _numbered(issued: Mapping[int, GroupIssues]) -> dict[int, dict[Group, list[int]]]:
+    """Return the collectives of each program's groups as numbers, the same for collectives that agree."""
+    known: dict[tuple[object, ...], int] = {}
+    return {
+        key: {
+            group: [known.setdefault(tuple(_agreed(*issue).values()), len(known)) for issue in issues]
+            for group, issues in groups.items()
+        }
+        for key, groups in issued.items()
+    }
 
 
 def _by_group(program: Program) -> GroupIssues:
@@ -254,15 +274,10 @@ def _by_group(program: Program) -> GroupIssues:
     return groups
 
 
-def _member_programs(plan: Plan, rank: int, axes: tuple[str, ...], members: tuple[int, ...]) -> Iterator[Program]:
-    """Yield each program of a group's members once."""
+def _group(plan: Plan, rank: int, axes: tuple[str, ...], members: tuple[int, ...]) -> Sequence[int]:
+    """Return the ranks of a rank's group that take part."""
     group = plan.mesh.group(rank, axes)
-    seen = set()
-    for position in members or range(len(group)):
-        program = plan.program_of(group[position])
-        if id(program) not in seen:
-            seen.add(id(program))
-            yield program
+    return [group[position] for position in members] if members else group
 
 
 def _check_same(
@@ -299,5 +314,5 @@ def _agreed(program: Program, op: Collective, lag: int) -> dict[str, Any]:
         "sizes": op.sizes,
         "span": op.span,
         "bytes": None if op.sizes else collective_bytes(program, op),
-        "elements": sorted({program.buffers[name].dtype for name in (*op.reads, *op.writes)}),
+        "elements": tuple(sorted({program.buffers[name].dtype for name in (*op.reads, *op.writes)})),
     }

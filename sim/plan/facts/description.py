@@ -66,12 +66,12 @@ def collective_bytes(program: Program, op: Collective) -> int:
     return payload_bytes(program, op.writes if op.kind is CollectiveKind.ALL_GATHER else op.reads)
 
 
-def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> list[list[int]]:
+def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> tuple[tuple[int, ...], ...]:
     """Return the bytes between each two members of an uneven all_to_all, by group positions in ``order``."""
     assert op.dim is not None
     buffer = program.buffers[op.reads[0]]
     row_bytes = BYTES_PER_ELEMENT[buffer.dtype] * prod(n for dim, n in enumerate(buffer.shape) if dim != op.dim)
-    return [[op.sizes[s][t] * row_bytes for t in order] for s in order]
+    return tuple([tuple([op.sizes[s][t] * row_bytes for t in order]) for s in order])
 
 
 def payload_bytes(program: Program, names: tuple[str, ...]) -> int:

@@ -80,13 +80,13 @@ def route_to_copies(
     return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced)), received)
 
 
-def exchange_rows(t: TaskTracer, x: Tensor, axis: str, sizes: Sizes, place: int) -> Tensor:
+def exchange_rows(t: TaskTracer, x: Tensor, axis: str, sizes: Sizes, back: Sizes, place: int) -> Tensor:
     """Send the rows x[1, R, h] to other ranks; return the received rows [1, M, h]. Backward sends gradients back.
 
-    ``sizes``: rows between the ranks of ``axis``. ``place``: this rank's place among them.
+    ``sizes``: rows between the ranks of ``axis``; ``back``: the same in the other direction. ``place``: this rank's
+        place among them.
     """
     y = _exchange(t, x, axis, sizes, place, Kind.ACTIVATION)
-    back = tuple(zip(*sizes, strict=True))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return [_exchange(r, only(gradients), axis, back, place, Kind.WORKSPACE)]

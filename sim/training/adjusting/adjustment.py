@@ -66,12 +66,16 @@ class _Adjustment:
     replaced: dict[int, list[str]] = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     given: dict[str, Buffer] = field(default_factory=dict)
+    ranks: tuple[int, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.ranks = self.plan.ranks_of(self.program)
 
     def find_sources(self) -> None:
         """Find the sources of all buffers that the ranks lack. Raises SessionError for a buffer without a source."""
         cleared = _cleared_first(self.program)
-        for name in dict.fromkeys(name for rank in self._ranks for name in self.lacking.get(rank, ())):
-            lacked_by_all = all(name in self.lacking.get(rank, ()) for rank in self._ranks)
+        for name in dict.fromkeys(name for rank in self.ranks for name in self.lacking.get(rank, ())):
+            lacked_by_all = all(name in self.lacking.get(rank, ()) for rank in self.ranks)
             role = self._role_that_holds(name) if lacked_by_all else None
             if name in cleared:
                 self.made_anew.append(name)
@@ -125,31 +129,26 @@ class _Adjustment:
         tasks = {ADJUSTMENT: task, **program.tasks}
         return replace(program, tasks=tasks, calls=(Call(ADJUSTMENT), *program.calls))
 
-    @property
-    def _ranks(self) -> tuple[int, ...]:
-        return self.plan.ranks_of(self.program)
-
     def _role_that_holds(self, name: str) -> int | None:
         """Return the number of the program whose ranks hold a buffer that all ranks of this one lack.
 
         Of several it is one that keeps the buffer, the nearest along the axis of their roles. None where none holds it.
         """
+        if len(self.program.role) != 1:
+            return None
         shift, found = self.plan.mesh.shift, list[tuple[bool, int, int]]()
+        needed = {rank: Held(self.program, self.plan.mesh, rank, name).place for rank in self.ranks}
         for number, other in enumerate(self.plan.programs):
-            if (
-                other is not self.program
-                and len(self.program.role) == 1
-                and self.program.role.keys() == other.role.keys()
-            ):
+            if other is not self.program and self.program.role.keys() == other.role.keys():
                 axis, offset = self.offset_of(other)
-                if all(self._holds(name, rank, shift(rank, axis, offset)) for rank in self._ranks):
+                if all(self._has(name, place, shift(rank, axis, offset)) for rank, place in needed.items()):
                     found.append((name not in other.buffers, abs(offset), number))
         return min(found)[2] if found else None
 
     def _replica_that_holds(self, name: str) -> tuple[str, int]:
         """Return the axis and the position along it of the replica that holds a buffer which other ranks lack."""
         for axis, degree in self.plan.mesh.axes:
-            groups = {self.plan.mesh.group(rank, (axis,)) for rank in self._ranks}
+            groups = {self.plan.mesh.group(rank, (axis,)) for rank in self.ranks}
             for root in range(degree) if axis not in self.program.role else ():
                 if all(self._holds(name, rank, group[root]) for group in groups for rank in group):
                     return axis, root
@@ -157,8 +156,12 @@ class _Adjustment:
 
     def _holds(self, name: str, rank: int, other: int) -> bool:
         """Return whether a rank of the plan holds the slice of a buffer that another rank needs."""
-        held = self.residents.find(self.plan.session_ranks[other], name)
-        return held is not None and held.place == Held(self.program, self.plan.mesh, rank, name).place
+        return self._has(name, Held(self.program, self.plan.mesh, rank, name).place, other)
+
+    def _has(self, name: str, place: object, rank: int) -> bool:
+        """Return whether a rank of the plan holds a slice of a buffer."""
+        held = self.residents.find(self.plan.session_ranks[rank], name)
+        return held is not None and held.place == place
 
     def _error(self, name: str) -> SessionError:
         holders = ", ".join(map(str, self.residents.holders(name))) or "none"

@@ -80,11 +80,11 @@ def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
         t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
         balance_loss=gating.balance_loss,
     )  # fmt: skip
-    counts, sizes = found.counts, routing.sizes(layer)
+    counts, sizes, back = found.counts, routing.sizes(layer), routing.sizes_back(layer)
     y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, EXPERT_AXIS if ranks > 1 else "")
     if ranks > 1:
         counts = ex.all_to_all(t, counts, EXPERT_AXIS, Kind.ACTIVATION)
-        y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, routing.place)
+        y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, back, routing.place)
     is_mixed = ranks > 1 and spec.num_experts > ranks
     if is_mixed:
         y = exact.sort_rows(t, y, counts, ranks, by_expert=True)
@@ -92,7 +92,7 @@ def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
     if is_mixed:
         y = exact.sort_rows(t, y, counts, ranks, by_expert=False)
     if ranks > 1:
-        y = exact.exchange_rows(t, y, EXPERT_AXIS, tuple(zip(*sizes, strict=True)), routing.place)
+        y = exact.exchange_rows(t, y, EXPERT_AXIS, back, sizes, routing.place)
     return ex.combine(t, f"{name}.combine", y, found.routes)
 
 

@@ -22,77 +22,104 @@ from sim.training.spec.parallelism.parallel import ParallelSpec
 
 
 @dataclass(frozen=True)
-class RankRouting:
-    """The routing of a rank's group: ``counts``[layer, source, expert] of the ranks that share experts with it.
+class GroupRouting:
+    """The routing of the ranks that share experts: ``counts``[layer, source, expert].
 
-    ``place``: of the rank among these. ``role``: the coordinates of the mesh at which ranks are routed so.
     ``first_layer``: the first of the model's layers that has experts. ``replicas``: where experts lie, if copies of
     some lie on several ranks; else each rank has an equal part of them, in order.
     """
 
-    role: Mapping[str, int]
     counts: Counts
-    place: int
     first_layer: int
     replicas: Replicas | None = None
 
+    def sizes(self, layer: int) -> Sizes:
+        """Return the rows that each rank sends to each."""
+        return self._sizes[layer - self.first_layer]
+
+    def sizes_back(self, layer: int) -> Sizes:
+        """Return the rows that each rank sends back to each."""
+        return self._sizes_back[layer - self.first_layer]
+
+    def assigned(self, layer: int) -> Counts:
+        """Return the tokens [source, expert, rank] that go to each copy; only where experts have replicas."""
+        return self._assigned[layer - self.first_layer]
+
+    def placement(self, layer: int) -> LayerReplicas:
+        """Return where the experts of a layer lie; only where experts have replicas."""
+        return self._placements[layer - self.first_layer]
+
+    @cached_property
+    def _placements(self) -> list[LayerReplicas]:
+        """Return the placement of every layer."""
+        assert self.replicas is not None
+        return [self.replicas.of_layer(index) for index in range(len(self.counts))]
+
+    @cached_property
+    def _assigned(self) -> list[Counts]:
+        """Return the assignment of every layer."""
+        assert self.replicas is not None
+        return [self.replicas.assigned(index, counts) for index, counts in enumerate(self.counts)]
+
+    @cached_property
+    def _sizes(self) -> list[Sizes]:
+        """Return the rows [source][rank] of every layer; all ranks share them."""
+        if self.replicas is None:
+            sizes = of_ranks(self.counts, self.counts.shape[1])
+        else:
+            sizes = np.array([assigned.sum(1) for assigned in self._assigned])
+        return [tuple(map(tuple, of_layer)) for of_layer in sizes.tolist()]
+
+    @cached_property
+    def _sizes_back(self) -> list[Sizes]:
+        return [tuple(zip(*sizes, strict=True)) for sizes in self._sizes]
+
+
+@dataclass(frozen=True, slots=True)
+class RankRouting:
+    """The part of a rank in the routing of its group.
+
+    ``place``: of the rank in its group. ``role``: the coordinates of the mesh at which ranks are routed so.
+    """
+
+    role: Mapping[str, int]
+    group: GroupRouting
+    place: int
+
     def chosen(self, layer: int) -> tuple[int, ...]:
         """Return how often this rank's tokens choose each expert in a layer of the model."""
-        return tuple(self.counts[layer - self.first_layer, self.place].tolist())
+        return tuple(self.group.counts[layer - self.group.first_layer, self.place].tolist())
 
     def sizes(self, layer: int) -> Sizes:
         """Return the rows that each rank of the group sends to each."""
-        to_ranks = self._to_ranks[layer - self.first_layer] if self.replicas is None else self.assigned(layer).sum(1)
-        return tuple(tuple(line) for line in to_ranks.tolist())
+        return self.group.sizes(layer)
+
+    def sizes_back(self, layer: int) -> Sizes:
+        """Return the rows that each rank of the group sends back to each."""
+        return self.group.sizes_back(layer)
 
     def rows(self, layer: int) -> tuple[int, ...]:
         """Return the rows of each expert that this rank has."""
-        if self.replicas is not None:
-            return tuple(self.assigned(layer)[:, self.held(layer), self.place].sum(0).tolist())
-        num_own = self.counts.shape[2] // self.counts.shape[1]
-        own = self.counts[layer - self.first_layer, :, self.place * num_own : (self.place + 1) * num_own]
+        group = self.group
+        if group.replicas is not None:
+            return tuple(group.assigned(layer)[:, self.held(layer), self.place].sum(0).tolist())
+        num_own = group.counts.shape[2] // group.counts.shape[1]
+        own = group.counts[layer - group.first_layer, :, self.place * num_own : (self.place + 1) * num_own]
         return tuple(own.sum(0).tolist())
 
     def held(self, layer: int) -> tuple[int, ...]:
         """Return the experts that this rank has a copy of; only where experts have replicas."""
-        assert self.replicas is not None
-        return self.replicas.held(layer - self.first_layer, self.place)
+        assert self.group.replicas is not None
+        return self.group.replicas.held(layer - self.group.first_layer, self.place)
 
     def holders(self, layer: int, expert: int) -> tuple[int, ...]:
         """Return the ranks of the group that have a copy of an expert; only where experts have replicas."""
-        assert self.replicas is not None
-        return self.replicas.holders(layer - self.first_layer, expert)
+        assert self.group.replicas is not None
+        return self.group.replicas.holders(layer - self.group.first_layer, expert)
 
     def placement(self, layer: int) -> LayerReplicas:
         """Return where the experts of a layer lie; only where experts have replicas."""
-        index = layer - self.first_layer
-        if index not in self._placements:
-            assert self.replicas is not None
-            self._placements[index] = self.replicas.of_layer(index)
-        return self._placements[index]
-
-    def assigned(self, layer: int) -> Counts:
-        """Return the tokens [source, expert, rank] that go to each copy; only where experts have replicas."""
-        assert self.replicas is not None
-        index = layer - self.first_layer
-        if index not in self._assigned:
-            self._assigned[index] = self.replicas.assigned(index, self.counts[index])
-        return self._assigned[index]
-
-    @cached_property
-    def _placements(self) -> dict[int, LayerReplicas]:
-        """Return the placements of layers that were asked for."""
-        return {}
-
-    @cached_property
-    def _assigned(self) -> dict[int, Counts]:
-        """Return the assignments of layers that were asked for."""
-        return {}
-
-    @cached_property
-    def _to_ranks(self) -> Counts:
-        """Return the choices [layer, source, rank] that fall on experts of each rank."""
-        return of_ranks(self.counts, self.counts.shape[1])
+        return self.group.placement(layer)
 
 
 def rank_routings(
@@ -105,12 +132,14 @@ def rank_routings(
     axes = source_axes(routing.num_sources, mesh)
     if replicas is None and _is_alike(routing, mesh.degree(EXPERT_AXIS)):
         axes = ()
+    groups: dict[tuple[int, ...], GroupRouting] = {}
     for coordinates in product(*(range(mesh.degree(axis)) for axis in axes)):
         role = dict(zip(axes, coordinates, strict=True))
         rank = mesh.rank(role)
-        sources = [source_of(member, routing.num_sources, mesh) for member in mesh.group(rank, (EXPERT_AXIS,))]
-        place = mesh.index(rank, (EXPERT_AXIS,))
-        yield RankRouting(role, routing.counts[:, sources], place, first_layer, replicas)
+        sources = tuple(source_of(member, routing.num_sources, mesh) for member in mesh.group(rank, (EXPERT_AXIS,)))
+        if sources not in groups:
+            groups[sources] = GroupRouting(routing.counts[:, sources], first_layer, replicas)
+        yield RankRouting(role, groups[sources], mesh.index(rank, (EXPERT_AXIS,)))
 
 
 def group_counts(routing: Routing, parallel: ParallelSpec) -> Counts:

@@ -24,21 +24,22 @@ def replicated_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor
     """Return the weighted outputs of the chosen experts for x[s, b, h], computed by the copies of this rank."""
     layer, spec, routing, ranks = gating.layer, gating.spec, b.routing, t.mesh.degree(EXPERT_AXIS)
     assert routing is not None
-    name, sizes, rows = f"layer{layer}", routing.sizes(layer), routing.rows(layer)
+    name, rows = f"layer{layer}", routing.rows(layer)
+    sizes, back = routing.sizes(layer), routing.sizes_back(layer)
     found = exact.route_to_copies(
         t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
         balance_loss=gating.balance_loss, copies=routing.placement(layer), axis=EXPERT_AXIS, place=routing.place,
     )  # fmt: skip
     counts = found.counts
     y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, EXPERT_AXIS)
-    y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, routing.place)
+    y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, back, routing.place)
     copies = _copies(b, t, layer, spec, routing)
     if any(rows):
         parts = exact.part_rows(t, y, counts, ranks, rows)
         busy = [copy for copy, number in zip(copies, rows, strict=True) if number]
         outputs = [_through(b, t, weights, x) for weights, x in zip(busy, parts, strict=True)]
         y = exact.join_rows(t, outputs, counts, ranks, rows)
-    y = exact.exchange_rows(t, y, EXPERT_AXIS, tuple(zip(*sizes, strict=True)), routing.place)
+    y = exact.exchange_rows(t, y, EXPERT_AXIS, back, sizes, routing.place)
     return ex.combine(t, f"{name}.combine", y, found.routes)
 
 

@@ -13,7 +13,7 @@ from sim.moe.sources import Shares
 from sim.plan.checking.check import check
 from sim.plan.words.op import Collective, CollectiveKind
 from sim.training.errors import SpecError
-from sim.training.layers.rank_routing import RankRouting
+from sim.training.layers.rank_routing import GroupRouting, RankRouting
 from sim.training.steps.builder import build_dense_training
 from tests.backends.expert_runs import ON_FOUR, exact
 from tests.backends.jobs import training
@@ -33,7 +33,8 @@ def placements(draw: st.DrawFn) -> tuple[np.ndarray, Replicas]:
 def test_every_choice_arrives_at_a_copy_of_its_expert_once(case: tuple[np.ndarray, Replicas]) -> None:
     """What sources send to copies, what is exchanged, and what copies multiply are the same choices."""
     counts, replicas = case
-    members = [RankRouting({}, counts[None], place, 3, replicas) for place in range(len(counts))]
+    group = GroupRouting(counts[None], 3, replicas)
+    members = [RankRouting({}, group, place) for place in range(len(counts))]
     for source, member in enumerate(members):
         sent = member.placement(3).assigned(counts)[source]
         assert sent.sum(1).tolist() == counts[source].tolist()

@@ -32,7 +32,7 @@ def test_every_choice_arrives_once(
     routing = Skew(zipf=zipf, concentration=5.0, seed=seed).routing(shape)
     groups: dict[bytes, list[RankRouting]] = {}
     for found in rank_routings(routing, mesh, first_layer=1):
-        groups.setdefault(found.counts.tobytes(), []).append(found)
+        groups.setdefault(found.group.counts.tobytes(), []).append(found)
     for members in groups.values():
         for layer in (1, 2):
             sizes = np.array(members[0].sizes(layer))
