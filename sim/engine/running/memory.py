@@ -1,5 +1,6 @@
 """The memory of a simulated rank: its peak by kind, and its curve over time, of the device or of its host."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -87,14 +88,16 @@ def _by_kind(
     for name, buffer in program.buffers.items():
         if buffer.scope is Scope.PERSISTENT:
             totals[buffer.kind] += sizes[name]
-    for index in range(at + 1):
-        last = index == at
-        for op, name in lives[index].births:
-            if not last or op <= peak_op[at]:
-                totals[program.buffers[name].kind] += sizes[name]
-        for op, name in lives[index].deaths:
-            if not last or op < peak_op[at]:
-                totals[program.buffers[name].kind] -= sizes[name]
+    times, known = Counter(map(id, lives[: max(at, 0)])), {id(life): life for life in lives}
+    for key, count in times.items():
+        for _, name in known[key].births:
+            totals[program.buffers[name].kind] += count * sizes[name]
+        for _, name in known[key].deaths:
+            totals[program.buffers[name].kind] -= count * sizes[name]
+    for op, name in lives[at].births if at >= 0 else ():
+        totals[program.buffers[name].kind] += sizes[name] if op <= peak_op[at] else 0
+    for op, name in lives[at].deaths if at >= 0 else ():
+        totals[program.buffers[name].kind] -= sizes[name] if op < peak_op[at] else 0
     return totals
 
 

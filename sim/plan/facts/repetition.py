@@ -6,6 +6,7 @@ program hold for the long one as far as the recurrences are equal.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 import numpy as np
@@ -58,9 +59,10 @@ def repetitions(programs: Sequence[Program]) -> list[Repetition] | None:
     """
     coded = [CodedCalls.of(program) for program in programs]
     for microbatches in coded[0].candidates() if coded else ():
-        found = [calls.repetition(microbatches) for calls in coded]
-        if None not in found:
-            return [repetition for repetition in found if repetition is not None]
+        every = (calls.repetition(microbatches) for calls in coded)
+        found = [repetition for repetition in takewhile(lambda one: one is not None, every) if repetition is not None]
+        if len(found) == len(coded):
+            return found
     return None
 
 
