@@ -144,6 +144,8 @@ def _check_instances(
 
     Micro-batches with equal histories of calls are checked together.
     """
+    if not any(of_task[scope] for of_task in needs.values()):
+        return
     histories: list[frozenset[str]] = [frozenset()]
     after: dict[tuple[int, str], int] = {}
     now: dict[int | None, int] = {}

@@ -23,13 +23,13 @@ def check_uses(program: Program) -> None:
         inputs = {name: _inputs(program, task, scope) for name, task in program.tasks.items()}
         next_step = {name for call in program.calls if call.lag for name in inputs[call.task]}
         for calls in _sequences(program, scope):
-            awaited, seen = set(next_step), set[str]()
+            awaited, seen = set(next_step), set[tuple[str, int]]()
             for task in reversed(calls):
-                if unread[task]:
-                    used.update(id(op) for op in unread[task] if not awaited.isdisjoint(op.writes))
-                if task not in seen:
-                    seen.add(task)
-                    awaited |= inputs[task]
+                if (task, len(awaited)) in seen:  # buffers only join those that later calls await
+                    continue
+                seen.add((task, len(awaited)))
+                used.update(id(op) for op in unread[task] if not awaited.isdisjoint(op.writes))
+                awaited |= inputs[task]
     for name, ops in unread.items():
         for op in ops:
             if id(op) not in used:
