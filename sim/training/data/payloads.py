@@ -23,20 +23,23 @@ def with_gradients_in_payloads(
     payloads = payloads_of(ops, units)
     held = [unit for unit in units if all(name in payloads for name in unit.values)]
     others = [unit for unit in units if unit not in held]
+    first = {name: place for place, op in reversed(list(enumerate(ops))) for name in op.writes}
+    last = {name: place for place, op in enumerate(ops) for name in (*op.reads, *op.writes)}
     before, after = defaultdict[int, list[Op]](list), defaultdict[int, list[Op]](list)
     for unit in held:
-        last_of_unit = -1
+        ends = []
         for parameter in unit.parameters:
             gradient, payload = parameter.gradient, payloads[parameter.value.name]
-            adding = [place for place, op in enumerate(ops) if gradient.name in op.writes]
-            last = max(place for place, op in enumerate(ops) if {gradient.name, payload} & {*op.reads, *op.writes})
-            first = min(adding, default=last + 1)
-            (before if adding else after)[min(first, last)].append(zeros(f"zeros.{parameter.source}", [gradient]))
-            moved = (gradient.name, payload)
-            after[last].append(Compute(f"into_chunk.{parameter.source}", "copy", moved, (payload,)))
-            last_of_unit = max(last_of_unit, last)
+            begin = [zeros(f"zeros.{parameter.source}", [gradient])]
+            move = Compute(f"into_chunk.{parameter.source}", "copy", (gradient.name, payload), (payload,))
+            ends.append(max(last.get(gradient.name, 0), last.get(payload, 0)))
+            if gradient.name in first:
+                before[first[gradient.name]] += begin
+                after[ends[-1]].append(move)
+            else:
+                after[ends[-1]] += [*begin, move]
         names = {p.gradient.name: payloads[p.value.name] for p in unit.parameters}
-        after[last_of_unit] += [on_other_buffers(op, names) for op in reductions[unit.name]]
+        after[max(ends)] += [on_other_buffers(op, names) for op in reductions[unit.name]]
     changed = [new for place, op in enumerate(ops) for new in (*before[place], op, *after[place])]
     return with_reductions(changed, others, reductions, {})
 
