@@ -219,6 +219,22 @@ class Network:
         use = uses[0] if len(uses) == 1 else _together(uses, self.topology.num_links)
         return replace(use, latencies_s=latencies_s)
 
+    def proportions(
+        self, kind: str, num_bytes: int, groups: Ints, algorithm: str = "auto", root: int = 0
+    ) -> tuple[object, ...] | None:
+        """Return what is the same for sizes whose loads on links differ by one factor, and which wait alike.
+
+        ``groups`` are the same. None where it takes the loads to know.
+        """
+        batches = self._known_batches(groups, root, keep_order=False)
+        costs = [self._cost(kind, num_bytes, batch, algorithm, ()) for batch in batches]
+        if any(phased_flows(kind, c.algorithm, b.ranks_per_node) for c, b in zip(costs, batches, strict=True)):
+            return None
+        moved = np.array([(c.port_bytes, c.nic_bytes, num_bytes * c.wire_overhead) for c in costs])
+        latencies_s = np.array([cost.latency_s for cost in costs])
+        scaled = (np.round(each / max(each.max(initial=0.0), 1e-300), 10) for each in (moved, latencies_s))
+        return (*(cost.algorithm for cost in costs), *(each.tobytes() for each in scaled))
+
     def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
         """Return the number of ranks of a group on each of its nodes (or domains of nodes), in node order."""
         return next(self._batches(np.array([group]), 0)).ranks_per_node

@@ -73,18 +73,14 @@ def fullest(use: LinkUse) -> Times:
     Of the links that the span's transfer uses. At its constant speed, one of them is full.
     """
     moved = use.transfers
-    lasting_s = np.maximum(moved.span_end_s - moved.span_begin_s, 1e-300)
     is_even = np.bincount(moved.flow_of, minlength=len(moved.flows)) == np.diff(use.first_span)
-    found = np.zeros((len(LinkKind), len(lasting_s)))
+    found = np.zeros((len(LinkKind), len(moved.span_of)))
     bounds = np.searchsorted(use.rows, np.arange(len(use.example) + 1)).tolist()
     for row, kind in enumerate(use.kind.tolist()):
-        cells = range(bounds[row], bounds[row + 1])
-        own = [np.arange(*use.first_span[use.flows[cell] : use.flows[cell] + 2]) for cell in cells]
-        spans = np.concatenate(own)
-        if len(cells) == 1 and is_even[use.flows[cells[0]]]:
-            share = use.seconds[cells[0]] * moved.span_speed[spans]
+        cell, spans = bounds[row], use.spans(row)
+        if bounds[row + 1] - cell == 1 and is_even[use.flows[cell]]:
+            share = use.seconds[cell] * moved.span_speed[spans]
         else:
-            curve = use.curve(row)
-            share = (curve(moved.span_end_s[spans]) - curve(moved.span_begin_s[spans])) / lasting_s[spans]
+            share = use.shares(row, spans)
         found[kind, spans] = np.maximum(found[kind, spans], share)
     return found

@@ -28,6 +28,8 @@ from sim.plan.words.op import Collective
 Ints = NDArray[np.int64]
 
 IDLE = -1
+_MANY_TURNS: Final = 8
+"""A row with at least this part of all spans looks at all of them in their order, as sorting its own takes longer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +89,47 @@ class LinkUse:
         turns, rates = turns[order], np.cumsum(np.concatenate(slopes)[order])
         busy_s = np.append(0.0, np.cumsum(np.diff(turns) * rates[:-1]))
         return lambda moments_s: np.interp(moments_s, turns, busy_s)
+
+    def spans(self, row: int) -> Ints:
+        """Return the spans of all flows over a row's links, flow by flow."""
+        first, last = np.searchsorted(self.rows, [row, row + 1])
+        begins, counts = self.first_span[self.flows[first:last]], self._num_spans[self.flows[first:last]]
+        before = np.append(0, np.cumsum(counts))
+        return np.repeat(begins - before[:-1], counts) + np.arange(before[-1])
+
+    @cached_property
+    def _num_spans(self) -> Ints:
+        return np.diff(self.first_span)
+
+    def shares(self, row: int, spans: Ints) -> Times:
+        """Return which part of a row's links is in use during each of its spans, on average.
+
+        ``spans``: ``spans(row)``. The order of all turns of the run is sorted once for all rows that have many of them.
+        """
+        moved = self.transfers
+        lasting_s = np.maximum(moved.span_end_s - moved.span_begin_s, 1e-300)[spans]
+        if _MANY_TURNS * len(spans) < len(moved.span_of):
+            curve = self.curve(row)
+            return (curve(moved.span_end_s[spans]) - curve(moved.span_begin_s[spans])) / lasting_s
+        begins, ends, gaps_s = self._turns
+        first, last = np.searchsorted(self.rows, [row, row + 1])
+        rates = moved.span_speed[spans] * np.repeat(self.seconds[first:last], self._num_spans[self.flows[first:last]])
+        changes = np.zeros(len(gaps_s) + 1)
+        changes[begins[spans]] = rates
+        changes[ends[spans]] = -rates
+        busy_s = np.append(0.0, np.cumsum(np.cumsum(changes)[:-1] * gaps_s))
+        shares: Times = (busy_s[ends[spans]] - busy_s[begins[spans]]) / lasting_s
+        return shares
+
+    @cached_property
+    def _turns(self) -> tuple[Ints, Ints, Times]:
+        """Return the place of each span's begin, and of its end, among all these moments, and the seconds between."""
+        turns = np.concatenate([self.transfers.span_begin_s, self.transfers.span_end_s])
+        order = np.argsort(turns, kind="stable")
+        places = np.empty(len(turns), dtype=np.int64)
+        places[order] = np.arange(len(turns))
+        num_spans = len(self.transfers.span_of)
+        return places[:num_spans], places[num_spans:], np.diff(turns[order])
 
     def over_time(self, row: int, num_parts: int) -> Times:
         """Return how busy a row's links are in each of equally long parts of the step, as a fraction."""

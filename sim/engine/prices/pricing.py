@@ -254,8 +254,12 @@ class ClusterPricing:
 
         Axes of degree 1 name the same groups in several ways, and folding knows groups by their axes.
         """
-        seen = set[tuple[object, ...]]()
+        seen, known = set[tuple[object, ...]](), set[tuple[object, ...]]()
         for exchange in exchanges:
+            if (proportions := self._known_proportions(exchange)) is not None:
+                if proportions in known:
+                    continue
+                known.add(proportions)
             op, use = exchange.op, self.use_of(exchange)
             latencies = _numbered(use.latencies_s)
             named = (op.axes, op.members, op.root) if isinstance(op, Collective) else ()
@@ -264,6 +268,17 @@ class ClusterPricing:
                 seen.add(key)
                 self._uses[_same(exchange)] = use
                 yield exchange, Load(use.rows, use.links, use.seconds, latencies)
+
+    def _known_proportions(self, exchange: Exchange) -> tuple[object, ...] | None:
+        """Return what is the same for collectives in the same proportions, as far as costs alone tell, else None."""
+        op, groups = exchange.op, exchange.groups
+        if not isinstance(op, Collective) or op.sizes:
+            return None
+        num_bytes = collective_bytes(exchange.program, op)
+        alike = self.network.proportions(op.kind, num_bytes, groups, self._algorithm(op), op.root)
+        if alike is None:
+            return None
+        return (op.kind, op.axes, op.members, op.root, blake2b(groups.tobytes()).digest(), *alike)
 
     def use_of(self, exchange: Exchange) -> LinkUse:
         """Return the loads on links of each group of an exchange, or of each of its messages or copies."""

@@ -164,3 +164,20 @@ def test_whatever_moves_is_held_back_by_a_full_link(data: Any, keys: dict[str, A
             np.searchsorted(moments, moved.begin_s[mine]), np.searchsorted(moments, moved.end_s[mine]), strict=True
         ):
             assert some_full[begin:end].all()
+
+
+@pytest.mark.parametrize("overlap", ["none", "prefetch"])
+def test_shares_are_those_of_each_rows_own_curve(overlap: str) -> None:
+    """How full links are in each span follows from the seconds that they have been in use until its two ends."""
+    plan = dense_plan(model=GPT, tensor_method="2d", mesh=(2, 2), tp=4, dp=2, b=4, overlap=overlap)
+    node = load_node("dgx-a100-80g")
+    pricing = ClusterPricing(Cluster(node, 4, 2), load_profile(node.device.generation))
+    use = link_use(simulate(plan, pricing), pricing)
+    moved, several = use.transfers, 0
+    for row in range(len(use.example)):
+        spans, curve = use.spans(row), use.curve(row)
+        several += len(np.unique(moved.flow_of[moved.span_of[spans]])) > 1
+        busy_s = curve(moved.span_end_s[spans]) - curve(moved.span_begin_s[spans])
+        lasting_s = np.maximum(moved.span_end_s[spans] - moved.span_begin_s[spans], 1e-300)
+        assert use.shares(row, spans) == pytest.approx(busy_s / lasting_s, rel=1e-6, abs=1e-6)
+    assert several

@@ -1,5 +1,7 @@
 """What collectives and messages put on links, against the closed forms and the mesh."""
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -121,3 +123,24 @@ def test_groups_are_the_meshs(mesh: Mesh) -> None:
             assert shifted(mesh, ranks, name, offset).tolist() == expected_shift
             send = Send("send", name, offset, Direction.FORWARD, ("x",), "s")
             assert groups_of(mesh, send, ranks).tolist() == [list(ends) for ends in enumerate(expected_shift)]
+
+
+@pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "broadcast", "reduce"])
+@pytest.mark.parametrize("groups", [[[0, 1, 8, 9], [2, 3, 10, 11]], [[0, 1, 2, 3], [4, 5, 12, 13]]])
+def test_sizes_of_equal_proportions_load_links_alike(kind: str, groups: list[list[int]]) -> None:
+    """Where costs say so, the same groups use the same links for seconds that differ by one factor, and wait alike."""
+    net, several = NETWORKS["dgx-a100-80g"], 0
+    sizes, found = [2**power for power in range(8, 30, 3)], np.array(groups)
+    proportions = [net.proportions(kind, size, found) for size in sizes]
+    for one, other in combinations(range(len(sizes)), 2):
+        if proportions[one] != proportions[other]:
+            continue
+        several += 1
+        uses = [net.collectives(kind, sizes[place], found) for place in (one, other)]
+        shares = [use.seconds / use.seconds.max() for use in uses]
+        assert shares[0] == pytest.approx(shares[1], rel=1e-9)
+        for column in ("rows", "links"):
+            assert np.array_equal(getattr(uses[0], column), getattr(uses[1], column))
+        waits = [use.latencies_s / use.latencies_s.max() for use in uses]
+        assert waits[0] == pytest.approx(waits[1], rel=1e-9)
+    assert several or groups[0][-1] // 8 != groups[1][-1] // 8  # groups that lie unequally may have no size alike
