@@ -1,6 +1,7 @@
 """Meshes of several axes run for real: numbers, ops and memory, and what goes wrong."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -9,7 +10,7 @@ from backends.torch.launching.timeline import timeline
 from backends.torch.reference.references import References
 from sim.engine.running.memory import memory_use
 from sim.plan.checking.check import check
-from sim.plan.words.op import Collective
+from sim.plan.words.op import Collective, CollectiveKind, Op
 from sim.plan.words.program import Plan
 from sim.training.steps.builder import build_dense_training
 from tests.backends.mesh_runs import AS_RINGS, MANY_JOBS, MUTED_JOBS, WIDE_JOBS, WRONG_ROOTS
@@ -65,6 +66,30 @@ def test_check_notices_a_wrong_root(results: Mapping[str, Execution], what: str)
     assert report is not None
     assert not report.passed
     assert report.worst[1] > 1e-3
+
+
+def test_a_wrong_root_of_each_axis_is_noticed_with_depth() -> None:
+    """On [2, 2, 2], a broadcast or a reduce along either axis from, or to, the rank of another step is far off."""
+    job, references, wrong = MUTED_JOBS["2.5d"], References(CPU), dict[tuple[str, str], str]()
+    plan = build_dense_training(job, "wrong root")
+    (program,) = plan.programs
+    for op in collectives(plan):
+        if op.kind in {CollectiveKind.BROADCAST, CollectiveKind.REDUCE}:
+            wrong[op.axes[0], op.kind] = op.name
+    assert len(wrong) == 4
+    for what, name in wrong.items():
+        tasks = {
+            key: replace(task, ops=tuple(_from_next(op) if op.name == name else op for op in task.ops))
+            for key, task in program.tasks.items()
+        }
+        report = run_in_one_process(replace(plan, programs=(replace(program, tasks=tasks),)), job, references)
+        assert report.worst[1] > 1e-3, what
+
+
+def _from_next(op: Op) -> Op:
+    """Return a collective with the other of two roots."""
+    assert isinstance(op, Collective)
+    return replace(op, root=1 - op.root)
 
 
 @pytest.mark.parametrize("name", MANY_JOBS)
