@@ -83,7 +83,8 @@ def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
     stages = column["pipeline"] * column["virtual_stages"]
     interleaves = column["virtual_stages"] > 1
     ranks = column["pipeline"]
-    keep = fills & (sizes.global_batch_size % per_round == 0) & (stages <= sizes.num_layers)
+    keep = fills & (sizes.global_batch_size % per_round == 0)
+    keep &= (stages <= sizes.num_layers) | (stages == sizes.num_layers + 2)
     keep &= ~interleaves | ((ranks > 1) & (num_microbatches % ranks == 0))
     keep &= data % column["expert"] == 0
     keep &= (data * column["context"] > 1) | (column["zero_stage"] == min(choices["zero_stage"]))

@@ -11,9 +11,11 @@ from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import openings_of
 from scenarios.planning.pricing import Priced
+from scenarios.planning.proof import Proof, prove
 from scenarios.planning.request import Planner, Request
 from scenarios.planning.search import search
 from scenarios.planning.studied import Studied, refusals, studied_of
+from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
 from scenarios.workloads.loading import load_step
@@ -69,6 +71,18 @@ def test_estimated_memory_is_that_of_the_plan(studied: Studied) -> None:
         plan = plan_of(studied.openings.scenario(studied.grid.strategy(row)))
         peak = max(memory_use(program).peak_bytes for program in plan.programs)
         assert studied.estimates.memory_bytes[row] == pytest.approx(peak, rel=0.01)
+
+
+def test_stages_without_layers_are_estimated(scenario: Path) -> None:
+    """Two stages more than layers leave the ends with the embedding and the head; estimates are near the engine."""
+    keys = ["model.num_layers=6", "parallel.pipeline.degree=2", "parallel.pipeline.virtual_stages=4"]
+    keys += ["parallel.pipeline.schedule=interleaved_1f1b", "parallel.tensor.degree=1", "training.recompute=none"]
+    keys += ["training.microbatch_size=1", "parallel.data.zero_stage=1"]
+    studied = studied_of(openings_of(apply_overrides(read_document(scenario), keys)), ThisProcess())
+    proof = prove(studied.scenario(0), studied.room_bytes)
+    assert isinstance(proof, Proof)
+    assert studied.estimates.time_s[0] == pytest.approx(proof.time_s, rel=0.05)
+    assert studied.estimates.memory_bytes[0] == pytest.approx(proof.memory_bytes, rel=0.06)
 
 
 def test_refused_strategies_are_counted_under_their_own_rules(studied: Studied) -> None:
