@@ -172,8 +172,7 @@ KEYS = {
     "parallel.pipeline.blocking_messages",
     *("model.gradient_sync", "parallel.data.deferred_sync"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
-    "parallel.data.overlap_parameter_gather",
-    *("parallel.data.bucket", "parallel.axis_order"),
+    *("parallel.data.overlap_parameter_gather", "parallel.data.bucket", "parallel.axis_order"),
     *("parallel.data.shard_degree", "parallel.data.gradient_sync", "parallel.data.prefetch"),
     *("parallel.data.reshard_after_forward", "parallel.data.local_degree", "parallel.data.offload"),
     *("memory.manager", "memory.gathered", "memory.cached", "memory.chunk", "memory.placement"),
@@ -335,9 +334,8 @@ PLAN = {
     *("schema", "scenario", "objective", "planner", "searched", "memory_room_bytes", "num_strategies"),
     *("time_disagreement", "memory_disagreement", "lost.reason", "lost.number", "plans.set"),
     *("plans.iteration_time_s", "plans.iteration_time_interval_s", "plans.estimated_time_s"),
-    *("plans.peak_memory_bytes", "plans.estimated_memory_bytes", "plans.cost_usd"),
-    *("plans.tokens_per_s", "plans.cost_usd_per_million_tokens"),
-    *("plans.indistinguishable", "plans.on_front"),
+    *("plans.peak_memory_bytes", "plans.estimated_memory_bytes", "plans.cost_usd", "plans.tokens_per_s"),
+    *("plans.cost_usd_per_million_tokens", "plans.indistinguishable", "plans.on_front"),
 }
 JOB_MIX = {
     *("schema", "scenario", "seed", "policy", "num_gpus", "num_jobs", "mean_jct_s", "median_jct_s", "p90_jct_s"),
