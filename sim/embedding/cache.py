@@ -4,9 +4,9 @@ All rows of a batch are in the cache together before the batch is computed. Rows
 there is no mark for changed rows.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +45,27 @@ class Prepared:
         return self.slots[~self.is_hit]
 
 
+@dataclass(frozen=True, slots=True)
+class Future:
+    """When rows are read: ``first_used``: the first batch that reads each row; ``next_used``: of each batch's different
+    rows, ascending, the next batch that reads it. Rows that no batch reads have a number beyond the last batch.
+    """
+
+    first_used: Ints
+    next_used: Sequence[Ints]
+
+    @classmethod
+    def of(cls, batches: Iterable[Ints], num_rows: int) -> Self:
+        """Return when the rows of these batches are read."""
+        rows = [np.unique(ids) for ids in batches]
+        read = np.full(num_rows, len(rows), dtype=np.int64)
+        found = []
+        for batch in reversed(range(len(rows))):
+            found.append(read[rows[batch]])
+            read[rows[batch]] = batch
+        return cls(read, found[::-1])
+
+
 def least_worth(worth: Sequence[NDArray[np.float64] | Ints], count: int) -> Ints:
     """Return the places of the ``count`` least, in ascending order; later arrays decide between equals.
 
@@ -71,6 +92,14 @@ class BatchCache:
         self._uses = np.zeros(num_slots, dtype=np.int64)
         self._last_used = np.zeros(num_slots, dtype=np.int64)
         self._queue = SlotQueue(num_slots)
+        self._future: Future | None = None
+        self._next_used = np.zeros(num_slots, dtype=np.int64)
+
+    def foresee(self, future: "Future") -> None:
+        """Take what the batches will read, before the first of them; ``belady`` needs it."""
+        self._future = future
+        slots = np.flatnonzero(self.row_of_slot >= 0)
+        self._next_used[slots] = future.first_used[self.row_of_slot[slots]]
 
     def warm_up(self, rows: Ints) -> None:
         """Fill slots with rows, ascending, as if by a batch before the first."""
@@ -96,6 +125,8 @@ class BatchCache:
         self._admit(rows_in, slots[~is_hit])
         self._uses[slots] += lookups
         self._last_used[slots] = self._batch
+        if self._future is not None:
+            self._next_used[slots] = self._future.next_used[self._batch]
         if self._policy in QUEUED:
             self._queue.put(slots if QUEUED[self._policy] == "last_used" else slots[~is_hit], self._batch)
         self._batch += 1
@@ -107,6 +138,9 @@ class BatchCache:
             return np.empty(0, dtype=np.int64)
         if self._policy in QUEUED:
             return self._queue.take(num_rows, needed)
+        if self._policy == "belady" and self._future is None:
+            message = "belady must foresee its batches"
+            raise ValueError(message)
         may_go = np.ones(self._num_filled, dtype=np.bool_)
         may_go[needed] = False
         slots = np.flatnonzero(may_go)
@@ -115,6 +149,7 @@ class BatchCache:
             frequency=self._frequency[rows],
             uses=self._uses[slots],
             last_used=self._last_used[slots],
+            next_used=self._next_used[slots],
             draw=np.random.default_rng([self._seed, self._batch]).random(len(slots)),
         )
         worth = (*RANKED[self._policy](candidates), rows)

@@ -86,9 +86,10 @@ class IdSource:
         self._seed = seed
         self.first_rows = np.cumsum([0, *(table.num_rows for table in tables)])
         self._tables = tuple(tables)
-        self._generators = [np.random.default_rng([seed, place]) for place in range(len(tables))]
-        shuffled = zip(tables, self.first_rows[:-1], self._generators, strict=True)
+        generators = [np.random.default_rng([seed, place]) for place in range(len(tables))]
+        shuffled = zip(tables, self.first_rows[:-1], generators, strict=True)
         self._row_of_rank = [first + rng.permutation(table.num_rows) for table, first, rng in shuffled]
+        self._after_ranks = [rng.bit_generator.state for rng in generators]
         self._cumulative = [_Cumulative(table.popularity()) for table in tables]
 
     @property
@@ -104,7 +105,10 @@ class IdSource:
         return expected
 
     def batches(self, num_batches: int, batch_size: int, worker: int = 0) -> Iterator[NDArray[np.int64]]:
-        """Return a worker's batches of ids, table after table; drawn by inversion of the cumulative popularity."""
+        """Return a worker's batches of ids, table after table, the same whenever they are asked for.
+
+        They are drawn by inversion of the cumulative popularity.
+        """
         generators = self._generators_of(worker)
         per_batch = batch_size * sum(table.num_lookups for table in self._tables)
         at_once = max(_DRAWN_AT_ONCE // per_batch, 1)
@@ -121,9 +125,12 @@ class IdSource:
         return np.concatenate(drawn, axis=1)
 
     def _generators_of(self, worker: int) -> list[np.random.Generator]:
-        """Return a generator per table; the first worker has those that have drawn which rows are popular."""
+        """Return a generator per table; those of the first worker go on where popular rows have been drawn."""
         if worker == 0:
-            return self._generators
+            generators = [np.random.default_rng() for _ in self._tables]
+            for generator, state in zip(generators, self._after_ranks, strict=True):
+                generator.bit_generator.state = state
+            return generators
         return [np.random.default_rng([self._seed, place, worker]) for place in range(len(self._tables))]
 
 

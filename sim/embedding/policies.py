@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-PolicyName = Literal["dataset_frequency", "lru", "lfu", "fifo", "random"]
+PolicyName = Literal["dataset_frequency", "lru", "lfu", "light_lfu", "fifo", "random", "belady"]
+
+MOST_COUNTED: Final = 10
+"""Uses after which ``light_lfu`` counts a row no further."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +20,14 @@ class Candidates:
     """Rows that may give way, and what is known of each; arrays of one length.
 
     ``frequency``: how often the data set reads the row; ``uses``: lookups since the row came into the cache;
-    ``last_used``: number of a batch; ``draw``: a random number of 0 to 1, new for every batch.
+    ``last_used``: number of a batch; ``next_used``: number of the next batch that reads the row, 0 unless the policy
+    asks for it; ``draw``: a random number of 0 to 1, new for every batch.
     """
 
     frequency: NDArray[np.float64]
     uses: Ints
     last_used: Ints
+    next_used: Ints
     draw: NDArray[np.float64]
 
 
@@ -32,12 +37,16 @@ Policy = Callable[[Candidates], tuple[NDArray[np.float64] | Ints, ...]]
 RANKED: Final[Mapping[PolicyName, Policy]] = {
     "dataset_frequency": lambda rows: (rows.frequency,),
     "lfu": lambda rows: (rows.uses, rows.last_used),
+    "light_lfu": lambda rows: (np.minimum(rows.uses, MOST_COUNTED), rows.last_used),
     "random": lambda rows: (rows.draw,),
+    "belady": lambda rows: (-rows.next_used,),
 }
 """``dataset_frequency``: the rows that the data set reads least (Colossal-AI's cached embedding, arXiv:2208.05321).
 ``lfu`` counts while a row is in the cache, and forgets the count with the row, as the same code does. Which of equal
 counts goes is left open there; here it is the one that was last read by the earliest batch, as in HET's LFU (Hetu,
-src/hetu_cache)."""
+src/hetu_cache). ``light_lfu`` is HET's light-weight LFU: a count ends at ten, and rows that have reached it stay; here
+they give way where a batch leaves no others, of them the one last read by the earliest batch. ``belady`` knows all
+batches: the row that is not read for longest goes (Belady 1966), which no policy beats in rows fetched."""
 
 QUEUED: Final[Mapping[PolicyName, Literal["last_used", "admitted"]]] = {"lru": "last_used", "fifo": "admitted"}
 """Policies by which the row of the earliest batch goes first: by its last use, or by its coming. A queue finds that

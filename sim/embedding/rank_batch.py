@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.embedding.cache import BatchCache, Prepared
-from sim.embedding.ids import Table, id_source
+from sim.embedding.ids import Ids, Table, id_source
 from sim.embedding.policies import Ints
 from sim.embedding.run import CacheSpec, filled_cache
 
@@ -88,14 +88,15 @@ def rank_batches(
     batch_size: int,
     seed: int,
     recorded: Ints | None = None,
+    source: Ids | None = None,
 ) -> list[RankBatch]:
     """Return each rank's part of batch number ``batch``, after all batches before it. Raises CacheTooSmallError.
 
     ``cache``: the slots of all ranks together, of which each has as many as its part of the rows; None: every row is on
     the device. ``shards``: the sharding, and the number of ranks. By column all ranks do the same, and the only part is
-    that of each; its slots are those of all rows.
+    that of each; its slots are those of all rows. ``source``: that of these tables, if there is one already.
     """
-    source = id_source(tables, seed, recorded)
+    source = source or id_source(tables, seed, recorded)
     expected = source.lookups_per_sample()
     ranks = [
         _Rank(owned, places, None if cache is None else _filled(cache, owned, expected, seed))

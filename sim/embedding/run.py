@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.embedding.cache import BatchCache, Prepared
+from sim.embedding.cache import BatchCache, Future, Prepared
 from sim.embedding.ids import Ids, Table, id_source
 from sim.embedding.policies import Ints, PolicyName
 from sim.embedding.single_lookups import LookupLru
@@ -87,17 +87,21 @@ def run_cache(
     batch_size: int,
     seed: int,
     recorded: Ints | None = None,
+    source: Ids | None = None,
 ) -> CacheRun:
     """Return what each batch found in the cache and moved. Raises CacheTooSmallError.
 
-    ``recorded``: the row of each table that each sample reads; None: ids are drawn.
+    ``recorded``: the row of each table that each sample reads; None: ids are drawn. ``source``: that of these tables,
+    if there is one already.
     """
-    source = id_source(tables, seed, recorded)
+    source = source or id_source(tables, seed, recorded)
     expected = source.lookups_per_sample()
     batches = source.batches(num_batches, batch_size)
     if cache.served == "lookup":
         return _serve_lookups(source, cache, expected, batches, num_batches)
     slots, counter = filled_cache(cache, expected, seed), Counter(source, num_batches)
+    if cache.policy == "belady":
+        slots.foresee(Future.of(source.batches(num_batches, batch_size), source.num_rows))
     for batch, ids in enumerate(batches):
         found = slots.prepare(ids)
         counter.add(batch, found, len(found.rows_in), len(found.rows_out))

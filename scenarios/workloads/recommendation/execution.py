@@ -91,6 +91,9 @@ def _execute_on_device(scenario: RecommendationScenario, options: ExecutionOptio
     if scenario.cache.served == "lookup":
         origin, rule = scenario.document.origin(("cache", "served")), "a device needs all rows of a batch together"
         raise ScenarioError(origin, "cache.served", rule, "leave it out, or simulate")
+    if scenario.cache.policy == "belady":
+        origin, rule = scenario.document.origin(("cache", "policy")), "belady knows all batches, which no cache does"
+        raise ScenarioError(origin, "cache.policy", rule, "take another policy, or simulate")
     if options.check and options.device == "cuda":
         rule = "the bits cannot be compared: a GPU adds gradients up in no fixed order"
         raise ScenarioError(Origin(option="--check"), "", rule, "leave out --device cuda")

@@ -9,24 +9,28 @@ from scenarios.errors import ScenarioError
 from scenarios.this_computer import physical_memory_bytes
 from scenarios.workloads.recommendation.outcome import RecommendationOutcome
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
-from scenarios.workloads.recommendation.step_time import time_step
+from scenarios.workloads.recommendation.step_time import TimedStep, time_step
 from scenarios.workloads.recommendation.summary import ELEMENT_BYTES, summarise
 from sim.embedding.errors import CacheTooSmallError
 from sim.embedding.het_run import run_het
+from sim.embedding.ids import id_source
 from sim.embedding.run import run_cache
 
 
 def simulate(scenario: RecommendationScenario) -> RecommendationOutcome:
     """Return what the batches found. Raises ScenarioError where a batch needs more rows than the cache holds."""
     num_batches = scenario.num_unmeasured + scenario.num_batches
+    timed: TimedStep | None = None
     with refusing_small_cache(scenario):
         trace = num_batches, scenario.batch_size, scenario.seed
         if scenario.het is None:
-            run, het = run_cache(scenario.tables, scenario.cache, *trace, recorded=scenario.recorded), None
+            source = id_source(scenario.tables, scenario.seed, scenario.recorded)
+            run, het = run_cache(scenario.tables, scenario.cache, *trace, source=source), None
+            if scenario.timed is not None:
+                timed = time_step(scenario, scenario.timed, run, source)
         else:
             het = run_het(scenario.tables, scenario.het, *trace, recorded=scenario.recorded)
             run = het.cache
-        timed = None if scenario.timed is None else time_step(scenario, scenario.timed, run)
     summary = summarise(scenario, run, het, None if timed is None else timed.summary)
     return RecommendationOutcome(scenario, run, summary, None if timed is None else timed.run)
 

@@ -141,6 +141,9 @@ def _check(document: Document, file: RecommendationScenarioFile) -> None:
     """Raise ScenarioError for two tables of one name, or for more rows or lookups than fit into a run."""
     if file.cache.served == "lookup":
         _check_lookups(document, file)
+    if file.cache.policy == "belady" and (file.parameter_server is not None or file.model is not None):
+        rule, remedy = "belady knows all batches, which nothing that runs does", "leave parameter_server and model out"
+        raise ScenarioError(document.origin(("cache", "policy")), "cache.policy", rule, remedy)
     names = [table.name for table in file.tables]
     for place, name in enumerate(names):
         if name in names[:place]:

@@ -10,6 +10,7 @@ from scenarios.workloads.recommendation.scenario import RecommendationScenario
 from scenarios.workloads.recommendation.timed import TimedSpec
 from scenarios.workloads.steps.findings.means import mean_over_ranks
 from scenarios.workloads.steps.pricing import cluster_pricing
+from sim.embedding.ids import Ids
 from sim.embedding.rank_batch import RankBatch, rank_batches
 from sim.embedding.run import CacheRun
 from sim.embedding.step import build_step
@@ -53,8 +54,11 @@ class TimedStep:
     summary: StepTimeSummary
 
 
-def time_step(scenario: RecommendationScenario, timed: TimedSpec, counted: CacheRun) -> TimedStep:
-    """Return the simulated step of the batch in the middle. Raises CacheTooSmallError for a rank's cache."""
+def time_step(scenario: RecommendationScenario, timed: TimedSpec, counted: CacheRun, source: Ids) -> TimedStep:
+    """Return the simulated step of the batch in the middle. Raises CacheTooSmallError for a rank's cache.
+
+    ``source``: of the batches that were counted.
+    """
     batch = _middle_batch(scenario, counted)
     on_device = scenario.cache.num_slots >= scenario.num_rows
     parts = rank_batches(
@@ -64,7 +68,7 @@ def time_step(scenario: RecommendationScenario, timed: TimedSpec, counted: Cache
         batch,
         scenario.batch_size,
         scenario.seed,
-        scenario.recorded,
+        source=source,
     )
     plan = build_step(timed.step(scenario.name, list(scenario.tables), scenario.batch_size, scenario.seed), parts)
     pricing = cluster_pricing(timed.cluster, {}, scenario.seed, timed.software)
