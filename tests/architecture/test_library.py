@@ -9,7 +9,9 @@ from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 
 FOLDER = Path(__file__).parents[2] / "scenarios" / "library"
-LIBRARY = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("papers/*.yaml")])
+EVERY = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("papers/*.yaml")])
+TABLES = [path for path in EVERY if "workload: recommendation" in path.read_text(encoding="utf-8")]
+LIBRARY = [path for path in EVERY if path not in TABLES]
 SMALLER = {
     "fold3d-530b-2520-a100": ("training.global_batch_size=315",),
     "gpt-1t-3072": ("training.global_batch_size=768",),
@@ -32,3 +34,14 @@ def test_library_scenario_runs(path: Path) -> None:
         assert 0 < summary["mfu"] <= summary["hfu"] * (1 + 1e-12)  # equal where nothing is computed again
         assert summary["hfu"] < 1
         assert summary["fits_memory"]
+
+
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)
+def test_library_tables_run(path: Path) -> None:
+    """A cache of embedding rows: its step waits for copies, fits its machine, and finds fewer rows than the best."""
+    scenario = load_scenario(path)
+    found = scenario.workload.simulate(scenario).summary
+    assert 0 < found.hit_rate < found.static_hit_rate < 1
+    assert found.step.fits_memory
+    spent_s = found.step.computing_s + sum(found.step.waiting_s.values())
+    assert math.isclose(spent_s, found.step.iteration_time_s, rel_tol=1e-9)
