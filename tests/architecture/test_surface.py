@@ -26,6 +26,13 @@ from scenarios.workloads.registry import json_schema, workload_named
 from scenarios.workloads.steps.advising import trials
 from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.running import simulate
+from tests.architecture.table_keys import (
+    RECOMMENDATION_KEYS,
+    RECOMMENDATION_ROW,
+    RECOMMENDATION_STEP,
+    RECOMMENDATION_SUMMARY,
+    RECOMMENDATION_TABLE,
+)
 from tests.traces.kineto_traces import all_reduce, document
 from tests.traces.kineto_traces import write as write_trace
 from traces.kineto.trace import load
@@ -229,41 +236,6 @@ SERVICE_ROW = {
     *("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "latency_p50_s"),
     *("output_tokens_per_s", "goodput_per_s", "met_slo_fraction", "mean_latency_s", "mean_ttft_s", "mean_tpot_s"),
 }
-RECOMMENDATION_KEYS = {
-    *("name", "seed", "workload", "tables", "embedding_dim"),
-    *(f"trace.{key}" for key in ("batch_size", "num_batches", "num_unmeasured", "file")),
-    *(f"cache.{key}" for key in ("fraction", "policy", "warm_up", "served")),
-    *(f"parameter_server.{key}" for key in ("workers", "consistency", "slack", "read_bound", "write_bound", "counted")),
-    "parameter_server.relative_step_times",
-    *("cache.order", "cache.host_bandwidth", "sharding"),
-    *(f"model.{key}" for key in ("name", "num_numbers", "bottom", "hidden", "num_cross_layers")),
-}
-
-RECOMMENDATION_TABLE = {"name", "num_rows", "num_lookups", "zipf"}
-
-RECOMMENDATION_SUMMARY = {
-    *("schema", "scenario", "seed", "policy", "num_rows", "cache_rows", "table_bytes", "cache_bytes"),
-    *("hit_rate", "unique_hit_rate", "static_hit_rate", "unique_rows_per_batch", "rows_in_per_batch"),
-    *("rows_out_per_batch", "in_bytes_per_batch", "out_bytes_per_batch"),
-    *(f"tables.{key}" for key in ("table", "num_rows", "num_lookups", "hit_rate")),
-    *(f"over_time.{key}" for key in ("first_batch", "hit_rate")),
-    *("parameter_server", "parameter_server.num_workers", "parameter_server.consistency"),
-    *(f"parameter_server.{key}" for key in ("read_bound", "write_bound", "pulled_fraction", "stale_fraction")),
-    *(f"parameter_server.{key}" for key in ("pushed_fraction", "evicted_fraction", "rows_of_uncached")),
-    *(f"parameter_server.{key}" for key in ("bytes_of_uncached", "sent_bytes_per_step", "received_bytes_per_step")),
-    *("parameter_server.flushed_rows", "step"),
-}
-
-RECOMMENDATION_STEP = {
-    *("batch", "num_ranks", "iteration_time_s", "samples_per_s", "hit_rate", "computing_s", "waiting_s"),
-    *("critical_path_s", "peak_memory_bytes", "memory_capacity_bytes", "host_memory_bytes"),
-    *("host_memory_capacity_bytes", "fits_memory"),
-}
-
-RECOMMENDATION_ROW = {
-    *("cache_rows", "hit_rate", "unique_hit_rate", "moved_bytes_per_batch", "step_time_s", "samples_per_s"),
-}
-
 TENSOR_AXIS = {"axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s"}
 
 SUMMARY = {
