@@ -6,10 +6,10 @@ A program with fewer recurrences in every section is the program of a step with 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sim.plan.facts.repetition import MOST_CALLS, NO_MICROBATCH, CodedCalls
 from sim.plan.words.op import Recv, Send
@@ -20,6 +20,9 @@ FEWEST_TIMES: Final = 6
 
 TAIL: Final = 2
 """The last recurrences, which do not count: what comes after them may wait for other ops of theirs than of others."""
+
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +50,26 @@ def sections(programs: Sequence[Program]) -> list[tuple[Section, ...]] | None:
     task that sends or receives recurs in one of them.
     """
     coded = [CodedCalls.of(program) for program in programs]
-    for size in coded[0].distances() if coded else ():
-        found = [_of_program(program, calls, size) for program, calls in zip(programs, coded, strict=True)]
-        shapes = {tuple(section.microbatches for section in part) for part in found if part is not None}
-        if len(shapes) == 1 and None not in found:
-            return [part for part in found if part]
+    for size in _sizes(coded[0]) if coded else ():
+        found = list[tuple[Section, ...]]()
+        for program, calls in zip(programs, coded, strict=True):
+            part = _of_program(program, calls, size)
+            if part is None or (found and _shape(part) != _shape(found[0])):
+                break
+            found.append(part)
+        else:
+            return found
     return None
+
+
+def _sizes(coded: CodedCalls) -> Iterator[int]:
+    """Yield numbers of micro-batches by which a section may recur often enough, the fewest first."""
+    num_microbatches = len(np.unique(coded.microbatches[coded.microbatches != NO_MICROBATCH]))
+    yield from (size for size in coded.distances() if FEWEST_TIMES * size <= num_microbatches)
+
+
+def _shape(found: Sequence[Section]) -> tuple[int, ...]:
+    return tuple(section.microbatches for section in found)
 
 
 def without(program: Program, found: Sequence[Section], times: int) -> tuple[Program, tuple[Section, ...]] | None:
@@ -126,31 +143,32 @@ def _recur_evenly(program: Program, found: Sequence[Section], size: int) -> bool
 
 def _sections(coded: CodedCalls, size: int) -> list[Section]:
     """Return stretches of recurring calls, the first first, each as long as it gets."""
-    tasks, microbatches = coded.tasks.tolist(), coded.microbatches.tolist()
-    place_of = {key: place for place, key in enumerate(zip(tasks, microbatches, strict=True))}
-
-    @cache
-    def endings(num_calls: int, by: int) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
-        recurring = coded.recurring(num_calls, by)
-        return np.flatnonzero(~recurring), len(recurring)
-
-    def section_at(place: int) -> Section | None:
-        for by in (size, -size):
-            num_calls = place_of.get((tasks[place], microbatches[place] + by), -1) - place
-            if 0 < num_calls <= MOST_CALLS:
-                ending, length = endings(num_calls, by)
-                at = int(np.searchsorted(ending, place))
-                stop = (int(ending[at]) if at < len(ending) else length) + num_calls
-                if (stop - place) // num_calls >= FEWEST_TIMES:
-                    return Section(place, num_calls, (stop - place) // num_calls - TAIL, by)
-        return None
-
+    directions = [(by, *_recurrences(coded, by)) for by in (size, -size)]
+    begins = np.flatnonzero(np.any([times >= FEWEST_TIMES for _, _, times in directions], axis=0))
     found, place = list[Section](), 0
-    while place < len(tasks):
-        section = section_at(place) if microbatches[place] != NO_MICROBATCH else None
-        if section is None:
-            place += 1
-        else:
-            found.append(section)
-            place = section.stop
+    while (at := int(np.searchsorted(begins, place))) < len(begins):
+        first = int(begins[at])
+        by, num_calls, times = next(one for one in directions if one[2][first] >= FEWEST_TIMES)
+        section = Section(first, int(num_calls[first]), int(times[first]) - TAIL, by)
+        found.append(section)
+        place = section.stop
     return found
+
+
+def _recurrences(coded: CodedCalls, by: int) -> tuple[Ints, Ints]:
+    """Return, for each call, after how many calls it recurs for ``by`` micro-batches later, and how often in a row.
+
+    It recurs in a row while all calls from it on recur after as many calls; both are 0 where it does not.
+    """
+    places, num_calls = np.arange(len(coded.tasks)), np.zeros(len(coded.tasks), dtype=np.int64)
+    numbered = coded.microbatches != NO_MICROBATCH
+    span = 2 * int(coded.microbatches.max(initial=0)) + abs(by) + 1
+    keys = coded.tasks[numbered] * span + coded.microbatches[numbered]
+    order = np.argsort(keys, kind="stable")
+    wanted = keys + by
+    at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)
+    later = np.where(keys[order][at] == wanted, places[numbered][order][at], -1) - places[numbered]
+    num_calls[numbered] = np.where((later > 0) & (later <= MOST_CALLS), later, 0)
+    changes = np.append(np.flatnonzero(np.diff(num_calls)) + 1, len(places))
+    stops = changes[np.searchsorted(changes, places, side="right")]
+    return num_calls, np.where(num_calls > 0, (stops + num_calls - places) // np.maximum(num_calls, 1), 0)
