@@ -129,9 +129,9 @@ def _kept_values(rank: Interpreter, names: frozenset[str]) -> Mapping[InstanceKe
     return {key: slot.tensor.double().numpy() for key, slot in slots if key[0] in names and slot.tensor is not None}
 
 
-def ranks_after_a_step(plan: Plan) -> Sequence[Interpreter]:
-    """Return every rank with the buffers that it has after one step."""
-    run = _AllRanks(plan, _interpreters(ExecutionRequest(plan=plan)))
+def ranks_after_a_step(plan: Plan, mute: frozenset[str] = frozenset()) -> Sequence[Interpreter]:
+    """Return every rank with the buffers that it has after one step. ``mute``: ops that communicate nothing."""
+    run = _AllRanks(plan, _interpreters(ExecutionRequest(plan=plan, mute=mute)))
     run.steps(1, drained=False)
     return run.ranks
 

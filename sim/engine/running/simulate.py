@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from time import perf_counter
 from typing import Final
@@ -39,7 +39,9 @@ MOST_STRUCTURES: Final = 3
 
 Fold = Callable[[Plan, Pricing], Folding]
 OnWhole = Callable[[Plan, Folding], None]
-"""Called with a plan and its classes of ranks before all its calls are run, as no period was found in shorter forms."""
+"""Called with a plan and its classes of ranks before all its calls are run: no period was found in shorter forms, or
+every call is asked for.
+"""
 Structures = dict[tuple[int, int], Structure]
 
 
@@ -179,7 +181,13 @@ class Simulation:
 
     def _whole(self, now: _Known) -> Callable[[], SimulatedRun]:
         """Return what simulates all micro-batches one by one."""
-        return partial(simulate, self.plan, now.pricing, fold=self.fold, coalesce=self.coalesce, repeat=False)
+
+        def run() -> SimulatedRun:
+            if self.on_whole is not None:
+                self.on_whole(self.plan, now.folding)
+            return simulate(self.plan, now.pricing, fold=lambda *_: now.folding, coalesce=self.coalesce, repeat=False)
+
+        return run
 
     def _standing_for_all(self, run: SimulatedRun, period: Steady, now: _Known, left_out: int) -> SimulatedRun:
         """Return a run as that of the whole step, of which it leaves out so many repetitions."""

@@ -56,8 +56,8 @@ def test_repetitions_take_no_time(schedule: str) -> None:
     assert (said[0].time_s, said[0].memory_bytes) == (said[1].time_s, said[1].memory_bytes)
 
 
-def test_a_step_that_turns_out_not_to_repeat_itself_is_announced_anew() -> None:
-    """Replicas of which one is slow drift apart, so all is simulated, which is known after the shorter forms."""
+def test_a_timeline_of_ranks_with_own_paces_is_announced_anew() -> None:
+    """Replicas of which one is slow have periods of their own: a part is simulated, and for a timeline all."""
     many = ("training.global_batch_size=512", "parallel.tensor.degree=1", "parallel.data.degree=2")
     even, _ = efforts_of(*many)
     uneven, _ = efforts_of(*many, "cluster.stragglers=[{device: 1, slowdown: 1.3}]")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.training.errors import SpecError
 from sim.training.spec.job import DenseTraining, OpenTraining, OsdpSpec, stated_training
 from sim.training.spec.openings import Opening
@@ -16,12 +17,16 @@ OPEN: dict[Opening, dict[str, Any]] = {
     Opening.ORDER: {"pp": 2, "m": 2, "schedule": "zb_auto"},
     Opening.DEFERRED_SYNC: {"pp": 2, "m": 2, "schedule": "aiao", "virtual_stages": 2},
     Opening.OPERATORS: {"osdp": OsdpSpec()},
+    Opening.CAPACITY: {"zero_stage": 3, "memory": MemorySpec(manager="gemini", chunks=ChunkSpec(placement="auto"))},
 }
 DECIDED: dict[Opening, dict[str, Any]] = {
     Opening.TOKEN_SLICES: {"token_slices": (16, 16)},
     Opening.ORDER: {"schedule": "zb_h1"},
     Opening.DEFERRED_SYNC: {"deferred_sync": 0.25},
     Opening.OPERATORS: {"osdp": OsdpSpec(choices=(("layer0.qkv", Choice(1, 1)),))},
+    Opening.CAPACITY: {
+        "memory": MemorySpec(manager="gemini", chunks=ChunkSpec(placement="auto", capacity_bytes=1 << 30))
+    },
 }
 
 

@@ -17,15 +17,23 @@ from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.simulate import simulate
 from sim.plan.words.program import Plan
 from tests.sim.engine.compiling.test_teams import slow_devices
-from tests.sim.engine.running.test_repeated import LAW, TIMES, VIRTUAL_STAGES, long_keys
+from tests.sim.engine.running.test_repeated import LAW, TIMES, VIRTUAL_STAGES
 from tests.sim.jobs import dense_plan, pricing_on, textbook_plan
-from tests.sim.strategies import NODES
+from tests.sim.strategies import NODES, dense_keys
 from traces.comparison.compare import compare
 from traces.comparison.critical_path import critical_path_s
 from traces.timeline import Detail, Timeline
 from traces.unrolling import num_unrolled, unrolled, with_passes
 
 DETAILS = st.sampled_from(["op", "task"])
+
+
+@st.composite
+def long_keys(draw: Any, most: int = 150) -> dict[str, Any]:
+    """Draw the keys of a job with up to ``most`` micro-batches, of any schedule that suits the degrees."""
+    keys: dict[str, Any] = draw(dense_keys())
+    pp = keys["pp"]
+    return keys | {"m": pp * draw(st.integers(24 // pp, most // pp))}
 
 
 def in_order(table: Timeline) -> NDArray[np.int64]:
