@@ -6,7 +6,7 @@ from typing import get_args
 
 import click
 
-from scenarios.commands.shared.options import Folder, jobs_option, json_option, scenario_argument, set_option
+from scenarios.commands.shared.options import Folder, bundling, jobs_option, json_option, scenario_argument, set_option
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
@@ -25,6 +25,8 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
         """Return the numbers."""
+        if isinstance(value, tuple):
+            return value
         parts = str(value).split(",")
         if not all(part.strip().isdecimal() and 1 <= int(part) <= 100_000 for part in parts):
             self.fail(f"{value!r} is not a list of numbers of nodes, as 4,8,16", param, ctx)
@@ -34,7 +36,7 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
 @click.command("plan")
 @scenario_argument
 @set_option
-@click.option("--objective", type=click.Choice(get_args(Goal)), default="time", help="What is to be best.")
+@click.option("--objective", "goal", type=click.Choice(get_args(Goal)), default="time", help="What is to be best.")
 @click.option(
     "--planner",
     type=click.Choice(get_args(Planner)),
@@ -43,6 +45,7 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
 )
 @click.option(
     "--proofs",
+    "num_proofs",
     type=click.IntRange(1, 1_000),
     default=4,
     metavar="N",
@@ -51,22 +54,23 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--num-nodes",
     type=NodeCounts(),
+    default=(),
     metavar="N,N",
     help="Sizes of clusters to search, as 4,8,16; default the scenario's.",
 )
 @jobs_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, plan.json and best.yaml.")
 @json_option
+@bundling(Request)
 def command(
-    scenario: Path, overrides: tuple[str, ...], objective: Goal, planner: Planner, proofs: int,
-    num_nodes: tuple[int, ...] | None, jobs: int | None, out: Path | None, as_json: bool,
-) -> None:  # fmt: skip
+    request: Request, scenario: Path, overrides: tuple[str, ...], jobs: int | None, out: Path | None, as_json: bool
+) -> None:
     """Search for the best strategy: keys that are left out or `auto` are searched, all others are fixed."""
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
         with local_workers(jobs or available_cores()) as workers:
-            found = search(scenario, overrides, Request(objective, planner, proofs, num_nodes or ()), workers)
+            found = search(scenario, overrides, request, workers)
         if out is not None:
             with writing_to(out):
                 write_plan(found, out)
