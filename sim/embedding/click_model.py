@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from sim.plan.functions.basic import add, elementwise
 from sim.plan.functions.click_models import cross, dot_interaction, factorization, features
-from sim.plan.functions.linear import linear
+from sim.plan.functions.linear import PLAIN, Products, linear
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.plan.words.layout import REPLICATED
 
@@ -17,6 +17,7 @@ ClickModelName = Literal["dlrm", "wide_deep", "deepfm", "dcn"]
 
 WITH_FIRST_ORDER: Final[frozenset[ClickModelName]] = frozenset({"wide_deep", "deepfm"})
 """Models that add a weight of each row to the logit: the last element of the row."""
+OF_INPUTS: Final = Products(input_gradient=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class ClickModel:
 def forward(t: TaskTracer, model: ClickModel, numbers: Tensor, vectors: Tensor) -> Tensor:
     """Return the logits [b, 1] of samples with numbers [b, n] and vectors [b, T, row elements]."""
     if model.name == "dlrm":
-        x = _layers(t, "bottom", numbers, (*model.bottom, model.embedding_dim), last=True, is_input=True)
+        x = _layers(t, "bottom", numbers, (*model.bottom, model.embedding_dim), last=True, first=OF_INPUTS)
         return _layers(t, "top", dot_interaction(t, "interaction", x, vectors), (*model.hidden, 1), last=False)
     x = features(t, "features", numbers, vectors, model.embedding_dim)
     if model.name == "dcn":
@@ -67,21 +68,24 @@ def _crossed(t: TaskTracer, model: ClickModel, x: Tensor) -> Tensor:
 
 
 def _layers(
-    t: TaskTracer, name: str, x: Tensor, widths: Sequence[int], *, last: bool, is_input: bool = False
+    t: TaskTracer, name: str, x: Tensor, widths: Sequence[int], *, last: bool, first: Products = PLAIN
 ) -> Tensor:
-    """Return the output of layers of these widths with ReLU between them, and after the ``last`` one."""
+    """Return the output of layers of these widths with ReLU between them, and after the ``last`` one.
+
+    ``first``: the products of the first layer.
+    """
     for index, width in enumerate(widths):
-        x = _layer(t, f"{name}.{index}", x, width, is_input=is_input and index == 0)
+        x = _layer(t, f"{name}.{index}", x, width, PLAIN if index else first)
         if last or index < len(widths) - 1:
             x = elementwise(t, f"{name}.{index}.relu", "relu", x)
     return x
 
 
-def _layer(t: TaskTracer, name: str, x: Tensor, width: int, *, is_input: bool = False) -> Tensor:
+def _layer(t: TaskTracer, name: str, x: Tensor, width: int, products: Products = PLAIN) -> Tensor:
     """Return x times a weight, plus a bias."""
     weight = t.program.parameter(f"{name}.weight", (x.shape[1], width), REPLICATED, "normal", _scale(x.shape[1]))
     bias = t.program.parameter(f"{name}.bias", (width,), REPLICATED, "zeros")
-    return linear(t, name, x, weight, bias, is_input=is_input)
+    return linear(t, name, x, weight, bias, products=products)
 
 
 def _scale(num_inputs: int) -> float:

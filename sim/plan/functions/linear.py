@@ -74,10 +74,12 @@ Twice = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 class Products:
     """The products of a linear layer, from an input, a weight and a gradient in their own types.
 
-    ``prefix``: prefix of the kernels' names.
+    ``input_gradient``: whether the input gets a gradient; that of a whole model needs none. ``prefix``: prefix of the
+    kernels' names.
     """
 
     weight_gradient: WeightGradient = WeightGradient()
+    input_gradient: bool = True
     prefix: ClassVar[str] = ""
 
     def attributes(self, _x: Tensor) -> dict[str, Any]:
@@ -126,11 +128,8 @@ def linear(
     contract: int = 1,
     transposed: bool = False,
     products: Products = PLAIN,
-    is_input: bool = False,
 ) -> Tensor:
     """Return x[..., *k] times weight[*k, *n] (or weight[n, k] transposed), plus bias[*n].
-
-    ``is_input``: x is an input of the model, which needs no gradient.
 
     Layouts, for each axis: if the weight is sharded along n, y is sharded along n. If x and weight are sharded along
     the first contracted dimension, y is partial. If x is sharded along a row dimension, so is y.
@@ -150,7 +149,7 @@ def linear(
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = only(gradients)
         kept, given = products.kept(r, name, x, taken), products.gradient(r, name, dy)
-        if is_input:
+        if not products.input_gradient:
             of_parameters(r, (*kept, *given[1]), dy)
             return [None]
         dx_layout = input_gradient_layout(x, weight.value)
