@@ -34,6 +34,15 @@ class CopiesOfExperts(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class SharedCopies:
+    """The copies of experts on the ranks of ``axis``, among which this rank has the place ``place``."""
+
+    copies: CopiesOfExperts
+    axis: str
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
 class ExactRoutes:
     """The choices of every token as rows. ``counts``, [E], int64: number of rows of each expert."""
 
@@ -60,22 +69,23 @@ def route_exact(
 
 def route_to_copies(
     t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float,
-    copies: CopiesOfExperts, axis: str, place: int,
+    shared: SharedCopies,
 ) -> ExactRoutes:  # fmt: skip
     """Return the choices of logits[s, b, E] with one row per choice, sorted by the copy of its expert that gets it.
 
-    All ranks of ``axis`` gather the counts of all, and derive from them which copy gets which tokens (Nie et al. 2023).
-    ``place``: of this rank along the axis. ``counts`` of the result: rows that this rank gets, by source and own copy.
+    All ranks that share experts gather the counts of all, and derive from them which copy gets which tokens (Nie et al.
+    2023). ``counts`` of the result: rows that this rank gets, by source and own copy.
     """
     layout, labels = logits.layout, ("weights", "experts", "counts")
     weights, experts, counts = t.compute(
         name, "choose_exact", (logits,), (layout, layout, REPLICATED), labels=labels, top_k=top_k, forced=tuple(forced)
     )
     ex.record_choice(t, name, logits, weights, experts, balance_loss)
-    gathered = t.gather(counts, axis, 0, Kind.WORKSPACE)
+    gathered = t.gather(counts, shared.axis, 0, Kind.WORKSPACE)
+    copies = shared.copies
     rows, received = t.compute(
         f"{name}.assign", "assign_copies", (experts, gathered), (layout, REPLICATED), labels=("rows", "counts"),
-        copies=copies, place=place, parts=copies.num_ranks, width=copies.most_held,
+        copies=copies, place=shared.place, parts=copies.num_ranks, width=copies.most_held,
     )  # fmt: skip
     return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced)), received)
 

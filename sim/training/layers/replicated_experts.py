@@ -28,7 +28,8 @@ def replicated_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor
     sizes, back = routing.sizes(layer), routing.sizes_back(layer)
     found = exact.route_to_copies(
         t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
-        balance_loss=gating.balance_loss, copies=routing.placement(layer), axis=EXPERT_AXIS, place=routing.place,
+        balance_loss=gating.balance_loss,
+        shared=exact.SharedCopies(routing.placement(layer), EXPERT_AXIS, routing.place),
     )  # fmt: skip
     counts = found.counts
     y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, EXPERT_AXIS)
