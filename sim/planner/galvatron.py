@@ -68,10 +68,10 @@ class Stages:
     def _solve(self, stage: int, num_layers: int) -> SolvedStage | None:
         frame, layer = self.frame, self.costs.layer
         end, num_live = self.costs.end(stage, frame.pipeline), self.num_live(stage)
-        beside = float(end.memory_bytes(num_live)[0]) + self.costs.gathered_bytes
-        unit, each = self.room_bytes / _UNITS, layer.memory_bytes(num_live)
-        needed: Ints = np.ceil(each / unit).astype(np.int64)
-        room = int((self.room_bytes - beside) // unit)
+        beside_bytes = float(end.memory_bytes(num_live)[0]) + self.costs.gathered_bytes
+        unit_bytes, each_bytes = self.room_bytes / _UNITS, layer.memory_bytes(num_live)
+        needed: Ints = np.ceil(each_bytes / unit_bytes).astype(np.int64)
+        room = int((self.room_bytes - beside_bytes) // unit_bytes)
         step_s = frame.num_microbatches * layer.pass_s + layer.once_s
         if num_layers * int(needed.min()) > room:
             return None
@@ -84,9 +84,9 @@ class Stages:
             if found is None:
                 return None
             chosen = sorted(found.strategies)
-        sums = [float(values[chosen].sum()) for values in (layer.forward_s, layer.backward_s, layer.once_s, each)]
+        sums = [float(values[chosen].sum()) for values in (layer.forward_s, layer.backward_s, layer.once_s, each_bytes)]
         ends = [float(values[0]) for values in (end.forward_s, end.backward_s, end.once_s)]
-        parts = (a + b for a, b in zip(sums, (*ends, beside), strict=True))
+        parts = (a + b for a, b in zip(sums, (*ends, beside_bytes), strict=True))
         return SolvedStage(tuple(chosen), *parts)
 
     def num_live(self, stage: int) -> int:
@@ -176,12 +176,10 @@ def _bound_s(search: tuple[Stages, bool], num_layers: int) -> float:
     """Return a time below that of every plan of a search: every layer is fastest, and all stages take as long."""
     stages, costs = search[0], search[0].costs
     frame = stages.frame
-    ends = sum(float(part.pass_s[0]) for part in ((costs.first,) if frame.pipeline == 1 else (costs.first, costs.last)))
-    through_s = num_layers * float(costs.layer.pass_s.min()) + ends + 2 * (frame.pipeline - 1) * costs.hop_s
-    return (
-        through_s
-        + (frame.num_microbatches - 1) * (num_layers * float(costs.layer.pass_s.min()) + ends) / frame.pipeline
-    )
+    ends = (costs.first,) if frame.pipeline == 1 else (costs.first, costs.last)
+    pass_s = num_layers * float(costs.layer.pass_s.min()) + sum(float(part.pass_s[0]) for part in ends)
+    through_s = pass_s + 2 * (frame.pipeline - 1) * costs.hop_s
+    return through_s + (frame.num_microbatches - 1) * pass_s / frame.pipeline
 
 
 def best_plan(stages: Stages, num_layers: int, *, balances: bool, ends_sharded: bool) -> LayerwisePlan | None:
@@ -193,8 +191,8 @@ def best_plan(stages: Stages, num_layers: int, *, balances: bool, ends_sharded: 
         return None
     layers, solved = min(found, key=lambda pair: stages.step_s(pair[1]))
     chosen = tuple(stages.strategies[number] for stage in solved for number in stage.strategies)
-    memory = max(stage.memory_bytes for stage in solved)
-    return LayerwisePlan(stages.frame, layers, chosen, ends_sharded, stages.step_s(solved), memory)
+    memory_bytes = max(stage.memory_bytes for stage in solved)
+    return LayerwisePlan(stages.frame, layers, chosen, ends_sharded, stages.step_s(solved), memory_bytes)
 
 
 def _rebalanced(stages: Stages, num_layers: int, even: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -203,7 +201,7 @@ def _rebalanced(stages: Stages, num_layers: int, even: tuple[int, ...]) -> list[
     From the even one, too, so that the result is never slower than Galvatron's.
     """
     frame, layer, costs = stages.frame, stages.costs.layer, stages.costs
-    memory = stages.plain_costs(
+    needed_bytes = stages.plain_costs(
         num_layers,
         lambda stage: layer.memory_bytes(stages.num_live(stage)),
         lambda stage: float(costs.end(stage, frame.pipeline).memory_bytes(stages.num_live(stage))[0]),
@@ -213,9 +211,11 @@ def _rebalanced(stages: Stages, num_layers: int, even: tuple[int, ...]) -> list[
         lambda _: frame.num_microbatches * layer.pass_s + layer.once_s,
         lambda stage: frame.num_microbatches * float(costs.end(stage, frame.pipeline).pass_s[0]),
     )
-    timed, leanest = balanced_partition(seconds), balanced_partition(memory)
-    limit = max(_sums(memory, timed))
-    return [_moved(stages, start, memory, max(limit, *_sums(memory, start))) for start in (leanest, even)]
+    timed, leanest = balanced_partition(seconds), balanced_partition(needed_bytes)
+    most_bytes = max(_sums(needed_bytes, timed))
+    return [
+        _moved(stages, start, needed_bytes, max(most_bytes, *_sums(needed_bytes, start))) for start in (leanest, even)
+    ]
 
 
 def _sums(costs: Floats, layers: Sequence[int]) -> list[float]:
@@ -224,11 +224,11 @@ def _sums(costs: Floats, layers: Sequence[int]) -> list[float]:
     return [float(row[begin:end].sum()) for row, begin, end in zip(costs, ends, ends[1:], strict=False)]
 
 
-def _moved(stages: Stages, layers: tuple[int, ...], memory: Floats, limit: float) -> tuple[int, ...]:
+def _moved(stages: Stages, layers: tuple[int, ...], needed_bytes: Floats, most_bytes: float) -> tuple[int, ...]:
     """Return a partition after all moves that help: a layer at the edge of the slowest stage goes to a neighbour.
 
-    A move helps where the slowest stage becomes faster, all stages fit, and none needs more than ``limit``, by
-    ``memory``.
+    A move helps where the slowest stage becomes faster, all stages fit, and none needs more than ``most_bytes``, by
+    ``needed_bytes``.
     """
     solved = stages.solve_all(layers)
     while solved is not None:
@@ -241,7 +241,7 @@ def _moved(stages: Stages, layers: tuple[int, ...], memory: Floats, limit: float
             moved = list(layers)
             moved[slowest], moved[neighbour] = moved[slowest] - 1, moved[neighbour] + 1
             found = stages.solve_all(moved)
-            if found is None or max(_sums(memory, moved)) > limit:
+            if found is None or max(_sums(needed_bytes, moved)) > most_bytes:
                 continue
             if max(stage.busy_s(stages.frame.num_microbatches) for stage in found) < max(busy):
                 better = (tuple(moved), found)
