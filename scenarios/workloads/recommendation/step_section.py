@@ -1,7 +1,7 @@
 """The part of the page on a timed step: what it waits for, and its timeline."""
 
-from costmodels.units import format_bytes, format_percent, format_time
-from scenarios.report.blocks import Block, Card, Only, Section, Table
+from costmodels.units import format_bytes, format_count, format_percent, format_time
+from scenarios.report.blocks import Card, Only, Section, Table
 from scenarios.report.blocks import Timeline as TimelineBlock
 from scenarios.report.causes import COMPUTING, cause_of
 from scenarios.report.charts.gantt import choose_bars
@@ -21,7 +21,7 @@ def step_cards(found: StepTimeSummary) -> tuple[Card, ...]:
     )
     rate = f"{found.samples_per_s:,.0f} samples/s"
     return (
-        Card("Time per step", format_time(found.iteration_time_s), f"{found.num_ranks:,} devices"),
+        Card("Time per step", format_time(found.iteration_time_s), format_count(found.num_ranks, "device")),
         Card("Throughput", rate),
         fits,
     )
@@ -35,11 +35,12 @@ def step_sections(found: StepTimeSummary, timeline: Timeline | None) -> tuple[Se
     path = [(kind, format_time(s), format_percent(s / total_s)) for kind, s in found.critical_path_s.items() if s > 0]
     lead = f"Of batch {found.batch:,}, that in the middle by its moved rows."
     lead += " Waiting is named after what is busy meanwhile."
-    blocks: tuple[Block, ...] = (
-        Table(("what a rank does, or waits for", "time", "of the step"), rows),
-        Table(("on the longest chain of ops", "time", "of the step"), path),
+    spending = Table(("what a rank does, or waits for", "time", "of the step"), rows)
+    chain = Table(("on the longest chain of ops", "time", "of the step"), path)
+    sections = (
+        Section("What the step spends its time on", (spending,), lead),
+        Section("What the step waits for in the end", (chain,)),
     )
-    sections = (Section("What the step spends its time on", blocks, lead),)
     if timeline is None:
         return sections
     bars = Only("page", (TimelineBlock("step", choose_bars(timeline)),))
