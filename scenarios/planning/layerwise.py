@@ -16,7 +16,7 @@ from sim.planner.decision_tree import decision_trees
 from sim.planner.estimating import Estimates
 from sim.planner.galvatron import LayerwisePlan, fastest_plans
 from sim.planner.layer_costs import Frame
-from sim.planner.space import RECOMPUTE, Grid, grid
+from sim.planner.space import RECOMPUTE, Grid, Ints, grid
 from sim.training.data.operators import operator_shares
 
 LayerwisePlanner = Literal["galvatron", "galvatron_bmw"]
@@ -81,9 +81,9 @@ def _shards(openings: Openings) -> list[bool]:
 
 def _grid(plans: list[LayerwisePlan]) -> Grid:
     """Return the plans as rows; one that shards a layer counts as ZeRO 3."""
-    ones = np.ones(len(plans), dtype=np.int64)
+    ones, full = np.ones(len(plans), dtype=np.int64), RECOMPUTE.index("full")
 
-    def column(values: list[int]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def column(values: list[int]) -> Ints:
         return np.array(values, dtype=np.int64)
 
     return Grid(
@@ -95,7 +95,7 @@ def _grid(plans: list[LayerwisePlan]) -> Grid:
         expert=ones,
         zero_stage=column([3 * (p.ends_sharded or any(s.sharded for s in p.strategies)) for p in plans]),
         microbatch_size=column([plan.frame.microbatch_size for plan in plans]),
-        recompute=column([2 * any(s.recomputed for s in plan.strategies) for plan in plans]),
+        recompute=column([full * any(s.recomputed for s in plan.strategies) for plan in plans]),
         num_microbatches=column([plan.frame.num_microbatches for plan in plans]),
     )
 
