@@ -5,6 +5,7 @@ one instant come before one decision. With rounds, decisions fall on their begin
 its GPUs until the round ends.
 """
 
+import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -69,6 +70,8 @@ class _World:
         """Jobs that are done, with their finish, whose GPUs the round still holds."""
         self._decides_at_s = math.inf
         self._wakes_at_s: float | None = None
+        self._attaining: list[tuple[float, int, int, ActiveJob]] = []
+        """When policies begin to count a watched service as attained, index and version of the job, and the job."""
 
     def run(self) -> Record:
         """Let time pass until nothing happens any more, and return what happened."""
@@ -111,11 +114,19 @@ class _World:
         for each, finish_s in self._done:
             self._cluster.leave(each, finish_s, now_s)
         self._done.clear()
+        self._rank_what_rounds_up(now_s)
         if not self._cluster.waiting and not self._cluster.running:
             return
         self._state, decision = self._policy.decide(self._state, self._cluster.view(now_s))
         self._apply(decision.changes, now_s)
         self._wake_again(now_s, decision.wake_s)
+
+    def _rank_what_rounds_up(self, now_s: float) -> None:
+        """Rank jobs again whose service is a watched one up to rounding, where that of others is: all fall together."""
+        while self._attaining and self._attaining[0][0] <= now_s:
+            *_, version, each = heapq.heappop(self._attaining)
+            if each.version == version:
+                self._cluster.rank_again(each, now_s)
 
     def _wake_again(self, now_s: float, wake_s: float | None) -> None:
         """Plan the next decision that no event brings; it takes the place of the one that was planned before."""
@@ -147,6 +158,8 @@ class _World:
         for limit in self._policy.watched_gpu_s:
             if attained < limit:
                 self._at_version(each, each.instant_of_service(limit), lambda: self._attain(each))
+                counted_s = each.instant_of_service(limit / (1.0 + ROUNDING))
+                heapq.heappush(self._attaining, (counted_s, each.index, each.version, each))
 
     def _attain(self, each: ActiveJob) -> None:
         """Take note that a running job has attained a watched service."""

@@ -101,6 +101,16 @@ def test_jobs_kept_in_order_are_decided_as_if_all_were_ranked(mix: Mix, policy: 
     assert simulate_jobs(mix, policy) == simulate_jobs(mix, Unordered(policy))
 
 
+def test_jobs_that_fall_at_one_instant_fall_together() -> None:
+    """Two jobs reach a threshold at instants that only rounding tells apart: one decision knows of both."""
+    sizes = [(0.0, 3, 4.0), (0.0, 9, 1.0), (1.0, 6, 1.0), (0.0, 2, 4.0)]
+    jobs = [Job(str(n), arrival_s, num_gpus, duration_s) for n, (arrival_s, num_gpus, duration_s) in enumerate(sizes)]
+    mix, policy = Mix(jobs=jobs, gpus_per_node=NODES, start_s=3.0, resume_s=5.0), Tiresias((20.0, 60.0))
+    record = simulate_jobs(mix, policy)
+    assert record == simulate_jobs(mix, Unordered(policy))
+    assert [job.num_preemptions for job in record.jobs] == [1, 2, 1, 3]
+
+
 @st.composite
 def elastic_mixes(draw: st.DrawFn) -> Mix:
     """Return elastic jobs whose speed rises with their GPUs, with or without costs and rounds."""
