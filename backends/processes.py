@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from multiprocessing import get_all_start_methods, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -21,6 +20,8 @@ from multiprocessing.process import BaseProcess
 from threading import Lock, Thread
 from types import ModuleType
 from typing import Any, Final, NoReturn
+
+from msgspec import Struct
 
 BEAT: Final = None
 """A message without content: its sender still answers."""
@@ -57,8 +58,7 @@ class Line:
         self._connection.close()
 
 
-@dataclass(frozen=True, slots=True)
-class LocalProcess:
+class LocalProcess(Struct, frozen=True):
     """A started process and the line to it."""
 
     process: BaseProcess

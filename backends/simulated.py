@@ -1,10 +1,13 @@
 """The simulated backend: cost models say how long each operation takes."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
 from typing import Literal, Protocol, Self
+
+from msgspec.structs import replace
 
 from backends.protocol import Backend
 from sim.engine.findings.timeline import timeline
@@ -141,9 +144,9 @@ class SimulatedSession:
 def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:
     """Return the prices for a plan whose ranks lie on these devices, by number. Textbook prices know no devices."""
     if isinstance(pricing, ClusterPricing):
-        cluster = replace(pricing.cluster, ranks=tuple(ranks))
-        variation = replace(pricing.variation, ranks=tuple(ranks))
-        return replace(
+        cluster = dataclasses.replace(pricing.cluster, ranks=tuple(ranks))
+        variation = dataclasses.replace(pricing.variation, ranks=tuple(ranks))
+        return dataclasses.replace(
             pricing, cluster=cluster, variation=variation, _computes={}, _collectives={}, _messages={}, _uses={}
         )
     return pricing

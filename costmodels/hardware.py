@@ -2,9 +2,10 @@
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from costmodels.errors import CatalogueError, UnitError, listed, shown
 from costmodels.packaged import packaged_yaml
@@ -16,8 +17,7 @@ _MOST: Final = 1e21
 _MOST_PARTS: Final = 1_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceSpec:
+class DeviceSpec(Struct, frozen=True, kw_only=True):
     """One accelerator (or CPU core). ``peak_flop_per_s`` is dense, by dtype; ``profile`` names its efficiencies.
 
     ``price_usd_per_s``: for rent, as one provider lists it; None: none is known.
@@ -49,8 +49,7 @@ class DeviceSpec:
         return self.peak_flop_per_s[dtype]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkSpec:
+class LinkSpec(Struct, frozen=True, kw_only=True):
     """One end of a link: bandwidth per direction and per device (or per adapter), and one hop's latency."""
 
     kind: str
@@ -58,8 +57,7 @@ class LinkSpec:
     latency_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageSpec:
+class StorageSpec(Struct, frozen=True, kw_only=True):
     """A node's NVMe drives together. ``bandwidth_bytes_per_s``: of reading and writing, which share it."""
 
     capacity_bytes: int
@@ -67,8 +65,7 @@ class StorageSpec:
     latency_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostSpec:
+class HostSpec(Struct, frozen=True, kw_only=True):
     """The node's own memory and cores, and the links to its devices, per device and direction.
 
     ``memory_attained`` and ``device_attained``: fractions of these bandwidths that streaming and large copies reach.
@@ -85,8 +82,7 @@ class HostSpec:
     storage: StorageSpec | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSpec:
+class NodeSpec(Struct, frozen=True, kw_only=True):
     """Devices that share a host, links between them, and network adapters to the other nodes."""
 
     name: str

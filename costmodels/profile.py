@@ -5,10 +5,11 @@ One YAML each, with sources.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any, Final, Literal, get_args
+
+from msgspec import Struct, field
 
 from costmodels.collectives import NetworkParameters, Protocol
 from costmodels.collectives.network import TUNED_ALGORITHMS
@@ -26,22 +27,19 @@ Basis = Literal["measured", "assumed", "roofline"]
 """Source of the efficiencies: measured kernels, assumed orders of magnitude, or typical fractions of a data sheet."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SustainedProfile:
+class SustainedProfile(Struct, frozen=True, kw_only=True):
     """The clock that a device sustains under its power limit, as a fraction of its clock in micro-benchmarks."""
 
     clock_fraction: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Float8Profile:
+class Float8Profile(Struct, frozen=True, kw_only=True):
     """Products of 8-bit operands: like other products, at this fraction of the peak for 8 bits."""
 
     peak_fraction: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkProfile:
+class NetworkProfile(Struct, frozen=True, kw_only=True):
     """Collectives: the fraction of link bandwidth inside and between nodes, fixed times, protocols.
 
     ``compute_share``: fraction of a device's arithmetic that a collective takes while its bytes move.
@@ -56,8 +54,7 @@ class NetworkProfile:
     compute_share: float = 0.0
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Profile:
+class Profile(Struct, frozen=True, kw_only=True, eq=False):
     """All efficiencies of one device generation. Compared by identity: loading twice gives the same object.
 
     ``basis``: the source of the efficiencies.
@@ -345,8 +342,7 @@ def _protocol(name: str, network: "_Section", place: int) -> Protocol:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(Struct, frozen=True):
     """One mapping of a profile, with errors that name the place."""
 
     where: str

@@ -5,11 +5,11 @@ data sheet come from a profile (``profile.py``); the families' models are in ``t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from costmodels.errors import KernelError
 from costmodels.hardware import DeviceSpec
@@ -21,8 +21,7 @@ from costmodels.timing.streaming import StreamProfile, stream_times
 from costmodels.timing.times import Calls, Times
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTime:
+class KernelTime(Struct, frozen=True):
     """Seconds of fixed time, of exclusive use of the arithmetic units, and of exclusive use of the memory."""
 
     latency_s: float

@@ -6,9 +6,11 @@ a factor.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.hardware import DeviceSpec
 from costmodels.kernels.moe import GROUP_LIMITED_KERNELS, ROUTING_BACKWARD_KERNELS, ROUTING_KERNELS
@@ -56,8 +58,7 @@ _ROUTING: Final[Mapping[str, int]] = {
 _SUMMING: Final = frozenset({"combine", "dispatch_backward"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Software:
+class Software(Struct, frozen=True, kw_only=True):
     """Constants of a framework. As it stands it adds nothing.
 
     Host times. ``launch_s``: per kernel that Python launches (forward, recomputation). ``native_launch_s``: per kernel

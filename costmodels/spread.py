@@ -11,11 +11,11 @@ covariance with a nugget of geostatistics (Cressie, Statistics for Spatial Data,
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from math import log2
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.kernels.tensor import Work
@@ -35,8 +35,7 @@ class Place(NamedTuple):
     octaves: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """Errors of a family's calls.
 
     ``deviation``: pairs of predicted seconds and standard deviation, by seconds; interpolated in the logarithm of the

@@ -3,10 +3,10 @@
 .venv/bin/python docs/dts_map.py
 """
 
-from dataclasses import replace
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from backends.simulated import SimulatedBackend
 from costmodels.hardware import load_node

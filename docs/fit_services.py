@@ -6,12 +6,14 @@ Times per token are nearly linear in the constants, so each is moved once, and t
 taken. The loss is soft l1 of log(predicted / measured). One latency of collectives stands for all frameworks.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import click
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
@@ -43,7 +45,7 @@ class Row:
     def times_s(self, software: ServingSoftware) -> tuple[float, float]:
         """Return the predicted mean time to the first token, and per token after it."""
         scenario = self.scenario
-        cost = replace(scenario.cost, software=software)
+        cost = dataclasses.replace(scenario.cost, software=software)
         served = serve(replace(scenario.spec, request_s=software.request_s), scenario.requests, cost)
         found = summarise(scenario, served)
         assert found.ttft_s is not None

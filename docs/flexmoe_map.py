@@ -3,11 +3,11 @@
 .venv/bin/python docs/flexmoe_map.py
 """
 
-from dataclasses import replace
 from math import ceil
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from backends.simulated import SimulatedBackend
 from costmodels.hardware import load_node

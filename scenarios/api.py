@@ -13,13 +13,14 @@ A scenario is a path, the name of one that comes with the program, or what ``loa
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from msgspec.structs import asdict
 
 from backends.execution.errors import ExecutionError
 from scenarios.comparing.comparison import Compared, compared

@@ -5,10 +5,11 @@ ScenarioError (ValueError): input that the user must change; says where, which k
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Final
 from unicodedata import category
+
+from msgspec import Struct
 
 _PLAIN: Final = re.compile(r"[ -~\n]*")
 """Text that needs no second look."""
@@ -17,8 +18,7 @@ _KEPT: Final = (600, 200)
 """Characters of the beginning and the end of a longer word that a message keeps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where an input value was written: a line of a file, or a command line option."""
 
     file: str = ""

@@ -3,8 +3,9 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 _BROKEN: Final = {
     "no_name": "without a name",
@@ -108,8 +109,7 @@ _TEXTS: Final[Mapping[str, str]] = {
 _NUMBER: Final = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
 
 
-@dataclass(frozen=True, slots=True)
-class Doubt:
+class Doubt(Struct, frozen=True):
     """``kind``: of the doubt; ``count``: number of cases; ``example``: a case or an amount, or empty."""
 
     kind: str

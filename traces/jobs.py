@@ -10,9 +10,11 @@ Other columns are left alone. Arrivals are counted from the first.
 import csv
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traces.errors import TraceError
 
@@ -26,8 +28,7 @@ MAX_NAME: Final = 200
 _REMEDY: Final = f"name a CSV file with the columns {', '.join(COLUMNS)}"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedJob:
+class RecordedJob(Struct, frozen=True):
     """A job: its arrival in seconds after the first job, its number of GPUs, and its duration in seconds."""
 
     job_id: str

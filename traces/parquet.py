@@ -10,7 +10,6 @@ import json
 import math
 import zlib
 from collections.abc import Iterator
-from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 
 from traces.bounded_parquet import TooLargeError, read_bounded
@@ -211,7 +211,7 @@ def _period(content: Any) -> Period | None:
     """Return the period in the metadata. Raises an error of Python's for an impossible one."""
     if content is None:
         return None
-    begin_s, length_s, count, microbatches = (content[key.name] for key in fields(Period))
+    begin_s, length_s, count, microbatches = (content[name] for name in Period.__struct_fields__)
     period = Period(float(begin_s), float(length_s), int(count), int(microbatches))
     is_finite = math.isfinite(period.begin_s) and math.isfinite(period.end_s + period.later_s)
     fits = 1 < period.count <= MAX_INT32 and 0 <= period.count * period.microbatches <= MAX_INT32

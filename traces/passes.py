@@ -1,11 +1,11 @@
 """The passes of a timeline's period that a picture draws, and the gaps of the others."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traces.timeline import EQUAL, Period, Timeline
 from traces.unrolling import DURING, num_unrolled
@@ -16,8 +16,7 @@ FEWEST_PASSES: Final = 2
 """Fewest passes drawn at the beginning, in the middle and at the end of the period."""
 
 
-@dataclass(frozen=True, slots=True)
-class Gap:
+class Gap(Struct, frozen=True):
     """Passes ``first`` to ``last`` of a period, which are not drawn, and their time in the step."""
 
     first: int
@@ -31,8 +30,7 @@ class Gap:
         return self.last - self.first + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Idle:
+class Idle(Struct, frozen=True):
     """The part of a gap without any drawn op on a stream (its code) of a rank."""
 
     rank: int

@@ -26,10 +26,11 @@ A CSV may have unused columns. A measurement with an empty cell is left out.
 import ast
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
+
+from msgspec import Struct
 
 from traces.cell_expression import Cell, ExpressionError, Value, columns_of, evaluate, parse_cell, parse_expression
 from traces.errors import TraceError
@@ -89,8 +90,7 @@ _KEYS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRow:
+class PublishedRow(Struct, frozen=True):
     """One measurement: its name, the base scenario's keys that it changes, and the value in SI units.
 
     ``group``: name of its group of rows, whose mean error is compared with the threshold; empty without groups.
@@ -104,8 +104,7 @@ class PublishedRow:
     """Line of the measurement in the CSV, counted from 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedTable:
+class PublishedTable(Struct, frozen=True):
     """Measurements of one publication, the scenario that they share, and the allowed errors of predictions.
 
     Thresholds are absolute relative errors, 0..1; None: any.
@@ -133,8 +132,7 @@ class PublishedTable:
         return of_row / of_reference if is_time else of_reference / of_row
 
 
-@dataclass(frozen=True, slots=True)
-class _Measurement:
+class _Measurement(Struct, frozen=True):
     """A measured column, its label and its scenario keys."""
 
     column: str
@@ -142,8 +140,7 @@ class _Measurement:
     scenario: Mapping[str, Cell]
 
 
-@dataclass(frozen=True, slots=True)
-class _Mapping:
+class _Mapping(Struct, frozen=True):
     """The mapping from a CSV's rows to measurements."""
 
     name_columns: tuple[str, ...]

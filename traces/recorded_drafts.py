@@ -1,17 +1,16 @@
 """Recorded hit rates of drafts, one YAML file per model and text. ``backends/torch/decoding`` records them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct
 
 FOLDER: Final = Path(__file__).parent / "drafts"
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedDrafts:
+class RecordedDrafts(Struct, frozen=True):
     """Recorded hit rates of draft methods.
 
     ``tables``: for each tree method, hit rates by depth and rank, under the condition that the tokens before are right.

@@ -11,10 +11,11 @@ JSON lines: an object per request with ``timestamp`` in milliseconds, ``input_le
 import csv
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, TextIO
+
+from msgspec import Struct
 
 from traces.errors import TraceError
 
@@ -30,8 +31,7 @@ _NAMES: Final[Mapping[str, tuple[str, ...]]] = {
 """Names of each column, the first of them Azure's."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRequests:
+class RecordedRequests(Struct, frozen=True):
     """Requests in order of arrival; instants in seconds from the first. ``prefixes``: empty if none are recorded."""
 
     arrival_s: tuple[float, ...]

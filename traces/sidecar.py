@@ -6,12 +6,12 @@ The format is restricted: no tags, no anchors, no repeated keys, at most 1 MiB, 
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
+from msgspec import Struct
 
 from traces.errors import TraceError
 
@@ -62,8 +62,7 @@ def _open_at_once(name: str, flags: int) -> int:
     return descriptor
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A mapping of a sidecar, with the file and its place in the file."""
 
     file: str

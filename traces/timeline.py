@@ -6,11 +6,12 @@ object per row. Times count from the start of the step.
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from traces.errors import StreamError
@@ -34,8 +35,7 @@ _NUMBERS: Final[Mapping[str, str]] = {
 _WORDS: Final = ("stream", "name", "kind", "group")
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """A column of words: ``values[codes[i]]`` is the word of row i."""
 
     codes: NDArray[np.int32]
@@ -66,8 +66,7 @@ class Words:
         return Words(self.codes[rows], self.values)
 
 
-@dataclass(frozen=True, slots=True)
-class RankInfo:
+class RankInfo(Struct, frozen=True):
     """A rank of a timeline, its role, and the number of ranks it stands for (itself included)."""
 
     rank: int
@@ -82,8 +81,7 @@ class RankInfo:
         return f"rank {self.rank} ({self.role})" if self.role else f"rank {self.rank}"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCurve:
+class MemoryCurve(Struct, frozen=True):
     """Live bytes as steps: rank ``rank[i]`` holds ``bytes[i]`` from ``time_s[i]`` on. Sorted by rank, then time."""
 
     rank: NDArray[np.int32]
@@ -123,8 +121,7 @@ def _thinned_rows(held: NDArray[np.int64], max_points: int) -> Rows:
     return np.unique(np.array([0, *highest, len(held) - 1], dtype=np.int64))
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Struct, frozen=True):
     """Rows that belong together.
 
     Row ``send[i]`` sends the message that ``recv[i]`` receives. Row ``member[j]`` takes part in the collective number
@@ -148,8 +145,7 @@ class Messages:
         return result
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(Struct, frozen=True):
     """Times of ops of some kinds, in columns."""
 
     kind: Words
@@ -157,8 +153,7 @@ class Spans:
     end_s: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
+class Period(Struct, frozen=True):
     """A stretch of time, from ``begin_s`` on, that repeats ``count`` times, each ``length_s`` long.
 
     Every op that starts in it starts again a period later, for a micro-batch ``microbatches`` later.
@@ -185,8 +180,7 @@ class Period:
         return np.searchsorted([self.begin_s - slack_s, self.end_s - slack_s], time_s, "right").astype(np.int8)
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Ops in columns of equal length, sorted by rank, start and end.
 
     ``bytes``: communicated (or, by a kernel, read and written).
@@ -500,5 +494,5 @@ def _time_order(rank: Ints, start_s: Floats, end_s: Floats) -> Rows | None:
     return None if in_order.all() else np.lexsort((end_s, start_s, rank)).astype(np.int64)
 
 
-COLUMNS: Final = tuple(entry.name for entry in fields(Timeline))[:11]
+COLUMNS: Final = Timeline.__struct_fields__[:11]
 """The columns of rows, in order of the class."""

@@ -6,11 +6,12 @@ ends of a message in one pass are that many ops later in the next.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traces.timeline import NO_INDEX, MemoryCurve, Messages, Period, Rows, Timeline

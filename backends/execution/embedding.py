@@ -1,9 +1,9 @@
 """The request to train cached embedding tables, and its result. They need no torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from backends.execution.request import DeviceKind
@@ -13,8 +13,7 @@ from sim.embedding.run import CacheSpec
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingRequest:
+class EmbeddingRequest(Struct, frozen=True, kw_only=True):
     """A training of embedding tables by SGD: tables in host memory, a cache of rows on a device, and batches.
 
     ``check``: train the tables a second time without a cache, and compare all weights bit by bit.
@@ -33,8 +32,7 @@ class EmbeddingRequest:
     check: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbeddingExecution:
+class EmbeddingExecution(Struct, frozen=True, kw_only=True):
     """The counts and times of a training with a cache, one array element per batch.
 
     ``hits``: lookups that found their row in the cache on the device.

@@ -1,7 +1,8 @@
 """A training of embedding tables by workers and a parameter server, and its counts. They need no torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from backends.execution.silence import SILENCE_S
 from sim.embedding.het_run import HetSpec
@@ -10,8 +11,7 @@ from sim.embedding.policies import Ints
 from sim.embedding.turns import Turn
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HetRequest:
+class HetRequest(Struct, frozen=True, kw_only=True):
     """Tables on a server, workers with caches, and the steps of each worker.
 
     ``check``: train once more in one process, and compare all rows bit by bit. ``timeout_s``: the longest silence of a
@@ -35,8 +35,7 @@ class HetRequest:
         return id_source(self.tables, self.seed, self.recorded, self.spec.workers.num_workers)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HetExecution:
+class HetExecution(Struct, frozen=True, kw_only=True):
     """What was counted by the tensors that went from process to process; arrays [steps, workers].
 
     ``turns``: the order in which the server served requests; ``clocks``: its clocks at the end; ``flushed``: rows that

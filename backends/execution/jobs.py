@@ -1,8 +1,9 @@
 """The request to run a job mix on real processes, and its result. They need no torch."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from backends.execution.silence import SILENCE_S
 from sim.jobs.job import Job
@@ -11,8 +12,7 @@ from sim.jobs.record import Record
 from sim.jobs.speed.speed import Batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Perceptron:
+class Perceptron(Struct, frozen=True, kw_only=True):
     """A network of two layers with a relu between them, and the classes that it learns to tell apart."""
 
     num_features: int
@@ -20,8 +20,7 @@ class Perceptron:
     num_classes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LiveTraining:
+class LiveTraining(Struct, frozen=True, kw_only=True):
     """The training of a job: a network on drawn samples. ``batch``: of a step on a number of GPUs.
 
     Samples, initial parameters and the order of each epoch follow from ``seed``.
@@ -39,8 +38,7 @@ class LiveTraining:
         return self.samples_per_epoch * self.num_epochs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsRequest:
+class JobsRequest(Struct, frozen=True, kw_only=True):
     """Jobs with their trainings, by place; the slots of each node; the policy.
 
     ``check``: train in 64 bits, and train each job once more on one process with the same batches.
@@ -57,8 +55,7 @@ class JobsRequest:
 Event = Literal["start", "resume", "rescale", "stop", "finish"]
 
 
-@dataclass(frozen=True, slots=True)
-class HandedOver:
+class HandedOver(Struct, frozen=True):
     """A change of a job's slots, or its end. ``slots``: in order of rank, none after a stop or the end.
 
     ``took_s``: from the decision until all workers went on; ``paused_s``: of that, without progress.
@@ -74,8 +71,7 @@ class HandedOver:
     identical: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One step of a job: its first sample, counted over all epochs, the batch, the learning rate, the mean loss."""
 
     position: int
@@ -84,16 +80,14 @@ class Step:
     loss: float
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """A job's training beside one on a single process: the largest difference of a loss, and of a final parameter."""
 
     loss_error: float
     parameter_error: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobsExecution:
+class JobsExecution(Struct, frozen=True, kw_only=True):
     """A job mix that was run. ``num_ended``: processes that ended and were started again.
 
     ``steps``, ``compared``: by job; no comparison without a check.
@@ -106,8 +100,7 @@ class JobsExecution:
     compared: Mapping[str, Compared] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredJobs:
+class MeasuredJobs(Struct, frozen=True, kw_only=True):
     """The speeds and costs of trainings on this machine while all slots train.
 
     ``samples_per_s``: of each training by number of slots. ``start_s``, ``resume_s``, ``rescale_s``: means, from a

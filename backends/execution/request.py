@@ -1,8 +1,9 @@
 """A request to execute a plan with a session of real ranks. It needs no torch."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from backends.execution.errors import ExecutionError
 from costmodels.collectives import STEP_LISTS
@@ -16,8 +17,7 @@ MOST_COUNTED_STEPS: Final = 9
 """Largest number of steps whose op times a rank keeps, to choose the median step."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExplicitCollectives:
+class ExplicitCollectives(Struct, frozen=True):
     """The option to run collectives as step lists over messages.
 
     ``algorithms``: algorithm by kind. The default of a kind is its first step list (rings; all_to_all: direct; barrier:
@@ -36,16 +36,14 @@ class ExplicitCollectives:
         return rank // self.devices_per_node if self.devices_per_node else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Continuation:
+class Continuation(Struct, frozen=True):
     """The position of a plan in its session. ``plans``, ``steps``: numbers of plans and steps that ran before it."""
 
     plans: int
     steps: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionRequest:
+class ExecutionRequest(Struct, frozen=True, kw_only=True):
     """A request to run a plan with torch.
 
     ``check_against``: the training that the plan must reproduce; None: no check.

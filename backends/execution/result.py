@@ -1,9 +1,9 @@
 """The results of executed ranks. They need no torch."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.plan.facts.rank_work import RankWork
@@ -13,8 +13,7 @@ InstanceKey = tuple[str, int | None]
 """A buffer's name, and its micro-batch where it has an instance per micro-batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryAccount:
+class MemoryAccount(Struct, frozen=True):
     """The live bytes of one step. Each tensor's size is rounded as the allocator rounds it.
 
     ``before_bytes[c]``: live bytes before call c. ``most_bytes[c]``: peak inside call c, at op ``most_at_op[c]`` of its
@@ -29,8 +28,7 @@ class MemoryAccount:
     after_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class CheckReport:
+class CheckReport(Struct, frozen=True):
     """The result of a check: each tensor's largest error, relative to the largest element of the reference tensor."""
 
     errors: Mapping[str, float]
@@ -47,8 +45,7 @@ class CheckReport:
         return all(error <= self.tolerance for error in self.errors.values())
 
 
-@dataclass(frozen=True, slots=True)
-class RankResult:
+class RankResult(Struct, frozen=True):
     """One rank's results of the last step. Times are those of the median counted step.
 
     ``rank``: rank of the plan.
@@ -78,8 +75,7 @@ class RankResult:
     step_times_s: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(Struct, frozen=True):
     """The results of one executed request, by rank."""
 
     plan: Plan

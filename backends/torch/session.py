@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 
 from backends.execution.errors import ExecutionError, JobError
 from backends.execution.request import Continuation, DeviceKind, ExecutionRequest

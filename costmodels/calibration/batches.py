@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.calibration.samples import KernelSample
@@ -16,8 +16,7 @@ from costmodels.timing.attention import moving_s
 from costmodels.timing.times import Array, Calls
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Samples of one family, dtype and kernel. ``rows``: their indices among all samples."""
 
     family: Family

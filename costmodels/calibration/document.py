@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from costmodels.calibration.measured import MeasuredNode, catalogue_rates, parse_measured
 from costmodels.collectives import Protocol
@@ -29,8 +31,7 @@ PACKAGED: Final = "packaged"
 _DIGITS: Final = 6
 
 
-@dataclass(frozen=True, slots=True)
-class CalibratedProfile:
+class CalibratedProfile(Struct, frozen=True):
     """A profile from a file.
 
     ``node``: the catalogue's node that was measured.

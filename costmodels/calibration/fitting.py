@@ -1,11 +1,11 @@
 """Least squares on logarithms of times: twice as long weighs as much as half as long."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import log
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
@@ -24,8 +24,7 @@ class CalibrationError(CostModelError):
     """Measurements without enough information for a fit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """A positive number to be fitted, with the start of the search and its limits."""
 
     name: str
@@ -38,8 +37,7 @@ class Parameter:
             raise CalibrationError(f"{self.name} needs limits 0 < least < most, got {self.least} and {self.most}")
 
 
-@dataclass(frozen=True, slots=True)
-class Residuals:
+class Residuals(Struct, frozen=True):
     """Errors of predictions: the distribution of |relative error| over some samples, and the signed mean.
 
     ``sigma``: the root mean square of log(measured/predicted), weighted by measured seconds, since long calls make up a

@@ -4,8 +4,10 @@ The predictions are the simulator's own (``roofline``), so the fit and the simul
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from costmodels.calibration.batches import batches, predict
 from costmodels.calibration.document import file_key
@@ -47,8 +49,7 @@ _DECODE: Final = {
 """Limits of every fitted parameter on a device with the rates of its data sheet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """A profile, the node to whose rates its fractions refer, and the fitted sections.
 
     ``estimates``: every fitted parameter by its dotted path in the profile's file. Its standard error treats all other
@@ -159,7 +160,7 @@ def _fit_core(samples: Sequence[KernelSample], start: Fitted) -> Fitted:
         device = start.node.device
         device = replace(device, peak_flop_per_s={**device.peak_flop_per_s, **rates})
         own = {name: value for name, value in values.items() if not name.startswith("measured.")}
-        section = replace(gemm, peak_fraction=1.0, **own)  # type: ignore[arg-type]
+        section = replace(gemm, peak_fraction=1.0, **own)
         return _changed(replace(start, node=replace(start.node, device=device)), gemm=section)
 
     return _fit(samples, parameters, fitted, "gemm", by_length=True)
@@ -277,7 +278,7 @@ def _by_path(section: str, found: Mapping[str, Estimate]) -> dict[str, Estimate]
 
 
 def _changed(start: Fitted, **sections: object) -> Fitted:
-    return replace(start, profile=replace(start.profile, **sections))  # type: ignore[arg-type]
+    return replace(start, profile=replace(start.profile, **sections))
 
 
 _FITS: Final[Mapping[str, Callable[[Sequence[KernelSample], Fitted, bool], Fitted]]] = {

@@ -1,8 +1,10 @@
 """Measured rates of a machine without a data sheet, in place of the catalogue's figures."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.errors import CatalogueError
 from costmodels.hardware import NodeSpec
@@ -13,8 +15,7 @@ _FASTEST: Final = 1e21
 _SLOWEST_S: Final = 3_600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredNode:
+class MeasuredNode(Struct, frozen=True, kw_only=True):
     """Rates of one device and of the link between two devices of a node; the profile's fractions refer to these rates.
 
     ``peak_flop_per_s``: by dtype; dtypes without a measurement keep the catalogue's rate.

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from costmodels.calibration.fitting import CalibrationError, Parameter, fit, values_of
 from costmodels.calibration.kernels import Fitted

@@ -5,10 +5,10 @@ kernels, and of the library's choice of kernels. No derivative crosses a jump.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from costmodels.calibration.batches import Batch, batches
 from costmodels.calibration.fitting import Parameter, fit, values_of
@@ -99,12 +99,12 @@ def _fit_numbers(
     parameters = [Parameter(name, getattr(gemm, name), *limits) for name, limits in LIMITS.items()]
 
     def predicted(values: Mapping[str, float]) -> Array:
-        return _seconds(ours, kernels, device, replace(gemm, **values))  # type: ignore[arg-type]
+        return _seconds(ours, kernels, device, replace(gemm, **values))
 
     found = fit(
         parameters, predicted, seconds, num_evaluations=num_evaluations, outlier=_OUTLIER, weights=weights
     )  # fmt: skip
-    return replace(gemm, **values_of(found)), found  # type: ignore[arg-type]
+    return replace(gemm, **values_of(found)), found
 
 
 def _chosen(ours: Sequence[Batch], device: DeviceSpec, gemm: GemmProfile) -> list[Kernels]:

@@ -1,13 +1,13 @@
 """Measurements as numbers: calls of a device or a network, and their durations."""
 
-from dataclasses import dataclass
 from hashlib import blake2b
+
+from msgspec import Struct
 
 from costmodels.kernels.tensor import Family, Work
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSample:
+class KernelSample(Struct, frozen=True, kw_only=True):
     """One kernel call, alone or while the job keeps the machine busy.
 
     ``key``: the text whose hash splits rows.
@@ -28,8 +28,7 @@ class KernelSample:
     staged_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollectiveSample:
+class CollectiveSample(Struct, frozen=True, kw_only=True):
     """One collective of a group with these numbers of ranks on its nodes; ``kind`` ``send_recv`` for a message.
 
     ``num_bytes``: as ``collective_cost`` counts them. A message has one rank on each of two nodes, or two on one node.

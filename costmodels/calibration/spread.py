@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.special import ndtri, stdtrit
@@ -26,8 +26,7 @@ _MOST: Final = 4000
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Erred:
+class Erred(Struct, frozen=True):
     """A measured call: its place in its family, and its predicted and measured seconds."""
 
     place: Place
@@ -95,8 +94,7 @@ def _deviation(errors: Floats, weights: Floats) -> float:
     return widened(float(np.sqrt(np.average(errors**2, weights=weights))), effective)
 
 
-@dataclass(frozen=True, slots=True)
-class _Pairs:
+class _Pairs(Struct, frozen=True):
     """Mean products of pairs by distance ``apart``; pairs of two series have infinite distance."""
 
     apart: Floats

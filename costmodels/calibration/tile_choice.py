@@ -6,10 +6,11 @@ one number of the ranking at a time, as long as that helps.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.calibration.batches import Batch
 from costmodels.hardware import DeviceSpec
@@ -60,8 +61,7 @@ def with_tiles(gemm: GemmProfile, chosen: Collection[int]) -> GemmProfile:
     return replace(gemm, tiles=alone, paired_tiles=paired)
 
 
-@dataclass(frozen=True, slots=True)
-class _Errors:
+class _Errors(Struct, frozen=True):
     """By call, tile and split: the library's ranking, |predicted/measured - 1|, and the call's weight."""
 
     ranked_s: Array

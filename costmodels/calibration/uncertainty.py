@@ -1,10 +1,10 @@
 """Standard errors of fitted parameters, or the reasons for having none."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -23,8 +23,7 @@ _LEAST_LEFT: Final = 1e-3
 """Smallest remaining fraction of a residual that a fit follows; it avoids a division by zero."""
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """A fitted positive number.
 
     ``standard_error``: of its logarithm, so about relative; None for a number that is ``at_limit`` or undetermined.

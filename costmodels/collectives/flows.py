@@ -15,12 +15,12 @@ flows of one phase run together (``phased_flows``).
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.collectives.catalogue import collective_steps
@@ -37,8 +37,7 @@ _TOGETHER: Final = ("ring", "in_switch", "direct", *COLLNET)
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Flows:
+class Flows(Struct, frozen=True, eq=False):
     """``parts[i]`` of the payload go from member ``sources[i]`` to member ``targets[i]``; each pair comes once."""
 
     sources: NDArray[np.int64]
@@ -46,8 +45,7 @@ class Flows:
     parts: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Phased:
+class Phased(Struct, frozen=True, eq=False):
     """Flows that do not all run together: flow i runs in phase ``phases[i]``; a pair may come once in every phase."""
 
     flows: Flows

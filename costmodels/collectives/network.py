@@ -1,12 +1,12 @@
 """The inputs of a collective's cost, a network's parameters and a library's protocols, and the cost itself."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
+
+class Protocol(Struct, frozen=True, kw_only=True):
     """A collective library's way of moving one hop's data.
 
     ``base_latency_s``: once per collective.
@@ -50,8 +50,7 @@ TUNED_ALGORITHMS: Final = frozenset({"ring", "tree", "in_switch"}) | COLLNET
 IDEAL_PROTOCOL: Final = Protocol(name="ideal")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkParameters:
+class NetworkParameters(Struct, frozen=True, kw_only=True):
     """Attained rates of a cluster's links, per direction: per device inside a node, per adapter between nodes.
 
     ``intra_message_s`` and ``inter_message_s``: time for which each message of an all_to_all occupies its device's port
@@ -100,8 +99,7 @@ class NetworkParameters:
         return min(*ranks_per_node, self.nics_per_node)
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveCost:
+class CollectiveCost(Struct, frozen=True):
     """The demand of one collective of one group on the network.
 
     ``port_bytes``: bytes that the busiest member sends (or receives) through its own port inside the node.

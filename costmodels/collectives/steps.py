@@ -23,6 +23,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -38,8 +39,7 @@ class Step(NamedTuple):
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class StepColumns:
+class StepColumns(Struct, frozen=True):
     """The messages of a step list as columns; step i has the chunks from ``first_chunk[i]`` on of ``chunks``."""
 
     source: Ints

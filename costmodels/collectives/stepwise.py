@@ -1,11 +1,11 @@
 """The cost of a step list round by round: the check of the closed forms, and the model of uneven exchanges."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.collectives.catalogue import collective_steps
@@ -19,8 +19,7 @@ _OWN_SHARE: Final = frozenset({"ring", "direct", "pairwise"})
 """Algorithms in which a rank's own share passes through its engine (see ``Protocol``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Load:
+class _Load(Struct, frozen=True):
     """Load of steps on the busiest port and the busiest node's adapters, in or out, and the number of senders there."""
 
     port_bytes: float
@@ -30,8 +29,7 @@ class _Load:
     nic_users: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Sent:
+class _Sent(Struct, frozen=True):
     """Messages: bytes, ends, the nodes of the ends, rounds, and whether the target adds them to its own."""
 
     size: Ints
@@ -54,8 +52,7 @@ class _Sent:
         return self.only(self.round == number)
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
+class _Work(Struct, frozen=True):
     """Load of a step list: of each round, of all rounds, of the busiest reduction and of own shares."""
 
     algorithm: str

@@ -46,13 +46,13 @@ Streaming-Aggregation, ISC (collnet: what the network's switches reduce, each no
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+
+class Traffic(Struct, frozen=True, kw_only=True):
     """Bytes, hops and messages of an algorithm; ``reduced_bytes``: bytes that the busiest rank adds to its own.
 
     ``in_series``: the links inside nodes and the adapters take turns; else they work at the same time.

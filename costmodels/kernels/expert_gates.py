@@ -5,7 +5,8 @@ where a token has any number of them, it has a place for each expert, k = E.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.kernels.elementwise import streaming
 from costmodels.kernels.moe import (

@@ -6,8 +6,9 @@ is numbered over all experts, and E C stands for a choice that found none.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
+
+from msgspec.structs import replace
 
 from costmodels.kernels.elementwise import streaming
 from costmodels.kernels.gemm import leading_dims, weight_dims

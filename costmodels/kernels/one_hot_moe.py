@@ -5,7 +5,8 @@ multiplies every token with every slot: 2 T E C h FLOP, where looking up rows ne
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from costmodels.kernels.elementwise import streaming
 from costmodels.kernels.moe import products

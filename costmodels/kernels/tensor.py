@@ -1,9 +1,10 @@
 """The vocabulary of kernel costs: tensors in, work out."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from costmodels.errors import KernelError
 
@@ -27,8 +28,7 @@ Family = Literal["gemm", "attention", "attention_backward", "decode", "elementwi
 Attributes = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorSpec(Struct, frozen=True):
     """One rank's piece of a tensor: local shape and dtype (torch's names)."""
 
     shape: tuple[int, ...]
@@ -49,8 +49,7 @@ class TensorSpec:
         return TensorSpec(shape, self.dtype)
 
 
-@dataclass(frozen=True, slots=True)
-class GemmShape:
+class GemmShape(Struct, frozen=True):
     """``batch`` products [m, k] x [k, n]; for fused attention m queries, n keys, head size k, batch of heads.
 
     ``causal``: in fused attention the last query sees all keys, and each earlier query one key less; else all see all.
@@ -66,8 +65,7 @@ class GemmShape:
     window: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(Struct, frozen=True):
     """The work of one call of a kernel.
 
     ``flop`` follows the papers: 2MKN for a matrix product, attention in full (no causal skipping), without the
@@ -98,8 +96,7 @@ Count = Callable[[Sequence[TensorSpec], Sequence[TensorSpec], Attributes], Work]
 """The work of a call, from what it reads, what it writes and its attributes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """The definition of a kernel's output shapes and work.
 
     ``num_inputs``: (least, most).

@@ -4,10 +4,10 @@ Sources: Dao 2023, FlashAttention-2, sections 3.1 to 3.3 (blocks, causal work, b
 decoding (Dao et al. 2023) for keys split over multiprocessors.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from costmodels.hardware import DeviceSpec
 from costmodels.timing.times import Array, Calls, Times, cache_speedup, throttling, waves
@@ -18,8 +18,7 @@ _SPLITS: Final = (1, 2, 4, 8, 16, 32, 64)
 _BACKWARD_FLOP: Final = 2.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttentionProfile:
+class AttentionProfile(Struct, frozen=True, kw_only=True):
     """Fused attention over whole sequences.
 
     ``peak_fraction``: fraction of the peak that a block's products reach, with the softmax that overlaps them.
@@ -44,8 +43,7 @@ class AttentionProfile:
     key_tile: int = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeProfile:
+class DecodeProfile(Struct, frozen=True, kw_only=True):
     """Attention of one new token per sequence to a cache of keys and values.
 
     ``block_s``: fixed time of a thread block; ``step_s``: its least time per 64 keys; ``split_s``: adding up what

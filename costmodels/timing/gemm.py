@@ -13,11 +13,12 @@ Background User's Guide (tiles, waves); CUTLASS, efficient_gemm.md (split k); NV
 Energy (a cap on power as a bound of its own).
 """
 
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.hardware import DeviceSpec
 from costmodels.timing.times import Array, Calls, Times, cache_speedup, throttling, waves
@@ -36,8 +37,7 @@ _PARTIAL_BYTES: Final = 8.0
 """A partial sum is written and read once in float32."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GemmProfile:
+class GemmProfile(Struct, frozen=True, kw_only=True):
     """Parameters of the matrix-product model.
 
     The loop over k. ``peak_fraction``: fraction of the peak that it reaches. ``k_overhead``: prologue and epilogue of a
@@ -102,8 +102,7 @@ class GemmProfile:
     splits: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Kernels:
+class Kernels(Struct, frozen=True):
     """A library's kernels: rows and columns of tiles, blocks that share the column operand (1 or 2), parts of k.
 
     Each of shape (calls, 1), or (1, kernels) for all kernels of a library.

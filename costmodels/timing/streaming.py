@@ -1,15 +1,13 @@
 """Memory-bound kernels: bytes over bandwidth, faster if they fit into a cache."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from costmodels.hardware import DeviceSpec
 from costmodels.timing.times import Calls, Times, cache_speedup
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamProfile:
+class StreamProfile(Struct, frozen=True, kw_only=True):
     """Memory-bound kernels: the attained fraction of memory bandwidth, and the fixed time.
 
     ``cache_bytes``, ``cache_speedup``: calls with fewer bytes than this move them this many times as fast.
@@ -21,8 +19,7 @@ class StreamProfile:
     cache_speedup: float = 1.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KernelProfile:
+class KernelProfile(Struct, frozen=True, kw_only=True):
     """The difference of one kernel from its family: a factor on its times, and its own fixed time."""
 
     slowdown: float

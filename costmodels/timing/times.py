@@ -1,9 +1,10 @@
 """Parts shared by all families: calls and times as arrays, waves of thread blocks, throttling, caches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Work
@@ -11,8 +12,7 @@ from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Work
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Calls:
+class Calls(Struct, frozen=True):
     """Calls of one family on operands of one dtype, a row each; the shapes are 0 where a family has none.
 
     ``m``, ``n``, ``k``, ``batch``, ``causal`` (1 or 0), ``window``: see ``GemmShape``; without a
@@ -49,8 +49,7 @@ class Calls:
         return self.bytes_read + self.bytes_written
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     """Per call, seconds of fixed time, of exclusive use of the arithmetic units, and of exclusive use of the memory."""
 
     latency_s: Array

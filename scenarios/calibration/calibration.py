@@ -3,10 +3,13 @@
 import platform
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from backends.execution.result import Execution
 from costmodels.calibration.document import profile_entry
@@ -44,8 +47,7 @@ SPREAD_SOURCE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One measurement beside the prediction of the fitted profile."""
 
     sample: Sample

@@ -1,16 +1,19 @@
 """Calibration of this machine: sessions of measurements, each planned from the last fit, and the fitted profile."""
 
+import dataclasses
 import os
 import platform
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from math import log
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, Literal, NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from backends.execution.measuring.benchmarks import Benchmark, CollectiveBenchmark, HandoffBenchmark, WindowBenchmark
 from backends.execution.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
@@ -40,8 +43,7 @@ _MOST_STORAGE_S: Final = 6.0
 """Limit of the drive's part of the budget, in seconds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineRequest:
+class MachineRequest(Struct, frozen=True, kw_only=True):
     """The measurements to make on this machine.
 
     ``processes``: number that measure at the same time.
@@ -119,7 +121,7 @@ def calibrate_machine(
     start = replace(start, profile=replace(start.profile, jitter=device_jitter(_by_family(runs, named))))
     calibration = calibrated(samples, start, HELD_OUT_MEASURED, request.seed, origin, fit_rates=fit_rates)
     step_times_s = {benchmark.key: tuple(figures.get(benchmark.key, ())) for benchmark in request.steps}
-    return replace(calibration, step_times_s=step_times_s, executions=tuple(executions))
+    return dataclasses.replace(calibration, step_times_s=step_times_s, executions=tuple(executions))
 
 
 def _storage_budget_s(request: MachineRequest) -> float:

@@ -1,10 +1,11 @@
 """The page of a calibration: errors by family, fitted parameters with uncertainty, origin of the measurements."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import exp
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from backends.execution.measuring.storage import Storage
 from costmodels.calibration.document import CalibratedProfile, parse_calibrated

@@ -1,11 +1,11 @@
 """Plots of a calibration: predictions against measurements, errors and their distribution, collectives over bytes."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import exp, log, pi, sqrt
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from costmodels.calibration.network import predict_collectives
 from costmodels.calibration.samples import CollectiveSample

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import yaml
+from msgspec import Struct
 
 from costmodels.calibration.document import parse_calibrated
 from costmodels.errors import CatalogueError
@@ -22,8 +22,7 @@ DEFAULT_NODE: Final = "local-cpu"
 BUDGETS_S: Final = (2.0, 3600.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineOptions:
+class MachineOptions(Struct, frozen=True, kw_only=True):
     """Options of a machine's calibration. ``budget``: a time with its unit; ``processes``: None for as many as fit."""
 
     device: Literal["cpu", "cuda"]

@@ -1,13 +1,13 @@
 """The errors of a profile on measured kernels and collectives, without any fit to them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from statistics import fmean
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from costmodels.calibration.kernels import Fitted
 from costmodels.hardware import NodeSpec
@@ -24,8 +24,7 @@ LONGER_THAN_S: Final = (0.0, 10e-6, 100e-6, 1e-3)
 NUM_WORST: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablesAsked:
+class TablesAsked(Struct, frozen=True, kw_only=True):
     """Measured tables to judge a profile by. ``profile``: its file, None for the packaged one of the node's devices.
 
     ``system``: the system whose rows of collectives count.

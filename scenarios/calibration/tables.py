@@ -5,13 +5,13 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final
 
 import pandas as pd
 import pyarrow.parquet as pq
+from msgspec import Struct
 
 from costmodels.calibration.kernels import Fitted
 from costmodels.calibration.network import MESSAGE
@@ -45,8 +45,7 @@ _LONGEST_S: Final = 1e9
 """Measured times are between a picosecond and 30 years, so that quotients of times are finite."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredTables:
+class MeasuredTables(Struct, frozen=True, kw_only=True):
     """Tables for a fit. ``system``: the system whose rows of collectives count; ``source``: the tables' origin."""
 
     tables: tuple[Path, ...]

@@ -1,6 +1,6 @@
 """Decisions that jobs leave to prices."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from scenarios.choices.operators import with_sharding_chosen
 from scenarios.choices.passes import with_deferral, with_order

@@ -1,7 +1,8 @@
 """The plan that is priced before a decision: the smallest one that has all tasks."""
 
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from sim.training.spec.job import TrainingJob
 

@@ -8,8 +8,10 @@ the search, and it searches again.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
+
+from msgspec.structs import replace
 
 from costmodels.units import format_bytes
 from scenarios.summaries.steps.step import OperatorSharding, ShardedOperator

@@ -1,7 +1,8 @@
 """What follows from how long forwards and backwards take: the order of zb_auto, what aiao defers."""
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from scenarios.choices.first_plan import one_microbatch
 from sim.engine.findings.alone import tasks_alone_s

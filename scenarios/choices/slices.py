@@ -6,7 +6,7 @@ messages in both directions, the mean over the pipeline's hops.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import lcm
@@ -14,6 +14,7 @@ from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from scenarios.choices.first_plan import one_microbatch
 from sim.engine.findings.alone import tasks_alone_s

@@ -2,11 +2,11 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec import Struct
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -31,8 +31,7 @@ from sim.cluster.topology.facts import TopologyFacts, describe
 MAX_NAMED = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Shown:
+class _Shown(Struct, frozen=True):
     """What a file describes: a cluster, the schedule of a scenario of this name, or both."""
 
     cluster: NamedTopology | None

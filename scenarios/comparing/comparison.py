@@ -1,9 +1,10 @@
 """Two timelines side by side, for the command line."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from scenarios.comparing.explanation import explain
 from scenarios.report.blocks import Block
@@ -28,8 +29,7 @@ from traces.errors import TraceError
 from traces.kineto.rank import StepWindow
 
 
-@dataclass(frozen=True, slots=True)
-class Compared:
+class Compared(Struct, frozen=True):
     """How two timelines differ: the summary behind comparison.json, and the ops of both."""
 
     summary: ComparisonSummary
@@ -135,7 +135,7 @@ def _aligned(alignment: Alignment) -> AlignedOps:
 
 def _step_time(first: StepTime, second: StepTime) -> tuple[StepPart, ...]:
     """Return where the mean rank's step goes on both sides."""
-    names = [part.name for part in fields(StepTime) if part.name != "step_s"]
+    names = [name for name in StepTime.__struct_fields__ if name != "step_s"]
     return tuple(
         StepPart(part=name.removesuffix("_s"), first_s=getattr(first, name), second_s=getattr(second, name))
         for name in names

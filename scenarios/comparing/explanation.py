@@ -5,9 +5,10 @@ add up to that of the steps. Ops and the links that hold them back are those of 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isclose
 from typing import Final
+
+from msgspec import Struct
 
 from costmodels.units import format_percent, format_time
 from scenarios.report.causes import COMPUTING, cause_of
@@ -98,8 +99,7 @@ def _links(first: ComparedStep, second: ComparedStep) -> tuple[LinkDifference, .
 # --- in words ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(Struct, frozen=True):
     """An op on one side: its seconds, what held it back, and how full that was."""
 
     time_s: float

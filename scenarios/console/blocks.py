@@ -1,10 +1,10 @@
 """Blocks in a terminal: the contents of a page without its charts, with a blank line between blocks."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.table import Table as Grid

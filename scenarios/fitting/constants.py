@@ -4,8 +4,10 @@ Their names are the keys of a scenario's section ``software`` and of a profile's
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import fields, replace
 
 from costmodels.profile import Profile
 from costmodels.software import Software
@@ -20,8 +22,7 @@ _AT_MOST_1: Final = ("fraction", "quantisation")
 """Last words of fields that are fractions."""
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(Struct, frozen=True):
     """A positive number of a framework (no ``section``) or of a section of a profile. ``field``: in SI units."""
 
     section: str
@@ -90,7 +91,7 @@ def _known() -> list[Constant]:
     names = [field.name for field in fields(Software) if field.type is not bool]
     found = [_constant("", name) for name in names if name != "step_spread"]
     for section in fields(Profile):
-        if is_dataclass(section.type) and isinstance(section.type, type):
+        if isinstance(section.type, type) and issubclass(section.type, Struct):
             numbers = [field for field in fields(section.type) if field.type is float]
             found += [_constant(section.name, field.name) for field in numbers]
     return found

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.calibration.document import CalibratedProfile
@@ -31,8 +32,7 @@ OF_STEPS: Final = frozenset(
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class StepFacts:
+class StepFacts(Struct, frozen=True):
     """A measured step: its time, whether constants are fitted to it, and its values of the constants."""
 
     name: str
@@ -66,8 +66,7 @@ class MeasuredStep:
         return self._last[key]
 
 
-@dataclass(frozen=True, slots=True)
-class StepsHere:
+class StepsHere(Struct, frozen=True):
     """Measured steps that this process simulates."""
 
     steps: Sequence[MeasuredStep]

@@ -2,13 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import exp, log
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from scipy.optimize import brentq
 
 from costmodels.calibration.document import CalibratedProfile, spread_entry
@@ -52,8 +54,7 @@ _NUM_CHOSEN: Final[Mapping[str, int]] = {"elementwise": 1}
 """Number of constants refitted for a family's calls: the fraction of the bandwidth in a trace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpreadRequest:
+class SpreadRequest(Struct, frozen=True, kw_only=True):
     """The measurements for ``simulate spread``: tables of any kind, and a trace.
 
     ``system``: the system whose rows of a CSV of collectives count. Other fields: see ``StepTables`` and ``Evidence``.
@@ -67,8 +68,7 @@ class SpreadRequest:
     trace_node: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StepTables:
+class StepTables(Struct, frozen=True):
     """Tables of steps, and the number of constants that were fitted to them.
 
     In tables with groups only the fitted group's rows count; the others also judge intervals.

@@ -1,10 +1,10 @@
 """The fit of a framework's or a profile's constants to measured steps: fitted to one group, judged on the others."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from scipy.optimize import least_squares
 
 from costmodels.calibration.uncertainty import Estimate, estimates
@@ -23,8 +23,7 @@ _STEP: Final = 0.05
 """Step of finite differences, in logarithms: wide, as the time is not smooth where launches decide only some steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepFit:
+class StepFit(Struct, frozen=True):
     """Start and result of a fit, constant by constant, and log(predicted/measured) of every step with the result."""
 
     steps: Sequence[StepFacts]

@@ -1,9 +1,11 @@
 """Sets of plans that a machine runs for real, to compare what they take with what was predicted."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from costmodels.calibration.document import CalibratedProfile
 from scenarios.errors import Origin, ScenarioError
@@ -19,8 +21,7 @@ _KEYS: Final = ("base", "plans", "thresholds")
 _REMEDY: Final = f"{PACKAGED.name}, which ships with meshtwin, is an example of a set of plans"
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSet:
+class PlanSet(Struct, frozen=True):
     """Scenarios by name, all of one type of node."""
 
     path: Path
@@ -84,7 +85,7 @@ def _refuse_unfit(document: Document, name: str, scenario: StepScenario, node: s
 
 
 def _thresholds(document: Document) -> Thresholds:
-    stated, names = document.data["thresholds"], tuple(Thresholds.__dataclass_fields__)
+    stated, names = document.data["thresholds"], Thresholds.__struct_fields__
     for name in (*names, *stated):
         value = stated.get(name)
         if name not in names or isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:

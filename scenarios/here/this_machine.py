@@ -2,10 +2,11 @@
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from backends.execution.measuring.steps import StepBenchmark
 from costmodels.calibration.document import CalibratedProfile, parse_calibrated
@@ -29,7 +30,7 @@ from sim.training.spec.job import Precision
 
 SESSIONS: Final = 2
 """How often processes are started, each time for a part of the budget: the fit so far decides what is measured next."""
-COLUMNS: Final = tuple(column.name for column in fields(PlanRow))
+COLUMNS: Final = PlanRow.__struct_fields__
 """The columns of plans.csv."""
 
 

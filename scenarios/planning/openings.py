@@ -1,8 +1,9 @@
 """What a scenario leaves open: keys that are left out, or `auto`, and the values that they may take."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec
@@ -46,8 +47,7 @@ _MOST_STAGES: Final = 8
 _MOST_ZERO: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Openings:
+class Openings(Struct, frozen=True):
     """A scenario with open keys: what is fixed, and sizes. ``anchor``: all degrees 1; ``job``: its training.
 
     ``document``: with the keys of a named model written out, so that no strategy reads the files of models again.

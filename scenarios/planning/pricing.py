@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from scenarios.planning.openings import Openings
 from scenarios.sweep.refusal import REFUSALS, one_line
@@ -21,8 +21,7 @@ _SMALL_BYTES, _LARGE_BYTES = 64 * 2**20, 2**30
 _SMALL_MESSAGE_BYTES, _LARGE_MESSAGE_BYTES = 2**20, 2**26
 
 
-@dataclass(frozen=True, slots=True)
-class Priced:
+class Priced(Struct, frozen=True):
     """The prices of a grid, and why some strategies have none: by probe, the rule that refuses it."""
 
     prices: Prices

@@ -1,7 +1,8 @@
 """The engine's word on a strategy. Runs in whatever process it is sent to."""
 
 import math
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from scenarios.sweep.refusal import REFUSALS, one_line
 from scenarios.workloads.steps.intervals import errors_of
@@ -13,8 +14,7 @@ from sim.engine.running.memory import memory_use
 from sim.engine.uncertainty.interval import step_time_interval
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(Struct, frozen=True):
     """A strategy that was laid out and, if it fits, simulated: bytes of the fullest rank, seconds per step.
 
     ``time_s``: None where it does not fit, and so was not simulated. ``interval_s``: None where nobody asked.

@@ -1,10 +1,10 @@
 """Strategies as publications choose them: Megatron-LM's rules of thumb, and OSDP."""
 
 from concurrent.futures import Executor
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from scenarios.planning.openings import Openings
 from scenarios.planning.proving import Prover, Tried, fits

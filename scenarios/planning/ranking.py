@@ -3,10 +3,10 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
+from msgspec import Struct
 
 from scenarios.planning.openings import KEYS
 from scenarios.planning.proof import Proof
@@ -18,8 +18,7 @@ from scenarios.summaries.planning import LostStrategies, PlanSummary, ProvedPlan
 from sim.planner.trust import at_least
 
 
-@dataclass(frozen=True, slots=True)
-class _Proved:
+class _Proved(Struct, frozen=True):
     """A strategy that fits: its cluster and row, seconds, bytes and dollars, and the interval of the seconds."""
 
     of: Searched

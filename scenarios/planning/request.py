@@ -1,7 +1,8 @@
 """What a user asks a search for."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from sim.planner.trust import Objective
 
@@ -13,8 +14,7 @@ MOST_EXHAUSTIVE: Final = 2_000
 """Strategies that are all simulated at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What to search for. At least ``num_proofs`` strategies that fit are simulated, and half as many of the front.
 
     ``num_nodes``: the sizes of clusters to search; none: the scenario's.

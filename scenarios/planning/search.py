@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import openings_of
@@ -18,8 +19,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.planning import PlanSummary
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(Struct, frozen=True):
     """A finished search, and the scenario of its best plan."""
 
     summary: PlanSummary

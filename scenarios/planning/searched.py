@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from scenarios.errors import ScenarioError
 from scenarios.planning.layerwise import layerwise_of
@@ -16,8 +17,7 @@ from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.yaml_tree import Document
 
 
-@dataclass(frozen=True, slots=True)
-class Searched:
+class Searched(Struct, frozen=True):
     """``cluster``: the keys that say which of several clusters it is; none where there is only one."""
 
     studied: Studied

@@ -3,9 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import Openings
@@ -16,8 +16,7 @@ from sim.planner.prices import probe_keys
 from sim.planner.space import Grid, grid
 
 
-@dataclass(frozen=True, slots=True)
-class Studied:
+class Studied(Struct, frozen=True):
     """All strategies of a scenario that have estimates. ``refused``: how many have none, by the rule that refuses them.
 
     ``room_bytes``: of the device with the least memory. ``more``: overrides of every row beside those of its strategy;

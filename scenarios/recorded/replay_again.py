@@ -1,7 +1,8 @@
 """A recorded run again: its summary, and the timelines of what was and of what would have been."""
 
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from scenarios.library.shipped import named_recording
 from scenarios.recorded.replay_summary import summarise, summarise_chakra
@@ -18,8 +19,7 @@ from traces.kineto.trace import load, to_timeline
 from traces.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(Struct, frozen=True):
     """A replay: its summary, the timeline as measured, and the timeline with changes."""
 
     summary: ReplaySummary

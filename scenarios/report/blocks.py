@@ -12,8 +12,9 @@ The vocabulary is closed: a new block needs only a template and a line in the te
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from scenarios.report.charts.gantt import Gantt
 from scenarios.report.charts.packed_lanes import OpLanes
@@ -29,8 +30,7 @@ Figure = Mapping[str, Any]
 """A chart as plotly's ``data`` and ``layout``, of plain values."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A part of a line of text, with its look."""
 
     text: str
@@ -41,8 +41,7 @@ Line = str | tuple[str | Piece, ...]
 """A line of text; its parts may have their own looks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """A number that answers a question. ``mood``: ``good`` or ``bad``, or nothing."""
 
     label: str
@@ -51,16 +50,14 @@ class Card:
     mood: Literal["", "good", "bad"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+class Fact(Struct, frozen=True):
     """A name with a line of text."""
 
     name: str
     words: Line
 
 
-@dataclass(frozen=True, slots=True)
-class Headline:
+class Headline(Struct, frozen=True):
     """The title and the answers.
 
     ``terminal_title``: a terminal's replacement for title and subtitle.
@@ -74,30 +71,26 @@ class Headline:
     facts: tuple[Fact, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """Names, each with a line of text."""
 
     rows: tuple[Fact, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """A paragraph. ``is_wrapped``: a terminal breaks it at its own width; else the reader's terminal does."""
 
     line: Line
     is_wrapped: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
+class Bar(Struct, frozen=True):
     """A bar in a cell of a table; its length is a fraction of the cell."""
 
     fraction: float
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of a table.
 
     ``overflow``: a terminal's treatment of a cell that is too long: break it between words (``words``) or anywhere
@@ -112,8 +105,7 @@ class Column:
 Cell = Line | Bar
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """A table. The first ``text_columns`` hold words, the others numbers; ``columns`` may state this per column.
 
     ``breaks_words``: cells are long names, which a page breaks anywhere.
@@ -138,8 +130,7 @@ class Table:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """A part of a whole: its name, its colour, its fraction, and its amounts in words."""
 
     words: str
@@ -148,31 +139,27 @@ class Part:
     amounts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SplitBar:
+class SplitBar(Struct, frozen=True):
     """A whole divided into parts; in a terminal a table. ``columns``: heads of the parts and of their amounts."""
 
     parts: tuple[Part, ...]
     columns: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Legend:
+class Legend(Struct, frozen=True):
     """Colours with their meanings: (words, colour)."""
 
     entries: Sequence[tuple[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """An upper limit of bars or lines, drawn as a dashed line."""
 
     value: float
     words: str
 
 
-@dataclass(frozen=True, slots=True)
-class Series:
+class Series(Struct, frozen=True):
     """A named, coloured series of values. ``details``: text for each value, shown on hover."""
 
     words: str
@@ -181,8 +168,7 @@ class Series:
     details: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(Struct, frozen=True):
     """Stacked bars, one per entry of ``rows``. ``axis``: quantity and unit of the bars' length."""
 
     id: str
@@ -193,8 +179,7 @@ class Bars:
     limit: Limit | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Curve:
+class Curve(Struct, frozen=True):
     """A named, coloured line through points."""
 
     words: str
@@ -203,8 +188,7 @@ class Curve:
     ys: Sequence[float]
 
 
-@dataclass(frozen=True, slots=True)
-class Lines:
+class Lines(Struct, frozen=True):
     """Step functions: each line keeps its value until the next point.
 
     ``x_axis``: a quantity and its unit, empty for a plain number; ``y_axis``: a quantity or a unit.
@@ -218,8 +202,7 @@ class Lines:
     limit: Limit | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeatMap:
+class HeatMap(Struct, frozen=True):
     """Utilisation over time, 0 to 1: a line of colours per entry of ``rows``.
 
     ``details``: text for each row.
@@ -233,16 +216,14 @@ class HeatMap:
     time_axis: tuple[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """Task calls over time, a line per rank."""
 
     id: str
     gantt: Gantt
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
+class Chart(Struct, frozen=True):
     """Any other chart, as plotly's figure. ``height`` in pixels."""
 
     id: str
@@ -250,29 +231,25 @@ class Chart:
     height: int
 
 
-@dataclass(frozen=True, slots=True)
-class Panels:
+class Panels(Struct, frozen=True):
     """Small plots beside each other, each with its caption."""
 
     plots: Sequence[tuple[str, Drawing]]
 
 
-@dataclass(frozen=True, slots=True)
-class LargePlot:
+class LargePlot(Struct, frozen=True):
     """One plot as wide as a page."""
 
     plot: Drawing
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
+class Lanes(Struct, frozen=True):
     """Two timelines, one below the other, op by op."""
 
     lanes: OpLanes
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A heading, an introduction, blocks, and small print. A terminal shows the blocks alone.
 
     ``handling``: instructions for an interactive drawing; a notebook shows still pictures and leaves them out.
@@ -285,32 +262,28 @@ class Section:
     handling: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Blocks that belong together, with an optional small heading."""
 
     blocks: "tuple[Block, ...]"
     heading: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
+class Columns(Struct, frozen=True):
     """Groups beside each other. ``is_packed``: fill the columns from top to bottom, as in a newspaper."""
 
     groups: tuple[Group, ...]
     is_packed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(Struct, frozen=True):
     """Blocks that a page folds away below a line with their summary."""
 
     summary: str
     blocks: "tuple[Block, ...]"
 
 
-@dataclass(frozen=True, slots=True)
-class Only:
+class Only(Struct, frozen=True):
     """Blocks for one surface. A terminal puts no blank line between them."""
 
     surface: Surface

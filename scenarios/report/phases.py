@@ -1,17 +1,16 @@
 """The parts of a training step, and their look in reports."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.plan.words.stream import Purpose, stream_of
 from traces.timeline import Words
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True):
     """A part of the step: words for the legend, a colour, and whether it is drawn in its rank's communication lane."""
 
     key: str

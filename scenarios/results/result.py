@@ -1,8 +1,9 @@
 """A timeline with the facts beside it: the files of ``--out``, or a profile of the PyTorch profiler."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from scenarios.library.shipped import near_recording
 from scenarios.results.summary_file import REMEDY, executed_cores, read_json, simulated_step
@@ -26,8 +27,7 @@ _SIDE: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(Struct, frozen=True):
     """A timeline, the step's summary if a simulation wrote one, and whether a profiler recorded it.
 
     ``warnings``: parts of a profile that were left out, with counts.

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, fields, is_dataclass
 from typing import Any, Final
 
+from msgspec import Struct
+
 ABSENT: Final = {"absent": True}
 """Metadata of a field whose key is absent from JSON if the value is None; other fields become null."""
 INLINE: Final = {"inline": True}
@@ -12,6 +14,8 @@ INLINE: Final = {"inline": True}
 
 def as_json(value: Any) -> Any:
     """Return a result as JSON values: dataclasses and mappings become mappings, with fields in order."""
+    if isinstance(value, Struct):
+        return {name: as_json(getattr(value, name)) for name in value.__struct_fields__}
     if is_dataclass(value) and not isinstance(value, type):
         found: dict[str, Any] = {}
         for each in fields(value):

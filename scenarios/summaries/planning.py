@@ -1,14 +1,14 @@
 """A search of strategies: the classes behind plan.json."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 PLAN_SCHEMA: Final = "meshtwin.plan/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProvedPlan:
+class ProvedPlan(Struct, frozen=True, kw_only=True):
     """A strategy that the engine simulated: the keys that it sets, and what came out beside what was estimated.
 
     ``indistinguishable``: its time lies in the interval of the best plan's, on the same cluster. ``on_front``: no other
@@ -29,16 +29,14 @@ class ProvedPlan:
     on_front: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LostStrategies:
+class LostStrategies(Struct, frozen=True, kw_only=True):
     """Strategies that lost for one reason."""
 
     reason: str
     number: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanSummary:
+class PlanSummary(Struct, frozen=True, kw_only=True):
     """The answer of a search: the proved plans, the best first.
 
     ``time_disagreement``, ``memory_disagreement``: the median of the relative differences between estimate and engine.

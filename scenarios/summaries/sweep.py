@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
+from msgspec import Struct
+
 from scenarios.summaries.as_json import INLINE
 
 SWEEP_SCHEMA: Final = "meshtwin.sweep/1"
@@ -11,8 +13,7 @@ SWEEP_SCHEMA: Final = "meshtwin.sweep/1"
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweptSetting:
+class SweptSetting(Struct, frozen=True, kw_only=True):
     """A key of the scenario, and the values that a sweep gives it."""
 
     key: str
@@ -30,16 +31,14 @@ class SweptPoint(Generic[R]):
     results: R = field(metadata=INLINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedPoint:
+class RefusedPoint(Struct, frozen=True, kw_only=True):
     """A point that the scenario's rules do not allow: the value of each key, and the rule."""
 
     set: Mapping[str, Any]
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSummary(Generic[R]):
+class SweepSummary(Struct, Generic[R], frozen=True, kw_only=True):
     """The answer of a sweep: points in the order of their kind of work, the best first."""
 
     schema: str = SWEEP_SCHEMA

@@ -5,11 +5,12 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import Field, TypeAdapter
 
 from scenarios.errors import Origin, ScenarioError
@@ -26,8 +27,7 @@ _MOST_LINE_BYTES: Final = 1 << 16
 _REMEDY: Final = "name another folder, or remove the file to begin anew"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KeptPoint:
+class _KeptPoint(Struct, frozen=True, kw_only=True):
     """A line of the file: the number of a point, and its results or the rule that refuses it."""
 
     index: Annotated[int, Field(ge=0, lt=MAX_POINTS)]

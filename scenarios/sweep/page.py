@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scenarios.report.blocks import Block, Card, Column, Headline, Line, Only, Piece, Section, Table, Text
 from scenarios.report.charts.thumbnail import Thumbnail
@@ -73,8 +74,7 @@ def _table(summary: SweepSummary[Any]) -> Table:
     return Table(columns, cells, repeats=num_keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reason:
+class _Reason(Struct, frozen=True):
     """A rule that refuses points: as it is said of the first of them, and the points' names."""
 
     words: str

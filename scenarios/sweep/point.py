@@ -1,14 +1,13 @@
 """One point of a sweep: simulated, and its results. Runs in whatever process it is sent to."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from scenarios.report.charts.thumbnail import Thumbnail, thumbnail
 from scenarios.sweep.refusal import REFUSALS, one_line
 from scenarios.workloads.workload import Scenario
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """The results of a point, a frozen dataclass; ``picture`` where it was asked for."""
 
     results: object

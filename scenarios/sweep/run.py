@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
+
+from msgspec import Struct
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.yaml_tree import Document, read_document
@@ -26,8 +27,7 @@ OpenWorkers = Callable[[int], AbstractContextManager[Executor]]
 """From a number of processes to what runs there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sweep:
+class Sweep(Struct, frozen=True):
     """A finished sweep: its answers, and the pictures of its points in the same order, if any."""
 
     summary: SweepSummary[Any]
@@ -39,8 +39,7 @@ class Sweep:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """The points of a sweep that can be tried, their scenarios, and the lines of those that cannot."""
 
     settings: tuple[Setting, ...]

@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.value_list import split_values
@@ -16,8 +17,7 @@ MAX_POINTS: Final = 10_000
 _EXAMPLE: Final = "write it as in --set parallel.tensor.degree=1,2,4"
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A scenario key and the values that it takes: ``texts`` as typed, ``values`` as YAML reads them."""
 
     key: str
@@ -25,8 +25,7 @@ class Setting:
     values: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """One element of the product: its number, ``key=value`` overrides, and the values by key."""
 
     index: int

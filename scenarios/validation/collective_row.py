@@ -1,9 +1,10 @@
 """Prediction of one measured collective or message: a table's row without a model."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from costmodels.calibration.document import CalibratedProfile
 from costmodels.collectives import NetworkParameters, collective_cost, exclusive_seconds, point_to_point_cost

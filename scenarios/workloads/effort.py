@@ -1,8 +1,9 @@
 """The cost of a simulation, said before it is paid."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from costmodels.units import format_bytes, format_time
 from scenarios.this_computer import physical_memory_bytes
@@ -11,8 +12,7 @@ LONG_S: Final = 10.0
 """Simulations of a shorter prediction are not announced."""
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
+class Effort(Struct, frozen=True):
     """What a simulation takes: ranks of the job, ranks and ops that are simulated, and the time and memory of that.
 
     Time and memory are predictions from counts, for one core of 2024; most are right within a factor of two.

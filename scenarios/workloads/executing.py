@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from backends.execution.silence import SILENCE_S
 from scenarios.errors import Origin, ScenarioError
@@ -19,8 +21,7 @@ TIMEOUTS_S: Final = (5.0, 86_400.0)
 """The longest silence of a rank: default and limits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionOptions:
+class ExecutionOptions(Struct, frozen=True, kw_only=True):
     """How a scenario is run.
 
     ``timing``: fence and time every op, or only steps. ``collectives``: the library's own, or step lists over messages

@@ -1,10 +1,11 @@
 """The registry of all kinds of work; the kind of a file, and the schema of all files."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.reading.documents.yaml_tree import Document, describe
@@ -12,8 +13,7 @@ from scenarios.reading.schema.values import json_schema_of
 from scenarios.workloads.workload import Workload
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """The place of a kind of work: its class is imported when a file of that kind is read.
 
     ``claim``: section, key and value of the files that belong to it without naming it; None: there are none.

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
+from msgspec import Struct
+
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document
@@ -49,8 +51,7 @@ class Scenario:
 S = TypeVar("S", bound=Scenario)
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(Struct, frozen=True):
     """A column of a sweep: its head, the field of its result, and a function from the result to words."""
 
     head: str
@@ -58,8 +59,7 @@ class Column:
     words: Callable[[Any], str]
 
 
-@dataclass(frozen=True, slots=True)
-class Swept:
+class Swept(Struct, frozen=True):
     """The report of a sweep beside its table.
 
     ``best``: the point to take, in a line; ``explained``: the meaning of columns; ``warnings``: unusual points.

@@ -14,13 +14,15 @@ reasons.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.collectives import (
@@ -49,8 +51,7 @@ _FRACTIONS = ("intra_fraction", "inter_fraction")
 INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PORT, LinkKind.PCIE, LinkKind.HOST, LinkKind.SOCKET)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LinkUse:
+class LinkUse(Struct, frozen=True, eq=False):
     """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once.
 
     ``num_bytes``: the payload on the link, without the protocol's overhead.
@@ -69,8 +70,7 @@ class LinkUse:
         return self.links[first:last], self.seconds[first:last]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkCost:
+class LinkCost(Struct, frozen=True):
     """A latency, then seconds of exclusive use of links."""
 
     latency_s: float
@@ -445,16 +445,14 @@ class Network:
         return float(in_phases.sum() - in_all) - cost.in_turn_s
 
 
-@dataclass(frozen=True, slots=True)
-class _IslandRings:
+class _IslandRings(Struct, frozen=True):
     """The rate of rings inside islands; for a group within one node without a switch, also its rings by position."""
 
     bandwidth_bytes_per_s: float
     rings: tuple[Ring, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class _Batch:
+class _Batch(Struct, frozen=True, kw_only=True, eq=False):
     """Groups with the same placement: ``devices[i]`` are those of group ``rows[i]``, node by node.
 
     ``order``: positions.
@@ -472,8 +470,7 @@ class _Batch:
     """Cache of the links of collectives' flows, by kind, algorithm and which flows are used."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Routed:
+class _Routed(Struct, frozen=True, eq=False):
     """In a group of the batch, flow ``flows[i]`` uses link ``links[i]``: cell ``cells[where[i]]``.
 
     A cell is group x number of links + link; they are sorted.

@@ -1,9 +1,10 @@
 """A collective library's view of a topology: the nominal link rates by which it chooses algorithms."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.collectives import NetworkParameters
 from costmodels.profile import NetworkProfile
@@ -15,8 +16,7 @@ from sim.cluster.topology.topology import Topology
 _PORTS = (LinkKind.NVSWITCH, LinkKind.PORT)
 
 
-@dataclass(frozen=True, slots=True)
-class Library:
+class Library(Struct, frozen=True):
     """The rates of a collective library among nodes of one type.
 
     ``intra_fraction`` and ``inter_fraction``: the attained fractions of the links' bandwidths inside and between nodes.

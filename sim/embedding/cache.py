@@ -5,10 +5,10 @@ there is no mark for changed rows.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.embedding.errors import CacheTooSmallError
@@ -18,8 +18,7 @@ from sim.embedding.queue import SlotQueue
 _BEFORE_FIRST: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(Struct, frozen=True, kw_only=True):
     """What one batch found and moved.
 
     ``rows``: its different rows, ascending; ``lookups``: how often it reads each; ``slots``: where each lies now;
@@ -45,8 +44,7 @@ class Prepared:
         return self.slots[~self.is_hit]
 
 
-@dataclass(frozen=True, slots=True)
-class Future:
+class Future(Struct, frozen=True):
     """When rows are read: ``first_used``: the first batch that reads each row; ``next_used``: of each batch's different
     rows, ascending, the next batch that reads it. Rows that no batch reads have a number beyond the last batch.
     """

@@ -4,8 +4,9 @@ DLRM (Naumov et al. 2019), Wide & Deep (Cheng et al. 2016), DeepFM (Guo et al. 2
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from sim.plan.functions.basic import add, elementwise
 from sim.plan.functions.click_models import cross, dot_interaction, factorization, features
@@ -20,8 +21,7 @@ WITH_FIRST_ORDER: Final[frozenset[ClickModelName]] = frozenset({"wide_deep", "de
 OF_INPUTS: Final = Products(input_gradient=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClickModel:
+class ClickModel(Struct, frozen=True, kw_only=True):
     """A model over T vectors of ``embedding_dim`` elements and ``num_numbers`` numbers.
 
     ``bottom``: widths of DLRM's network over numbers, to which one of ``embedding_dim`` is added. ``hidden``: widths of

@@ -14,10 +14,10 @@ src/hetu_cache): a copy is fetched again where it lacks *more* than the bound, a
 Both the simulation and torch's processes go through these calls.
 """
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.embedding.cache import BatchCache, Prepared
@@ -26,8 +26,7 @@ from sim.embedding.policies import Ints
 NEVER_FETCHED: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clocking:
+class Clocking(Struct, frozen=True, kw_only=True):
     """How far copies may differ: updates that a copy may lack, and own updates that a worker may keep to itself.
 
     ``counted``: an update is a step that changes a row, or each of the step's lookups of it (as HET's code counts).
@@ -38,8 +37,7 @@ class Clocking:
     counted: Literal["step", "lookup"] = "step"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
+class Read(Struct, frozen=True, kw_only=True):
     """What a worker asks of the servers for a batch: its different rows, and the clock of its copy of each.
 
     ``evicted``, ``evicted_updates``: rows that gave way with changes that no server has yet, and their number of
@@ -53,16 +51,14 @@ class Read:
     evicted_slots: Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class Answer(Struct, frozen=True, kw_only=True):
     """Which of the rows that were asked for a server sends, in the order of the request, and their clocks."""
 
     is_sent: NDArray[np.bool_]
     clocks: Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
+class Push(Struct, frozen=True, kw_only=True):
     """Changes that a worker sends: rows, their number of updates, and the slots that they lie in.
 
     The last ``num_evicted`` rows have left the cache.

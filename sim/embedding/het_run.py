@@ -1,10 +1,10 @@
 """Workers that share embedding tables on parameter servers under HET's protocol: what they find, fetch and push."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.embedding.het import Clocking, Push, Read, ServerClocks, WorkerClocks
@@ -17,8 +17,7 @@ HEADER_BYTES: Final = 16
 """Number and clock of a row, before its elements in a message."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HetSpec:
+class HetSpec(Struct, frozen=True, kw_only=True):
     """Workers with a cache each, and how far their copies of rows may differ."""
 
     workers: Workers
@@ -26,8 +25,7 @@ class HetSpec:
     cache: CacheSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HetRun:
+class HetRun(Struct, frozen=True, kw_only=True):
     """Counts per step and worker, arrays [steps, workers]; ``cache``: sums over workers, per step.
 
     ``unique``: different rows of the batch; ``pulled``: rows that servers sent, ``stale`` those of them that lay in the

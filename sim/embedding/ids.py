@@ -4,17 +4,16 @@ Rows of all tables are numbered one after the other, so that one cache can hold 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.embedding.policies import Ints
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(Struct, frozen=True, kw_only=True):
     """An embedding table: its rows, the lookups of each sample in it, and the Zipf exponent of its rows' popularity."""
 
     name: str

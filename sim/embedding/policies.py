@@ -1,10 +1,10 @@
 """Eviction policies: which rows of a full cache give way. Pure functions of numbers that the cache keeps per slot."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -15,8 +15,7 @@ MOST_COUNTED: Final = 10
 """Uses after which ``light_lfu`` counts a row no further."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidates:
+class Candidates(Struct, frozen=True, kw_only=True):
     """Rows that may give way, and what is known of each; arrays of one length.
 
     ``frequency``: how often the data set reads the row; ``uses``: lookups since the row came into the cache;

@@ -1,10 +1,12 @@
 """Tables over ranks, and what one batch finds in each rank's cache: the data of a step's plan."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.embedding.cache import BatchCache, Prepared
@@ -16,8 +18,7 @@ Sharding = Literal["table", "row", "column"]
 """``table``: a rank has whole tables; ``row``: a range of the rows of every table; ``column``: columns of all rows."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class RankBatch:
+class RankBatch(Struct, frozen=True, kw_only=True, eq=False):
     """A rank's part of a batch, in numbers of its own rows, which ascend as those of all rows do.
 
     ``owned``: its rows, of ``num_global_rows``. ``ids``: the row of each lookup; ``bags``: the sum that it belongs to,

@@ -1,10 +1,10 @@
 """A cache under a stream of batches: hits and moved rows, per table and over time."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.embedding.cache import BatchCache, Future, Prepared
@@ -13,8 +13,7 @@ from sim.embedding.policies import Ints, PolicyName
 from sim.embedding.single_lookups import LookupLru
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheSpec:
+class CacheSpec(Struct, frozen=True, kw_only=True):
     """Slots of the cache, its policy, and the fraction of slots that is filled before the first batch."""
 
     num_slots: int
@@ -29,8 +28,7 @@ class CacheSpec:
         return int(np.ceil(self.warm_up * self.num_slots))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheRun:
+class CacheRun(Struct, frozen=True, kw_only=True):
     """Counts per batch, arrays of one length; ``lookups`` and ``hits`` have a column per table."""
 
     lookups: NDArray[np.int64]

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from msgspec import Struct
+
 from costmodels.kernels import KERNELS, TensorSpec
 from sim.embedding.click_model import ClickModel, forward
 from sim.embedding.rank_batch import RankBatch, Sharding
@@ -34,8 +36,7 @@ MoveOrder = Literal["evict_first", "fetch_first"]
 Colossal-AI; ``fetch_first``: before, so that both copies run at once (its ``async_copy``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClickStep:
+class ClickStep(Struct, frozen=True, kw_only=True):
     """A training step: ``batch_size`` samples of all ranks together, of which each rank has an equal part.
 
     ``tables``: the number of tables that each rank sums rows of. ``row_bytes_per_s``: the rate at which a rank's host
@@ -73,8 +74,7 @@ def build_step(step: ClickStep, batches: Sequence[RankBatch], *, starts: bool = 
 _FOUND: Final = ("places", "slots")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
+class _Found(Struct, frozen=True, kw_only=True):
     """Of each lookup the place of its row on the device, its row's number in the batch and its bag; rows' slots."""
 
     places: Tensor

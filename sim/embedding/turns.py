@@ -2,14 +2,14 @@
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Consistency = Literal["bsp", "ssp", "asp"]
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
+class Turn(Struct, frozen=True):
     """A request of a worker: the rows of a step (``read``), or the changes that the step has made (``write``)."""
 
     worker: int
@@ -17,8 +17,7 @@ class Turn:
     kind: Literal["read", "write"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Workers:
+class Workers(Struct, frozen=True, kw_only=True):
     """Workers and their agreement on steps.
 
     ``bsp``: all write a step before any reads the next. ``asp``: nobody waits. ``ssp``: a worker may be ``slack``

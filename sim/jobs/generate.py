@@ -1,11 +1,11 @@
 """Drawn job mixes: arrivals, sizes and durations from seeded generators, scaled to an offered load."""
 
 import math
-from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
 import numpy as np
+from msgspec import Struct
 
 from sim.jobs.errors import JobsError
 from sim.jobs.job import Job
@@ -17,8 +17,7 @@ SPREAD: Final = 1.6
 """Standard deviation of the logarithm of durations: the longest hundredth takes 41 times the median."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhillyLike:
+class PhillyLike(Struct, frozen=True, kw_only=True):
     """Rigid jobs with sizes and a spread of durations like those of the Philly cluster, and Poisson arrivals.
 
     ``load``: offered GPU-seconds per GPU-second of the cluster; above 1 the queue grows for as long as jobs arrive.

@@ -1,13 +1,12 @@
 """A job as it is submitted: its arrival, the GPUs that it asks for, and its training time on them."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sim.jobs.errors import JobsError
 from sim.jobs.training import Training
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """A training job. A rigid one makes progress on exactly its GPUs; one with a ``training`` is elastic.
 
     ``duration_s``: on ``num_gpus`` GPUs of as few nodes as possible.

@@ -1,16 +1,15 @@
 """The measures by which schedulers are compared, from the record of a simulation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.jobs.record import FinishedJob, Record
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixMetrics:
+class MixMetrics(Struct, frozen=True, kw_only=True):
     """Measures of a job mix; seconds, GPU-seconds and fractions.
 
     ``mean_jct_s`` and so on: job completion times, from arrival to finish. ``mean_queueing_s``: from arrival to first

@@ -8,10 +8,10 @@ and 6 GB/s between nodes, after the computation; epochs are drawn between the le
 as mode; accuracy settles within the epochs of the job.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from sim.jobs.errors import JobsError
 from sim.jobs.generate import generator
@@ -29,8 +29,7 @@ SETTLING: Final = 3.0
 """Time constants of the accuracy in the epochs of a job."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Kind(Struct, frozen=True, kw_only=True):
     """One kind of training: ``samples_per_s`` at ``num_gpus``; epochs (least, median, most); parameters."""
 
     epoch_sizes: tuple[int, int]
@@ -105,8 +104,7 @@ KINDS: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnesLike:
+class OnesLike(Struct, frozen=True, kw_only=True):
     """Elastic jobs of 20 kinds in a drawn order.
 
     ``mean_gap_s``: between arrivals.

@@ -2,7 +2,8 @@
 
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sim.jobs.active import ActiveJob
 
@@ -11,8 +12,7 @@ Rank = tuple[float, int] | tuple[float, float, int]
 Ranked = tuple[Rank, ActiveJob]
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
+class Ranking(Struct, frozen=True):
     """The ranking of jobs by a policy.
 
     ``waiting``: the rank of a job that waits, at an instant; it stays the same for as long as the job waits.
@@ -42,8 +42,7 @@ class Order:
         del self.jobs[bisect_left(self.jobs, (self._ranks.pop(each.index),))]
 
 
-@dataclass(frozen=True, slots=True)
-class Ordered:
+class Ordered(Struct, frozen=True):
     """All jobs in order: those that wait by rank, those that run by the place of ``Ranking.running``."""
 
     waiting: Sequence[Ranked]

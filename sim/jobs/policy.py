@@ -2,17 +2,17 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from heapq import merge
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.order import Ordered, Rank, Ranked, Ranking
 from sim.jobs.placement import FreeGpus, Placement, consolidated, fewest_nodes
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """The cluster at a decision.
 
     ``waiting``: in order of arrival. ``running``: by index. ``free_gpus``: held by no job. ``waiting_gpus``: requests
@@ -43,8 +43,7 @@ class View:
         return fewest_nodes(self.gpus_per_node, num_gpus)
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """A job that holds other GPUs from now on, and why: ``num_gpus`` of them, 0 if it stops.
 
     ``placement``: on these nodes; None: on nodes that the simulator chooses.
@@ -63,8 +62,7 @@ class Change:
         return placement
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """Changes; all other jobs go on. ``wake_s``: decide again at this instant at the latest."""
 
     changes: Sequence[Change] = ()

@@ -1,14 +1,14 @@
 """The record of a simulated job mix: every decision, every allocation, every job's times."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sim.jobs.job import Job
 from sim.jobs.placement import Placement
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
+class Decided(Struct, frozen=True):
     """A start, a stop or another number of GPUs of a job, and why. ``num_gpus``: held from then on."""
 
     at_s: float
@@ -17,8 +17,7 @@ class Decided:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """GPUs that a job held from one instant to another."""
 
     job_index: int
@@ -27,8 +26,7 @@ class Allocation:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedJob:
+class FinishedJob(Struct, frozen=True):
     """A finished job: instants, and GPU-seconds held (``service_gpu_s``) in all.
 
     ``held_s``: the time for which it held GPUs, until it was done. ``useful_gpu_s``, ``idle_gpu_s``: of the GPU-seconds
@@ -58,8 +56,7 @@ class FinishedJob:
         return self.service_gpu_s - self.useful_gpu_s - self.idle_gpu_s
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """A whole simulation. ``jobs``: in order of arrival. ``num_gpus``: of the cluster."""
 
     num_gpus: int

@@ -8,10 +8,10 @@ its GPUs until the round ends.
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import simpy
+from msgspec import Struct
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.cluster import SharedCluster
@@ -24,8 +24,7 @@ ROUNDING: float = 1e-9
 """Relative error of the beginning of a round."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mix:
+class Mix(Struct, frozen=True, kw_only=True):
     """Jobs, the GPUs of each node, and how decisions take effect.
 
     ``start_s``, ``resume_s``, ``rescale_s``: for which a job holds GPUs without progress, at its first start, at later

@@ -1,8 +1,9 @@
 """The training of an elastic job: its epochs, its speed on some GPUs, and its validation curve."""
 
 import math
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from sim.jobs.errors import JobsError
 from sim.jobs.speed.speed import Speed
@@ -18,8 +19,7 @@ class Curve(Protocol):
         """Return the validation accuracy."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredCurve:
+class MeasuredCurve(Struct, frozen=True):
     """Validation (loss, accuracy) at the end of each epoch, from epoch 0; between them that of the last one."""
 
     points: tuple[tuple[float, float], ...]
@@ -36,8 +36,7 @@ class MeasuredCurve:
         return self.points[min(int(epochs), len(self.points) - 1)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LearningCurve:
+class LearningCurve(Struct, frozen=True, kw_only=True):
     """Loss and accuracy after a number of epochs.
 
     Loss: 1 / (``loss_slope`` k + ``loss_start``) + ``loss_floor`` (Optimus, EuroSys 2018); accuracy: ``accuracy`` times
@@ -59,8 +58,7 @@ class LearningCurve:
         return self.accuracy * (1.0 - math.exp(-epochs / self.accuracy_epochs))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Training:
+class Training(Struct, frozen=True, kw_only=True):
     """The work of an elastic job and its speed.
 
     ``num_epochs``: until it is done; a policy that knows durations knows it, no other. ``most_gpus``: its limit.

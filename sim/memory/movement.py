@@ -5,15 +5,14 @@ that reads it to the last one, and is let go then. Policies are pure functions o
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class Stay:
+class Stay(Struct, frozen=True):
     """A stay of a unit on the device: ops number ``first`` to ``last``, in issue order, read it.
 
     ``num_bytes``: size of the whole unit's parameters.
@@ -43,8 +42,7 @@ class Movement(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A fixed number of units ahead of the one in use; 0: a unit comes when it is needed (on demand).
 
     FSDP's and DeepSpeed's rule, counted in units. Example: ``Window(1).triggers(stays)``.
@@ -58,8 +56,7 @@ class Window:
         return [stays[place].first if place > 0 else 0 for place in places]
 
 
-@dataclass(frozen=True, slots=True)
-class Earliest:
+class Earliest(Struct, frozen=True):
     """As early as memory allows, by the lifetimes of all units (Angel-PTM; Nie et al., VLDB 2023).
 
     ``budget_bytes``: memory for units that are on the device or on their way.

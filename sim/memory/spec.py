@@ -1,14 +1,14 @@
 """Memory in tiers: typed input."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Manager = Literal["on_demand", "deepspeed", "angel_ptm", "gemini"]
 Placement = Literal["static", "auto"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkSpec:
+class ChunkSpec(Struct, frozen=True, kw_only=True):
     """Options of Colossal-AI's Gemini, which moves parameters in chunks of equal length.
 
     ``chunk_bytes``: of a rank's whole parameters; None: the length that wastes least.
@@ -29,8 +29,7 @@ class ChunkSpec:
     holds_gradients: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemorySpec:
+class MemorySpec(Struct, frozen=True, kw_only=True):
     """How sharded parameters, gradients and optimizer state lie in tiers of memory, and when they move.
 
     ``gathered_bytes``: device memory for gathered parameters. None: angel_ptm: as much as the three largest units;

@@ -9,11 +9,11 @@ those of the authors' code (EvoMoE, fairseq/modules/moe/topkgate.py).
     gate.active_experts(num_experts=16)    # 12 of 16, of random scores
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from sim.moe.errors import RoutingError
 
@@ -23,8 +23,7 @@ _NUM_SAMPLES: Final = 200_000
 _NUM_NUMBERS: Final = 1 << 23
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseToSparse:
+class DenseToSparse(Struct, frozen=True, kw_only=True):
     """The schedule of the gate, and the step at which it is taken.
 
     ``decay_steps``: steps in which the temperature falls from ``start`` to ``end``, where it stays. ``hard_after``: the

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.moe.errors import RoutingError
@@ -13,8 +14,7 @@ from sim.moe.errors import RoutingError
 Counts = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingShape:
+class RoutingShape(Struct, frozen=True, kw_only=True):
     """What a routing must fit: layers with experts, source ranks, experts, and a source's tokens in a micro-batch.
 
     ``top_k``: experts that every token chooses, each once.

@@ -7,10 +7,11 @@ smoothly like this (Nie et al. 2023, FlexMoE); Zipf laws over experts are a comm
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.moe.routing import Counts, Routing, RoutingShape
@@ -18,8 +19,7 @@ from sim.moe.routing import Counts, Routing, RoutingShape
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skew:
+class Skew(Struct, frozen=True, kw_only=True):
     """A drawn routing; equal seeds draw equal ones.
 
     ``zipf``: the expert of rank r has a share in proportion to r^-zipf; 0: even, 1.26: ten of 64 have three quarters.

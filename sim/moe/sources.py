@@ -1,15 +1,13 @@
 """Routings that are stated: even, or by the shares of the experts. Those that are drawn are in ``skew.py``."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from sim.moe.errors import RoutingError
 from sim.moe.routing import Routing, RoutingShape, dealt
 
 
-@dataclass(frozen=True, slots=True)
-class Even:
+class Even(Struct, frozen=True):
     """Every expert gets as many choices of every source, to one, in all steps."""
 
     def routing(self, shape: RoutingShape) -> Routing:
@@ -22,8 +20,7 @@ class Even:
         return self
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
+class Shares(Struct, frozen=True):
     """Every source's choices fall on the experts in stated shares, which add up to 1, in every layer and step."""
 
     shares: tuple[float, ...]

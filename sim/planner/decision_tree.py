@@ -1,15 +1,15 @@
 """Galvatron's space: pipelines first, then decision trees of data and tensor parallelism in every stage."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 Paradigm = Literal["data", "sharded_data", "tensor"]
 PARADIGMS: tuple[Paradigm, ...] = ("data", "sharded_data", "tensor")
 
 
-@dataclass(frozen=True, slots=True)
-class Tree:
+class Tree(Struct, frozen=True):
     """One way to run a layer on its part of the devices.
 
     ``levels``: paradigms with their degrees, the outermost first; the last one has neighbouring devices.

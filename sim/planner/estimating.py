@@ -1,9 +1,10 @@
 """Closed forms of step time over a whole grid of strategies, and with it of peak memory."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.planner.all_first import all_first_s
 from sim.planner.memory import memory_bytes
@@ -12,8 +13,7 @@ from sim.planner.space import Grid
 from sim.planner.stages import Stage, bucket_bytes, num_replicas, probed, stage_of, stages_of, virtual_stage_layers
 
 
-@dataclass(frozen=True, slots=True)
-class Estimates:
+class Estimates(Struct, frozen=True):
     """Seconds per step and bytes of the fullest rank, an element per strategy."""
 
     time_s: Floats
@@ -55,8 +55,7 @@ def _staged_s(grid: Grid, prices: Prices, part: str, lines: Mapping[int, Line]) 
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class _Lines:
+class _Lines(Struct, frozen=True):
     """The collectives of every strategy: latency and seconds per byte, in columns; for dense parameters and experts."""
 
     dense: Floats
@@ -88,8 +87,7 @@ def _links(grid: Grid, prices: Prices) -> _Lines:
     return _Lines(table[: len(grid)], table[len(grid) :])
 
 
-@dataclass(frozen=True, slots=True)
-class _Passes:
+class _Passes(Struct, frozen=True):
     """Seconds of a micro-batch, with what sharded parameters and gradients add.
 
     ``through_s``: forward and backward, until their results are there. ``forward_s``, ``backward_s``: until the next

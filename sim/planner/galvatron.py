@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
+from msgspec import Struct
 
 from sim.planner.layer_costs import Frame, FrameCosts, LayerStrategy, frame_costs
 from sim.planner.layerwise import balanced_partition, even_partition, fastest_choices
@@ -21,8 +22,7 @@ _UNITS = 1024
 """Whole units of memory that the room of a device is divided into; what layers need is rounded up to them."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerwisePlan:
+class LayerwisePlan(Struct, frozen=True):
     """A plan with a strategy for every layer, with its estimated seconds per step and bytes of the fullest rank."""
 
     frame: Frame
@@ -33,8 +33,7 @@ class LayerwisePlan:
     memory_bytes: float
 
 
-@dataclass(frozen=True, slots=True)
-class SolvedStage:
+class SolvedStage(Struct, frozen=True):
     """The best strategies of a stage's layers; seconds of a micro-batch and of the rest of a step, and bytes."""
 
     strategies: tuple[int, ...]

@@ -2,10 +2,10 @@
 computed again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from sim.planner.prices import Floats, Line, Prices, ReplicaLinks
 from sim.planner.probing import Costs, Probe
@@ -32,8 +32,7 @@ class Frame(NamedTuple):
     num_microbatches: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartCosts:
+class PartCosts(Struct, frozen=True):
     """Costs of parts in columns: an element per strategy, or one number.
 
     ``forward_s``, ``backward_s``: of a micro-batch. ``once_s``: of a step, beside these. ``state_bytes``: held all the
@@ -57,8 +56,7 @@ class PartCosts:
         return self.state_bytes + (num_live - 1) * self.kept_bytes + self.peak_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class FrameCosts:
+class FrameCosts(Struct, frozen=True):
     """The costs of a frame under some strategies of layers.
 
     ``layer``: a column per strategy. ``ends``: of the first and the last stage, or of the only one, and of an inner

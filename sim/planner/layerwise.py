@@ -1,16 +1,14 @@
 """A strategy for every layer: the fastest choices that fit, by dynamic programming over layers and memory."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.planner.prices import Floats
 from sim.planner.space import Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """The strategy of every layer, and the seconds of all of them with their changes."""
 
     strategies: tuple[int, ...]

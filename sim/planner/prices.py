@@ -1,9 +1,9 @@
 """The prices that closed forms read, and which of them each strategy of a grid needs."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.planner.probing import Probe
@@ -17,16 +17,14 @@ LinkKey = tuple[int, int]
 """The choices that replicas communicate under: how many ranks one is from the next, and how many there are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """Seconds of a collective as a line over its bytes."""
 
     latency_s: float
     s_per_byte: float
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaLinks:
+class ReplicaLinks(Struct, frozen=True):
     """The collectives between replicas."""
 
     all_reduce: Line
@@ -34,8 +32,7 @@ class ReplicaLinks:
     all_gather: Line
 
 
-@dataclass(frozen=True, slots=True)
-class Prices:
+class Prices(Struct, frozen=True):
     """All that the closed forms read: probes and collectives, each priced once, and the layers of the model.
 
     ``hops``: a message from a stage to the next, by the number of stages. ``ties``: an all_reduce of the first and the

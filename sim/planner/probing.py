@@ -1,7 +1,8 @@
 """Probes: small plans of one or two layers, priced once, from which the costs of layers and of model ends follow."""
 
-from dataclasses import dataclass, fields
 from typing import Final
+
+from msgspec import Struct
 
 from sim.engine.findings.alone import tasks_alone_s
 from sim.engine.prices.activity import Pricing
@@ -14,8 +15,7 @@ from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 _TIMED: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.PREPARE)
 
 
-@dataclass(frozen=True, slots=True)
-class Costs:
+class Costs(Struct, frozen=True):
     """What a part of a model costs a rank: seconds of a micro-batch, bytes of state, seconds and bytes of a step.
 
     ``expert_bytes``: of the parameters, those of experts that are split over ``ep``, so that fewer ranks hold them.
@@ -35,11 +35,10 @@ class Costs:
 
     def minus(self, other: "Costs") -> "Costs":
         """Return the difference; parts that add up to nothing measurable are 0."""
-        return Costs(*(max(0.0, getattr(self, f.name) - getattr(other, f.name)) for f in fields(self)))
+        return Costs(*(max(0.0, getattr(self, name) - getattr(other, name)) for name in self.__struct_fields__))
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(Struct, frozen=True):
     """The costs of a layer, of what the first stage has beside layers, the last one, and the only one.
 
     ``hop_bytes``: of a message between stages. ``tied_bytes``: of gradients that the first and the last stage sum.
@@ -63,7 +62,7 @@ def probe(one: Plan, two: Plan, staged: Plan | None, pricing: Pricing) -> Probe:
     layer = longer.minus(shorter)
     only = shorter.minus(layer)
     if staged is None:
-        nothing = Costs(**dict.fromkeys((field.name for field in fields(Costs)), 0.0))
+        nothing = Costs(**dict.fromkeys(Costs.__struct_fields__, 0.0))
         return Probe(layer, nothing, nothing, only, 0, 0)
     begin, end = _costs(staged, pricing)
     sent, tied = _sent_bytes(staged.programs[0]), _tied_bytes(staged.programs[0])

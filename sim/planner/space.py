@@ -1,10 +1,10 @@
 """The strategies of a search: a grid of all combinations that pass the rules of numbers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.training.pipeline.spec import Recompute
@@ -14,8 +14,7 @@ Ints = NDArray[np.int64]
 RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "selective", "full")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Strategy:
+class Strategy(Struct, frozen=True, order=True):
     """A way to train: degrees, stages per rank (1: 1f1b, more: interleaved_1f1b), ZeRO, micro-batch, recomputation."""
 
     tensor: int
@@ -29,8 +28,7 @@ class Strategy:
     recompute: Recompute
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
+class Sizes(Struct, frozen=True):
     """The sizes that strategies have to divide. ``global_batch_size`` in sequences."""
 
     world_size: int
@@ -38,8 +36,7 @@ class Sizes:
     num_layers: int
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """Strategies as columns of equal length; ``recompute`` numbers ``RECOMPUTE``."""
 
     tensor: Ints
@@ -58,11 +55,11 @@ class Grid:
 
     def rows(self, kept: NDArray[np.bool_]) -> "Grid":
         """Return the rows of a mask."""
-        return Grid(*(getattr(self, field.name)[kept] for field in fields(self)))
+        return Grid(*(getattr(self, name)[kept] for name in self.__struct_fields__))
 
     def strategy(self, row: int) -> Strategy:
         """Return one row."""
-        columns = {f.name: int(getattr(self, f.name)[row]) for f in fields(Strategy) if f.name != "recompute"}
+        columns = {name: int(getattr(self, name)[row]) for name in Strategy.__struct_fields__ if name != "recompute"}
         return Strategy(**columns, recompute=RECOMPUTE[self.recompute[row]])
 
 
@@ -72,7 +69,7 @@ def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
     ``choices``: values of each field of ``Strategy`` but ``data``, which is what the other degrees leave; where it has
     choices too, others are left out. Without replicas ZeRO changes nothing, so only the lowest stage is kept.
     """
-    names = [field.name for field in fields(Strategy) if field.name != "data"]
+    names = [name for name in Strategy.__struct_fields__ if name != "data"]
     axes = np.meshgrid(*[np.array(choices[name], dtype=np.int64) for name in names], indexing="ij")
     column = {name: axis.ravel() for name, axis in zip(names, axes, strict=True)}
     product = column["tensor"] * column["context"] * column["pipeline"]

@@ -1,9 +1,9 @@
 """Pipeline ranks of every strategy, their costs put together from those of layers and of the model's ends."""
 
-from dataclasses import dataclass, fields
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from sim.planner.prices import Floats, Prices, distinct_rows, probe_keys
 from sim.planner.probing import Costs
@@ -14,11 +14,10 @@ from sim.training.spec.parallelism.stage_layers import split_layers
 
 _BUCKET_ELEMENTS: Final = 5e8
 """ZeRO 2 scatters gradients in buckets of so many elements."""
-_COSTS: Final = tuple(field.name for field in fields(Costs))
+_COSTS: Final = Costs.__struct_fields__
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Struct, frozen=True):
     """One pipeline rank of every strategy: its costs of a micro-batch and of a step, in columns.
 
     ``layer``, ``end``: costs of one of its layers, and of what it has beside them, of shape (strategies, costs).
@@ -74,7 +73,7 @@ def stage_of(layer: Floats, end: Floats, unit: Floats, num_layers: Floats) -> St
     """Return the pipeline rank of so many layers and an end; ``layer``, ``end``, ``unit``: as in ``Stage``."""
     total = layer * num_layers[:, None] + end
     column = dict(zip(_COSTS, total.T, strict=True))
-    summed = {field.name: column[field.name] for field in fields(Stage) if field.name in column}
+    summed = {name: column[name] for name in Stage.__struct_fields__ if name in column}
     return Stage(**summed, layer=layer, end=end, unit=unit, num_layers=num_layers)
 
 

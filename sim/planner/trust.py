@@ -1,10 +1,10 @@
 """Trust in estimates: the strategies that may still beat the best strategy that the engine has found."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from sim.planner.estimating import Estimates
 from sim.planner.prices import Floats, distinct_rows
@@ -24,8 +24,7 @@ _SLACK: Final = 0.97
 """The least ratio that the next strategy of a kind may have, over the least that was seen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """What the engine found for a row of the grid. ``time_s``: None where it does not fit, and so was not simulated."""
 
     row: int

@@ -10,7 +10,8 @@ Two times are added here to Daly's complete model: B: background time after whic
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 def young_interval_s(mtbf_s: float, stall_s: float) -> float:
@@ -61,8 +62,7 @@ def _excess(u: float, ratio: float) -> float:
     return -math.log1p(-u) - u - ratio
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExactModel:
+class ExactModel(Struct, frozen=True, kw_only=True):
     """Expected values of a run with exponential failures and regular checkpoints.
 
     For B = D = 0 this is the complete model of Daly 2006; failures can happen while training, saving and restarting. B

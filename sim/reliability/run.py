@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import simpy
+from msgspec import Struct
 
 from sim.reliability.failures import Failures
 from sim.reliability.spec import ReliabilitySpec
@@ -18,8 +19,7 @@ Waiting = Generator[simpy.Event, Any, int | None]
 """A part of the process; returns the index of the component that failed during it, None without a failure."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cycle:
+class Cycle(Struct, frozen=True, kw_only=True):
     """``num_steps`` training steps of ``step_s`` seconds each, then a checkpoint.
 
     Training stops for ``stall_s``; the checkpoint is usable ``background_s`` later.

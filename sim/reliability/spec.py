@@ -4,13 +4,12 @@ Assumptions: failures are fail-stop, independent and exponential. One failure in
 rank takes part in every step.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sim.reliability.errors import ReliabilityError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
+class Component(Struct, frozen=True, kw_only=True):
     """A type of component that can fail: ``num_units`` of them, each with mean time between failures ``mtbf_s``.
 
     ``takes_node``: a failure requires another node; false for software and the network, which only need a restart.
@@ -27,8 +26,7 @@ class Component:
         return self.num_units / self.mtbf_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSpec:
+class CheckpointSpec(Struct, frozen=True, kw_only=True):
     """Checkpoints of the training state.
 
     Training stops for ``stall_s`` per checkpoint; the checkpoint is usable ``background_s`` after that. Synchronous
@@ -56,16 +54,14 @@ class CheckpointSpec:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpareNodes:
+class SpareNodes(Struct, frozen=True, kw_only=True):
     """Spare nodes. A failed node is a spare again ``repair_s`` after its failure."""
 
     num_nodes: int
     repair_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReliabilitySpec:
+class ReliabilitySpec(Struct, frozen=True, kw_only=True):
     """A long run of one training job.
 
     ``duration_s``: machine time of the job. ``num_steps``: steps to train. Exactly one of the two is given.

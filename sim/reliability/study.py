@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from sim.reliability.closed_forms import (
     ExactModel,
@@ -22,8 +22,7 @@ MAX_FAILURES: Final = 1_000_000
 """Largest number of expected failures over all replications; more would take minutes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """Mean, 5th and 95th percentile over the replications; nine of ten runs lie between the percentiles."""
 
     mean: float
@@ -31,8 +30,7 @@ class Spread:
     high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expectation:
+class Expectation(Struct, frozen=True, kw_only=True):
     """Expected values of the exact model. ``goodput`` is for a long run; the other two are for the whole run."""
 
     goodput: float
@@ -40,8 +38,7 @@ class Expectation:
     interruptions: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Study:
+class Study(Struct, frozen=True, kw_only=True):
     """The results of a study. ``expected`` is None with a pool of spare nodes, which has no closed form.
 
     ``best_s``, ``young_s``, ``daly_s``: the best training time between checkpoints in seconds, by the exact model and

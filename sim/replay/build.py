@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import Graph, Joint, NodeKind
@@ -21,8 +22,7 @@ NO_NODE: Final = -1
 Nodes = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRank:
+class MeasuredRank(Struct, frozen=True):
     """A measured rank, in seconds on the common clock from 0; ``released_s``: when each row released its dependents."""
 
     number: int
@@ -32,8 +32,7 @@ class MeasuredRank:
     released_s: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class RankNodes:
+class RankNodes(Struct, frozen=True):
     """By row: the node of its end, and the node of its start (NO_NODE: it starts ``duration_s`` before its end)."""
 
     end: Nodes

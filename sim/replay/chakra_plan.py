@@ -2,7 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from sim.engine.prices.activity import Activity, Pricing
 from sim.plan.errors import PlanError

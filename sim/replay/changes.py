@@ -3,9 +3,11 @@
 import math
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.units import LARGEST_MULTIPLE, MULTIPLE
 from traces.kineto.breakdown import COMMUNICATION, COMPUTE, MEMORY
@@ -19,8 +21,7 @@ class ChangeError(ValueError):
         self.key, self.rule, self.remedy = key, rule, remedy
 
 
-@dataclass(frozen=True, slots=True)
-class RankChange:
+class RankChange(Struct, frozen=True):
     """The speed of a part of some ranks; ``selection``: the ranks as the user wrote them, ``3`` or ``0-7,12``."""
 
     selection: str
@@ -29,8 +30,7 @@ class RankChange:
     speed: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class Changes(Struct, frozen=True, kw_only=True):
     """The speed of each part relative to the measured one; 1: as measured. Only ``latency`` multiplies a time.
 
     ``compute``: kernels other than communication.

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from sim.replay.host import Host
 from traces.kineto.rank import EventWait, Indices, RankTrace
@@ -29,8 +30,7 @@ _LEAST_FOR_A_GAP: Final = 8
 """Fewest queued activities from which the gap between two is estimated."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceOrder:
+class DeviceOrder(Struct, frozen=True):
     """By row: its predecessors, and its delay after them in seconds (below 0: clocks disagree).
 
     ``launching_s``: further delay of a row after its launch.

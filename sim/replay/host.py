@@ -7,10 +7,10 @@ waits for the device also follows the last work that ended before the call retur
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traces.kineto.document import NO_CORRELATION
 from traces.kineto.rank import DeviceRows, Flags, Indices, RankTrace
@@ -23,8 +23,7 @@ RETURNS_WITHIN_S: Final = 50e-6
 """Longest time from a copy's end to the return of a call that waited for the copy."""
 
 
-@dataclass(frozen=True, slots=True)
-class HostCall:
+class HostCall(Struct, frozen=True):
     """A call, in seconds on the common clock.
 
     ``before``: the call that it follows (-1: none).
@@ -39,8 +38,7 @@ class HostCall:
     rows: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """Calls by start; ``launch[row]``: the call that launched a row (-1: the trace does not state it)."""
 
     calls: tuple[HostCall, ...]
@@ -116,8 +114,7 @@ class _WaitedRows:
         return ()
 
 
-@dataclass(frozen=True, slots=True)
-class _ByEnd:
+class _ByEnd(Struct, frozen=True):
     """Rows sorted by end, with their ends and launch times."""
 
     rows: list[int]

@@ -1,9 +1,10 @@
 """A replay of a profile, with changes if asked."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.engine.running.loop import EventLoop
 from sim.replay.build import MeasuredRank, RankNodes, ReplayGraph
@@ -17,8 +18,7 @@ from traces.kineto.trace import KinetoTrace
 from traces.timeline import Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """A replayed run: the trace with its new times, on one clock from 0, and the span from first start to last end."""
 
     trace: KinetoTrace

@@ -2,9 +2,9 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from scipy.optimize import nnls
 
 from sim.replay.changes import Changes
@@ -13,8 +13,7 @@ from traces.kineto.trace import KinetoTrace
 from traces.timeline import Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Struct, frozen=True):
     """Rows that wait for each other, as (index of the rank, row).
 
     Fields: kind, bytes (-1: unknown), and start and end in seconds on the common clock; a transfer starts when its last
@@ -52,8 +51,7 @@ def find_transfers(trace: KinetoTrace, start_s: Sequence[Floats], end_s: Sequenc
     ]  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkSplit:
+class NetworkSplit(Struct, frozen=True):
     """Latency in seconds by kind of transfer. A kind is missing where sizes are unknown or all the same."""
 
     latency_s: Mapping[str, float]

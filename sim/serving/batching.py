@@ -7,15 +7,15 @@ Sarathi-Serve).
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, Literal, get_args
+
+from msgspec import Struct
 
 BatchingName = Literal["prefill_first", "chunked", "static"]
 BATCHING_NAMES: Final = get_args(BatchingName)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
+class Batching(Struct, frozen=True, kw_only=True):
     """A policy with its limits. ``max_rows``: sequences in the batch; ``max_tokens``: tokens of an iteration."""
 
     name: BatchingName = "prefill_first"

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.collectives.cost import collective_cost, exclusive_seconds
@@ -33,8 +34,7 @@ _CONTEXT_STEP: Final = 256
 """A chunk's attention is priced at the next multiple of 256 tokens before it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """A piece of a prompt that an iteration computes: ``tokens`` of it, after ``computed`` tokens."""
 
     tokens: int

@@ -1,6 +1,6 @@
 """The prices of keys and values that move between replicas of one cluster."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.collectives.cost import point_to_point_cost
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT
@@ -8,8 +8,7 @@ from costmodels.profile import network_parameters
 from sim.serving.cost import KernelCost
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KvLinks:
+class KvLinks(Struct, frozen=True, kw_only=True):
     """Links of replicas that lie one after the other on the cluster's devices, ``devices_per_node`` of them on a node.
 
     Every rank of a replica sends its own part to its fellow. Ranks of one node share its adapters.

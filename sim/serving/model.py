@@ -1,10 +1,9 @@
 """A decoder as a service sees it: its sizes, its weights, and the keys and values that a token leaves behind."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedExperts:
+class ServedExperts(Struct, frozen=True, kw_only=True):
     """Experts in place of the MLP; widths in channels. See ``ExpertsSpec`` of training for the words."""
 
     num_experts: int
@@ -18,8 +17,7 @@ class ServedExperts:
         return self.num_experts * (1.0 - (1.0 - self.top_k / self.num_experts) ** num_tokens)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedModel:
+class ServedModel(Struct, frozen=True, kw_only=True):
     """A decoder-only transformer; ``gated``: the MLP has a gate beside its up projection."""
 
     num_layers: int

@@ -5,11 +5,11 @@ that comes meanwhile ends the run after the iteration in progress, if it could b
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import simpy
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.serving.batching import Batching
@@ -24,8 +24,7 @@ from sim.serving.rows import Rows
 _LONGEST_RUN: Final = 512
 
 
-@dataclass(frozen=True, slots=True)
-class Setup:
+class Setup(Struct, frozen=True):
     """What all replicas of a service share. ``finished``: called with every request that is done."""
 
     requests: Requests

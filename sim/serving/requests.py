@@ -1,16 +1,14 @@
 """Requests to a service: when they arrive, and how many tokens they bring and want; drawn arrivals and lengths."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Requests:
+class Requests(Struct, frozen=True, kw_only=True, eq=False):
     """Requests in order of arrival, a row of each array per request.
 
     ``prompt_tokens`` and ``output_tokens``: 1 or more each; the simulator alone knows the latter in advance.

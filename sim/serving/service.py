@@ -1,11 +1,12 @@
 """A service: requests come, a router sends each to a replica, replicas answer; some fail, and some users give up."""
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import simpy
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
@@ -19,8 +20,7 @@ from sim.serving.routing import Router, RouterName
 from sim.serving.split_replicas import DecodeReplica, PromptReplica
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
+class Failure(Struct, frozen=True, kw_only=True):
     """A replica that stops and loses its memory at an instant, and is up again after so many seconds."""
 
     replica: int
@@ -28,8 +28,7 @@ class Failure:
     lasts_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSpec:
+class ServiceSpec(Struct, frozen=True, kw_only=True):
     """A service. ``num_blocks``: of each replica, of ``block_tokens`` tokens. ``patience_s``: a request without its
     first token is cancelled after so long; None: users wait for ever. ``concurrency``: so many users, each of whom
     sends a request as soon as the one before has ended; None: requests come at their own times. ``request_s``: time
@@ -52,8 +51,7 @@ class ServiceSpec:
     seed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Served:
+class Served(Struct, frozen=True):
     """What came of the requests."""
 
     spec: ServiceSpec

@@ -6,17 +6,17 @@ links' rate; the latency of such a kernel is a constant of the framework.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from costmodels.collectives.network import NetworkParameters
 
 FrameworkName = Literal["vllm", "sglang", "tensorrt_llm"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServingSoftware:
+class ServingSoftware(Struct, frozen=True, kw_only=True):
     """The constants of a framework, in seconds.
 
     ``iteration_s``: of every iteration, beside its kernels: scheduler, sampling, launches.

@@ -1,8 +1,9 @@
 """Plans with every kind of collective among 2, 3 and 4 ranks, and the ways in which they are run."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from itertools import count
+
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from costmodels.collectives import STEP_LISTS

@@ -1,8 +1,9 @@
 """Real runs of PipeDream-2BW, and runs that must fail their check."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest
 from sim.plan.words.program import Call, Plan

@@ -1,8 +1,9 @@
 """Tiny trainings with experts that run for real, of which each must reproduce the dense reference."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest
 from sim.moe.balancing.replicas import Replicas

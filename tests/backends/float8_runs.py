@@ -1,8 +1,9 @@
 """Real runs whose layers' products take operands of eight bits."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest
 from sim.plan.words.buffer import Kind, Scope

@@ -1,9 +1,10 @@
 """Tiny trainings that run for real in a blink."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile

@@ -1,8 +1,9 @@
 """Real runs of local updates, and runs that must fail their check."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest
 from sim.plan.words.op import Recv, Send

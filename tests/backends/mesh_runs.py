@@ -1,9 +1,10 @@
 """Real runs of tensor parallelism on meshes of several axes."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from sim.plan.words.op import Collective, Op

@@ -1,8 +1,9 @@
 """All runs that the tests of this room need: on four processes, launched once, or with all ranks in one process."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache, partial
+
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send

@@ -1,9 +1,9 @@
 """Meshes of several axes run for real: numbers, ops and memory, and what goes wrong."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from backends.execution.result import Execution
 from backends.torch.launching.timeline import timeline

@@ -1,9 +1,9 @@
 """Methods that share sequences, run for real: numbers, and what goes wrong without one communication."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from backends.torch.reference.references import References
 from sim.plan.checking.check import check

@@ -1,10 +1,10 @@
 """State in tiers of memory, run for real: numbers, memory, and what goes wrong without one movement."""
 
-from dataclasses import replace
 from errno import ENOSPC
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from backends.execution.errors import ExecutionError
 from backends.torch.values import copying

@@ -1,8 +1,9 @@
 """Real runs of training whose state lies in tiers of memory."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.training.spec.job import DenseTraining, ShardingSpec

@@ -1,10 +1,9 @@
 """What hosts take: copies over the link of a device, and kernels that host memory bounds."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.hardware import list_nodes, load_node
 from costmodels.host import copy_s, streaming_s

@@ -1,12 +1,12 @@
 """Kernel times: limits, monotonicity, and measured kernels."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.errors import CatalogueError, KernelError
 from costmodels.hardware import DeviceSpec, list_devices, list_nodes, load_device, load_node

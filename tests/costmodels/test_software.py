@@ -1,10 +1,9 @@
 """What a framework adds: late members of a collective, slow paths of libraries, launches."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.kernels.moe import ROUTING_BACKWARD_KERNELS, ROUTING_KERNELS
 from costmodels.kernels.tensor import GemmShape, Work

@@ -4,9 +4,10 @@ A law takes a case and returns its violations, none where it holds or says nothi
 them by name. Exceptions that are real stand in ``anomalies.py``, each with its reason and its bound.
 """
 
+import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from random import Random
 from typing import Any, Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from costmodels.software import Software
 from scenarios.errors import ScenarioError
@@ -142,7 +144,9 @@ class Case:
         if changed == job:
             return self
         if changed not in self.of_jobs:
-            self.of_jobs[changed] = Case(self.seed, self.data, replace(self.scenario, job=changed), self.folder)
+            self.of_jobs[changed] = Case(
+                self.seed, self.data, dataclasses.replace(self.scenario, job=changed), self.folder
+            )
         return self.of_jobs[changed]
 
     def with_keys(self, **keys: Any) -> "Case | None":
@@ -263,7 +267,7 @@ def _no_later(case: Case, small_s: float, large_s: float, words: str) -> Iterato
 
 def on_topology(pricing: ClusterPricing, topology: Topology) -> ClusterPricing:
     """Return the same prices on other links and devices."""
-    cluster = replace(pricing.cluster, wiring=topology)
+    cluster = dataclasses.replace(pricing.cluster, wiring=topology)
     return ClusterPricing(
         cluster, pricing.profile, pricing.profiles, pricing.algorithms, pricing.variation, pricing.software
     )

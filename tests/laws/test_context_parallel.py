@@ -1,11 +1,11 @@
 """Context parallelism: what its plans compute, send and hold, against the dense plan and closed forms."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sim.plan.checking.check import check
 from sim.plan.facts.description import collective_bytes, kernel_work, payload_bytes

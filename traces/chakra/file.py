@@ -11,10 +11,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any, Final
+
+from msgspec.structs import replace
 
 from traces.chakra.lonely import lonely
 from traces.chakra.node import HOST, NO_RANK, ChakraTrace, Node

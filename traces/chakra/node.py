@@ -1,7 +1,8 @@
 """The contents of a Chakra trace, op by op."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from traces.doubt import Doubt
 from traces.timeline import COLLECTIVE_KINDS, MESSAGE_KINDS
@@ -11,8 +12,7 @@ HOST: Final = "host"
 COLLECTIVES: Final = frozenset({*COLLECTIVE_KINDS, "gather", "scatter"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class Node(Struct, frozen=True, kw_only=True):
     """An op of one rank.
 
     ``kind``: as in a timeline (``compute``, ``copy``, a collective's, ``send``, ``recv``); HOST for an op of the CPU;
@@ -51,8 +51,7 @@ class Node:
         return self.kind in MESSAGE_KINDS
 
 
-@dataclass(frozen=True, slots=True)
-class ChakraTrace:
+class ChakraTrace(Struct, frozen=True):
     """The nodes of each rank, and the ranks of each named process group."""
 
     ranks: dict[int, tuple[Node, ...]]

@@ -4,8 +4,9 @@ Field numbers and types are those of ``schema/protobuf/et_def.proto`` of mlcommo
 that meshtwin neither reads nor writes are left out: protobuf skips them.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from traces.errors import TraceError
 
@@ -34,8 +35,7 @@ _ATTRIBUTE: Final = (
 _METADATA: Final = (("version", 1, "string"), ("attr", 2, "repeated AttributeProto"))
 
 
-@dataclass(frozen=True, slots=True)
-class Messages:
+class Messages(Struct, frozen=True):
     """The message classes."""
 
     metadata: Any

@@ -7,9 +7,9 @@ both sides have the same number of them. Times play no part.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traces.comparison.sequence import Codes, common_subsequence, nth_to_nth
@@ -20,8 +20,7 @@ Positions = tuple[Codes, Codes]
 Mask = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """Positions of aligned ops in both sides, in order of the first; ``by_name``: both ops have the same name.
 
     ``first_alone`` and ``second_alone``: the positions of all other ops.

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traces.comparison.alignment import Alignment, align
 from traces.comparison.critical_path import IDLE, ROUNDING_S, critical_path_s
@@ -31,8 +31,7 @@ def difference_s(first_s: float, second_s: float) -> float:
     return first_s - second_s if abs(first_s - second_s) > rounding_s else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Totals:
+class Totals(Struct, frozen=True):
     """Seconds of one name, kind or stream on both sides, and the number of ops of each side."""
 
     key: str
@@ -56,8 +55,7 @@ Share = tuple[Totals, float]
 """An entry, and its fraction of the sum of all absolute differences."""
 
 
-@dataclass(frozen=True, slots=True)
-class Explained:
+class Explained(Struct, frozen=True):
     """Explanation of a difference: the ops with most of it, all others as one entry (``num_others``), and idling.
 
     The parts add up to 1, or are all 0 without a difference.
@@ -69,8 +67,7 @@ class Explained:
     idle: Share
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(Struct, frozen=True):
     """The result of ``compare``.
 
     ``by_op``: aligned ops by name (by two names if aligned by kind). ``by_kind`` and ``by_stream``: all ops. Seconds
@@ -216,8 +213,7 @@ def _refuse_uncomparable(first: Timeline, second: Timeline) -> None:
             raise TraceError("", rule, "write both with --detail task, or of less")
 
 
-@dataclass(frozen=True, slots=True)
-class _Keys:
+class _Keys(Struct, frozen=True):
     """The key of each row's sum: codes of words."""
 
     words: tuple[str, ...]

@@ -6,10 +6,11 @@ with the end or member that began last; if they began together, as in simulation
 without an op of the path is idle: it belongs to the host, or to a rank outside the timeline.
 """
 
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traces.timeline import NO_INDEX, Floats, Period, Rows, Timeline
@@ -66,8 +67,7 @@ def _folded_path_s(timeline: Timeline) -> dict[str, float] | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Path:
+class _Path(Struct, frozen=True):
     """A path as columns, from the end of the step to its beginning.
 
     Each step is at an op (``kind``), is idle for ``idle_s`` after it, spends ``spent_s`` on it, and continues at

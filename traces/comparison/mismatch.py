@@ -1,10 +1,10 @@
 """Mismatches: ops that two timelines do not share, or that differ."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from traces.comparison.alignment import Alignment
 from traces.comparison.sides import Side, Sides
@@ -16,8 +16,7 @@ MAX_EXAMPLES: Final = 10
 What = Literal["missing", "extra", "name", "order", "stream", "kind", "bytes"]
 
 
-@dataclass(frozen=True, slots=True)
-class Mismatch:
+class Mismatch(Struct, frozen=True):
     """One op that the two timelines do not share, or that differs; ``rank`` is the pair's (``RankPair.rank``).
 
     ``what``: missing (only in the first), extra (only in the second), another name (aligned by kind), stream, kind or

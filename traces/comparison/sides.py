@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traces.timeline import NO_INDEX, RankInfo, Rows, Timeline, Words
@@ -14,8 +14,7 @@ Codes = NDArray[np.int64]
 NO_PARTNER: Final = -1
 
 
-@dataclass(frozen=True, slots=True)
-class RankPair:
+class RankPair(Struct, frozen=True):
     """A rank of each timeline; None if it has no partner."""
 
     first: RankInfo | None
@@ -33,8 +32,7 @@ class RankPair:
         return min(info.num_ranks for info in (self.first, self.second) if info)
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
+class Side(Struct, frozen=True):
     """The rows of one timeline, pair after pair, each by start; a rank in several pairs has its rows several times.
 
     ``name``, ``kind`` and ``stream``: codes shared by both sides (``Sides``).
@@ -76,8 +74,7 @@ class Side:
         return self.timeline.microbatch[self.rows].astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Sides:
+class Sides(Struct, frozen=True):
     """Both timelines' rows, the pairs of ranks, and the words of the common codes, in alphabetical order.
 
     A ``stream`` code stands for a pair of streams, one of each timeline.

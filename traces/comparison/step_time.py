@@ -4,10 +4,10 @@ A moment belongs to compute if compute runs, else to communication, else to copi
 share it equally. So communication has the moments that compute does not hide (exposed communication).
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from traces.comparison.sides import Side
@@ -18,8 +18,7 @@ _ORDER: Final = (COMPUTE, COMMUNICATION, MEMORY)
 """Order of classes: a moment belongs to the first class that runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepTime:
+class StepTime(Struct, frozen=True):
     """Seconds of the mean rank's step; compute, exposed communication, exposed memory and idle make ``step_s``.
 
     ``communication_s`` and ``memory_s``: all moments with such an op, hidden ones included.

@@ -5,10 +5,10 @@ one class are merged over all streams, so a second counts once for any number of
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traces.kineto.collective import COMMUNICATION_KINDS
 from traces.kineto.rank import DeviceRows
@@ -23,8 +23,7 @@ CLASSES: Final[Mapping[str, str]] = {
 """The class of each kind of row. A kind without a class (waits and synchronisation) is no work and does not count."""
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """Seconds of one rank, between its first start and its last end (``span_s``).
 
     ``idle_s``: nothing runs.

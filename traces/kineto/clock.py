@@ -6,10 +6,10 @@ difference is the residual, and it is reported.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traces.kineto.drift import find_drift
 from traces.kineto.ends import Ends, ends_of, medians, spread
@@ -20,8 +20,7 @@ from traces.timeline import Floats
 _ROUNDS: Final = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(Struct, frozen=True):
     """The alignment of clocks, by index of the rank.
 
     ``drift``: how much faster a clock runs than the median clock, as a fraction, if that is certain and possible.

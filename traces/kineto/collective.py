@@ -10,11 +10,11 @@ recv.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from traces.kineto.document import Arguments, whole
 from traces.timeline import COLLECTIVE_KINDS, MESSAGE_KINDS
@@ -60,8 +60,7 @@ _TYPES: Final[Mapping[str, tuple[str, int]]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """The ranks of a collective: a label, their number (0: unknown), and the ranks (empty: unknown)."""
 
     label: str = ""
@@ -69,8 +68,7 @@ class Group:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """The known facts of one communication kernel. ``num_bytes`` is -1 if the trace does not state it.
 
     ``sequence``: torch's number of the collective in its group. ``peer``: the rank at the other end. -1: unknown.

@@ -12,13 +12,13 @@ import tarfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
 import msgspec
+from msgspec import Struct
 
 from traces.errors import TraceError
 from traces.kineto.inflating import InflatedFile, PlainFile
@@ -125,8 +125,7 @@ def correlation_of(event: Event) -> int:
     return number or NO_CORRELATION
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """A file, or a file inside an archive, that may hold one rank's trace."""
 
     name: str

@@ -8,10 +8,10 @@ than half of the residual of a constant difference; and it does not make more co
 begin on the other.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traces.kineto.ends import Ends, Indices, spread
 from traces.timeline import Floats
@@ -29,8 +29,7 @@ _MOST_FOR_A_LINE: Final = 256
 """Largest number of points of a line; more ends are combined to medians, as the slopes grow with the square."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(Struct, frozen=True):
     """Drift of each rank's clock relative to the median clock, as a fraction; ``known`` is to be removed.
 
     ``impossible``: beyond MAX_DRIFT, so no property of a clock: its times have another unit, or are damaged.
@@ -40,8 +39,7 @@ class Drift:
     impossible: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """``slope``, between ``low`` and ``high`` with 99 % confidence, and the value at 0."""
 
     slope: float

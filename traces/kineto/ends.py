@@ -2,10 +2,11 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traces.kineto.matching import Collective
@@ -20,8 +21,7 @@ Pair = tuple[int, int]
 """Positions of two ranks: the first member of their collectives, and another one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ends:
+class Ends(Struct, frozen=True):
     """Members of shared collectives in columns: the collective, the rank, and start and end there (s)."""
 
     collective: Indices

@@ -7,10 +7,12 @@ ranks count their own. No match contradicts the groups and sizes in the trace.
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traces.doubt import Doubt, counted
 from traces.kineto.collective import Facts, Group
@@ -29,16 +31,14 @@ Member = tuple[int, int]
 """Index of the rank, and row."""
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """One collective: the facts by its first member, and its members."""
 
     facts: Facts
     members: tuple[Member, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Matches:
+class Matches(Struct, frozen=True):
     """Collectives of one member or more, messages as (send, receive), and counts of problems."""
 
     collectives: tuple[Collective, ...]

@@ -2,12 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
+from msgspec import Struct
 
 from traces.errors import TraceError
 from traces.kineto.collective import data_type
@@ -33,8 +33,7 @@ It writes one more, or the first.
 _PREFIX: Final = "aten::"
 
 
-@dataclass(frozen=True, slots=True)
-class PointwiseKernel:
+class PointwiseKernel(Struct, frozen=True):
     """One kernel: the operator of torch that launched it alone, the bytes read and written, and its seconds."""
 
     operator: str

@@ -4,10 +4,11 @@ Times are seconds since ``origin_us`` of the file's own clock, which need not be
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from traces.doubt import Doubt
@@ -27,8 +28,7 @@ Flags = NDArray[np.bool_]
 Indices = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRows:
+class DeviceRows(Struct, frozen=True):
     """Device activities in columns of equal length, by start.
 
     ``launch_s``: time of the host's launch (NaN: the trace does not state it).
@@ -59,8 +59,7 @@ class DeviceRows:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One step of the profiler's schedule (``ProfilerStep#number``), on the host; seconds since the rank's origin."""
 
     number: int
@@ -68,8 +67,7 @@ class Step:
     end_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class HostSpans:
+class HostSpans(Struct, frozen=True):
     """Calls of the device's runtime, in columns: name, start, end, thread, and correlation."""
 
     name: Words
@@ -79,8 +77,7 @@ class HostSpans:
     thread: Indices
 
 
-@dataclass(frozen=True, slots=True)
-class EventWait:
+class EventWait(Struct, frozen=True):
     """Work put on ``stream`` after ``called_s`` waits for work put on ``other`` before ``recorded_s``.
 
     Both are times of the host's calls (cudaStreamWaitEvent, cudaEventRecord).
@@ -92,8 +89,7 @@ class EventWait:
     recorded_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RankTrace:
+class RankTrace(Struct, frozen=True):
     """The contents of one file: the rank (-1: unknown), the number of ranks (0: unknown), and the activities.
 
     ``problems``: number of events that were left out, by reason.
@@ -141,8 +137,7 @@ class RankTrace:
         return self.rows.take(np.flatnonzero(~self.rows.kind.isin(SYNCHRONISATION)))
 
 
-@dataclass(frozen=True, slots=True)
-class StepWindow:
+class StepWindow(Struct, frozen=True):
     """The steps to keep: ``first`` to ``last`` by number; all complete steps if both are None.
 
     A profile may end while the device still runs its last step, so of several steps the last counts as incomplete.

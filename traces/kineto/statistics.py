@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from traces.kineto.matching import Collective, durations_s
 from traces.kineto.rank import RankTrace
@@ -14,8 +14,7 @@ from traces.kineto.trace import KinetoTrace
 _SHARE_OF_GROUP: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
 
 
-@dataclass(frozen=True, slots=True)
-class KernelTotal:
+class KernelTotal(Struct, frozen=True):
     """All runs of one kernel on all ranks: their number, their seconds, and their fraction of all kernels' seconds."""
 
     name: str
@@ -25,8 +24,7 @@ class KernelTotal:
     fraction: float
 
 
-@dataclass(frozen=True, slots=True)
-class CollectiveRate:
+class CollectiveRate(Struct, frozen=True):
     """Collectives of one kind, group, type and size: their number and rate.
 
     ``time_s``: the median, over the collectives, of the shortest kernel of any rank read: the last rank to arrive did

@@ -3,11 +3,12 @@
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traces.doubt import Doubt, counted
 from traces.errors import TraceError
@@ -32,8 +33,7 @@ from traces.timeline import NO_INDEX, Timeline, TimelineBuilder
 _RANK_IN_NAME: Final = re.compile(r"(?:rank|worker)[_\-.]?(\d{1,7})(?!\d)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class KinetoTrace:
+class KinetoTrace(Struct, frozen=True):
     """The ranks of a profile, by number, with their collectives and messages, their clocks, and warnings.
 
     Times of ranks are free of drift; ``alignment`` has the shifts between them.

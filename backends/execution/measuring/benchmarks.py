@@ -6,8 +6,10 @@ issuing an op, as in a step. Kernels are measured inside steps (``steps``).
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple, Protocol
+
+from msgspec.structs import replace
 
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.words.mesh import Mesh

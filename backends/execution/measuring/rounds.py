@@ -1,8 +1,9 @@
 """Runs of benchmarks on a shared machine, and the choice of the quiet runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from backends.execution.result import Execution
 
@@ -10,8 +11,7 @@ QUIET: Final = 0.97
 """Smallest processor share of a quiet run, relative to the best run of its benchmark."""
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One run of a benchmark. ``figures``: its measured seconds, by key.
 
     ``by_rank``: the figures of each rank that took part.

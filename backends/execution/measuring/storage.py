@@ -5,11 +5,12 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from errno import EINVAL
 from pathlib import Path
 from time import perf_counter
 from typing import Final
+
+from msgspec import Struct
 
 from traces.signals import undisturbed
 
@@ -24,8 +25,7 @@ DROPPED: Final = "the page cache, by fdatasync and posix_fadvise; not what the d
 NOTHING: Final = "nothing: the page cache may have answered"
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(Struct, frozen=True):
     """The sequential write and read rates of one process on one file, in bytes per second.
 
     ``bypassed``: the cache that the measurement bypasses. ``filesystem``: type of the file system, if known.

@@ -1,18 +1,18 @@
 """The messages of one rank in an explicit collective, from the collective's step list."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import TypeVar
+
+from msgspec import Struct
 
 from costmodels.collectives import collective_steps
 
 Chunk = TypeVar("Chunk")
 
 
-@dataclass(frozen=True, slots=True)
-class Numbering:
+class Numbering(Struct, frozen=True):
     """The numbering of a group for a step list, node by node: number i is group position ``order[i]``."""
 
     order: tuple[int, ...]
@@ -32,8 +32,7 @@ def numbering(nodes: tuple[int, ...], root: int | None) -> Numbering:
     return Numbering(order, per_node)
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(Struct, frozen=True):
     """One rank's messages in one round. Ranks are numbered as in the step list.
 
     ``sends``: target and chunks of each message.

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Final, cast
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 from torch.nn import functional
 
 _ROTARY_BASE: Final = 10_000.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderSpec:
+class DecoderSpec(Struct, frozen=True, kw_only=True):
     """The sizes of a decoder."""
 
     vocab_size: int

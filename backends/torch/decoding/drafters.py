@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from backends.torch.decoding.decoder import Cache, Decoder
@@ -15,8 +16,7 @@ from sim.serving.decoding.growth import Growth, Node, grown_tree
 from sim.serving.decoding.tree import Path
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What a step has settled. ``tokens``: now in the cache, the old root among them; ``hidden``: their last states.
 
     ``choices``: the target's first choice after each node of the verified tree; ``path``: the accepted nodes.

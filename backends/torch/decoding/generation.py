@@ -1,8 +1,7 @@
 """Generation by drafts: one pass of the target verifies a tree, and the cache keeps the rows of what is accepted."""
 
-from dataclasses import dataclass
-
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from backends.torch.decoding.decoder import Cache, Decoder
@@ -10,8 +9,7 @@ from backends.torch.decoding.drafters import Drafter, Step, numbers
 from sim.serving.decoding.draft_tree import Acceptance, DraftTree, GreedyAcceptance
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(Struct, frozen=True):
     """The tokens of an answer, and how many each pass settled; the last pass may settle more than were wanted."""
 
     tokens: tuple[int, ...]

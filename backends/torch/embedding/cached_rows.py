@@ -1,10 +1,10 @@
 """Rows of embedding tables in host memory, and those on the device, moved as a cache decides."""
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from sim.embedding.cache import BatchCache
@@ -14,8 +14,7 @@ _COPIED_AT_ONCE: Final = 1 << 16
 """Rows that are copied together; it bounds the host memory for rows on their way."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moved:
+class Moved(Struct, frozen=True, kw_only=True):
     """What a batch found on the device, and what was copied for it, in lookups, rows and bytes."""
 
     hits: int

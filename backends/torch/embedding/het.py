@@ -5,13 +5,13 @@ tensors, and go from process to process. The dense weights stay as they are draw
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from torch import Tensor
 
 from backends.execution.het import HetExecution, HetRequest
@@ -32,8 +32,7 @@ _HEADER_TAG: Final = 1
 _CPU = torch.device("cpu")
 
 
-@dataclass(frozen=True, slots=True)
-class _Served:
+class _Served(Struct, frozen=True):
     """What the server reports: the order of requests, its clocks, and weights that differ from the reference."""
 
     turns: tuple[Turn, ...]
@@ -41,8 +40,7 @@ class _Served:
     differing: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Worked:
+class _Worked(Struct, frozen=True):
     """What a worker reports: rows asked for, received and pushed, and bytes received and sent, per step."""
 
     counts: Ints

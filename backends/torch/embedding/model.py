@@ -1,11 +1,11 @@
 """The model over embedding tables: a logistic regression over the sums of each table's rows, and its gradients."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -13,8 +13,7 @@ from backends.torch.values.hashing import key_of
 from sim.embedding.ids import Table
 
 
-@dataclass(frozen=True, slots=True)
-class Gradients:
+class Gradients(Struct, frozen=True):
     """Gradients of a batch: ``rows``: the different rows, ascending, ``of_rows`` [rows, dim] and ``of_dense``."""
 
     rows: Tensor
@@ -42,8 +41,7 @@ class TrainedTables(Protocol):
         """Return the seed of weights and labels."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowModel:
+class RowModel(Struct, frozen=True, kw_only=True):
     """Tables, the elements of a row, and the samples of a batch."""
 
     tables: Sequence[Table]

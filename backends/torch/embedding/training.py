@@ -5,11 +5,11 @@ change. With and without the cache the same operations add up the same numbers i
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
@@ -20,8 +20,7 @@ from sim.embedding.ids import id_source
 from sim.embedding.run import filled_cache
 
 
-@dataclass(frozen=True, slots=True)
-class _Timed:
+class _Timed(Struct, frozen=True):
     """Where the time of a batch went, in seconds."""
 
     cache_s: float

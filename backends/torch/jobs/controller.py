@@ -8,9 +8,10 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from msgspec.structs import replace
 
 from backends.execution.jobs import Event, HandedOver, JobsExecution, JobsRequest
 from backends.torch.jobs.messages import EpochDone

@@ -7,11 +7,12 @@ to two slots, and so on; at the end the last one is stopped and resumed.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Final
+
+from msgspec.structs import replace
 
 from backends.execution.jobs import LiveTraining, MeasuredJobs
 from backends.torch.jobs.slots import Slots

@@ -1,14 +1,13 @@
 """Messages between the controller of a job mix and the processes of its slots. A job is named by its place."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from backends.execution.jobs import Compared, LiveTraining, Step
 
 # --- from the controller ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Prepare:
+class Prepare(Struct, frozen=True):
     """Get ready to train a job. ``folder``: where it is saved; what is there already is where it goes on."""
 
     job: int
@@ -16,15 +15,13 @@ class Prepare:
     folder: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Struct, frozen=True):
     """Stop after a step, all workers after the same one."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class HandOver:
+class HandOver(Struct, frozen=True):
     """Go on on other slots. ``old``, ``new``: slots in order of rank; none before a start, none after a stop.
 
     ``meeting``: a number of its own.
@@ -36,15 +33,13 @@ class HandOver:
     new: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Abandon:
+class Abandon(Struct, frozen=True):
     """Leave the job at once: another worker is gone, or it is done."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """Train a finished job once more, alone, with the same batches, and compare."""
 
     job: int
@@ -58,23 +53,20 @@ Order = Prepare | Pause | HandOver | Abandon | Repeat
 # --- from a worker ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True):
     """A new worker has its network and its samples."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(Struct, frozen=True):
     """A worker has stopped after the step that all have stopped after; ``position``: samples done."""
 
     job: int
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class Running:
+class Running(Struct, frozen=True):
     """A worker goes on. ``digest``: of its parameters and momentum."""
 
     job: int
@@ -82,15 +74,13 @@ class Running:
     digest: str
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """A worker has left the job."""
 
     job: int
 
 
-@dataclass(frozen=True, slots=True)
-class EpochDone:
+class EpochDone(Struct, frozen=True):
     """From rank 0, after the state was saved. ``samples_per_s``: since the last report or hand-over; 0 at the start."""
 
     job: int
@@ -100,8 +90,7 @@ class EpochDone:
     samples_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """A worker has done all epochs. ``steps`` and ``parameters``: from rank 0 alone, the second flat."""
 
     job: int
@@ -110,16 +99,14 @@ class Finished:
     parameters: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Struct, frozen=True):
     """A worker had to leave: another one is gone, or it failed itself."""
 
     job: int
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(Struct, frozen=True):
     """A finished job was trained once more."""
 
     job: int

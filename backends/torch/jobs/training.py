@@ -5,12 +5,12 @@ momentum. Its three lines stand here: ``torch.optim`` imports torch's compiler, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from typing import Final
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -25,8 +25,7 @@ Reduce = Callable[[Tensor], None]
 """Adds a tensor up over all ranks, in place."""
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
+class Samples(Struct, frozen=True):
     """Features [n, num_features] and classes [n]."""
 
     features: Tensor

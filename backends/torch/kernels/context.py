@@ -1,10 +1,10 @@
 """The context of a kernel call: rank, mesh, seed, step, micro-batch and output buffers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from sim.plan.words.buffer import Buffer
@@ -18,8 +18,7 @@ DTYPES: Final[Mapping[str, torch.dtype]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RankContext:
+class RankContext(Struct, frozen=True):
     """The state shared by all ops of a rank during one step; ``sleep`` passes seconds on the current stream."""
 
     mesh: Mesh
@@ -30,8 +29,7 @@ class RankContext:
     sleep: Callable[[float], None]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelContext:
+class KernelContext(Struct, frozen=True):
     """The inputs of one kernel call besides its tensors. ``outputs``: the buffers that it writes, as in the plan."""
 
     rank: RankContext

@@ -3,8 +3,9 @@
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from backends.execution.errors import JobError
 from sim.plan.words.program import Plan
@@ -15,8 +16,7 @@ _MOST: Final = 2**31 - 1
 """The largest number of ranks that torch takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobMember:
+class JobMember(Struct, frozen=True, kw_only=True):
     """One process of a running job.
 
     ``local_size``: number of the job's processes on this machine; None if it is unknown.

@@ -5,13 +5,13 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from threading import Thread
 from types import TracebackType
 from typing import Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 import torch.distributed as dist
+from msgspec import Struct
 
 from backends.execution.errors import CommunicationError, ExecutionError, RankError
 from backends.execution.request import DeviceKind
@@ -28,23 +28,20 @@ _GRACE_S: Final = 2.0
 """Time to wait for the error of a lost peer, which is the cause of the error that its neighbour reports."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Returned(Generic[Value]):
+class _Returned(Struct, Generic[Value], frozen=True):
     """The message of a rank that has finished its work."""
 
     value: Value
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
+class _Failed(Struct, frozen=True):
     """The message of a rank that raised an error. ``lost_a_peer``: the error may come from the end of another rank."""
 
     message: str
     lost_a_peer: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(Struct, frozen=True):
     """The notice that the process of a rank ended without a message."""
 
 

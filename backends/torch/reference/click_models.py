@@ -4,10 +4,10 @@ Nothing here comes from the plan but its initial dense weights.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, embedding_bag, linear
 
@@ -20,8 +20,7 @@ from sim.embedding.policies import Ints
 Weights = Mapping[str, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class ClickReference:
+class ClickReference(Struct, frozen=True):
     """A step's loss, the gradients of dense weights, these weights after it, and all rows after it."""
 
     loss: Tensor
@@ -30,8 +29,7 @@ class ClickReference:
     rows: Tensor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClickBatch:
+class ClickBatch(Struct, frozen=True, kw_only=True):
     """A whole batch: ``ids``: rows of all tables, table after table. ``order``: of the tables' vectors in the model."""
 
     model: ClickModel

@@ -5,13 +5,13 @@ All computation is in float64; parameters start with the rounding of the plan's 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count, islice
 from math import sqrt
 from typing import Final
 
 import torch
+from msgspec import Struct, field
 from torch import Tensor
 from torch.nn import functional as nn
 
@@ -39,8 +39,7 @@ ROUTER_BIAS: Final = ".router.bias"
 """End of the name of the biases by which a gate chooses experts; they have a rule of their own and no gradient."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(Struct, frozen=True):
     """Losses and gradients of the last step, and the parameters before and after that step, by dense name.
 
     ``losses``: by the source of the buffers that hold them; backpropagation has one loss, named ``loss``.
@@ -57,8 +56,7 @@ class Reference:
         return self.losses["loss"]
 
 
-@dataclass(frozen=True, slots=True)
-class Objective:
+class Objective(Struct, frozen=True):
     """The objective of a training method: the shapes of all parameters, and the function of the losses.
 
     ``evaluate`` returns the loss to differentiate, and the losses to report.
@@ -189,8 +187,7 @@ def _initial_parameters(
 # --- the model ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DenseModel:
+class DenseModel(Struct, frozen=True):
     """The dense model of a job with given parameters, on the global batch of one step.
 
     ``balance``: balance losses of the expert layers computed so far. ``choices``: how many fell on each expert in them,

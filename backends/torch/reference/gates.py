@@ -4,12 +4,12 @@ They are written from the gates' definitions, token by token and expert by exper
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 import torch
+from msgspec import Struct
 from scipy.optimize import linprog
 from torch import Tensor
 from torch.nn import functional as nn
@@ -21,8 +21,7 @@ from sim.training.gates.registry import ExpertGate
 from sim.training.spec.models.experts import ExpertsSpec
 
 
-@dataclass(frozen=True, slots=True)
-class GateInputs:
+class GateInputs(Struct, frozen=True):
     """Inputs of gates besides scores, for all tokens [s, b] or for one rank's tokens [T].
 
     ``hashed``: the fixed expert of each token's id (gate ``hash``).
@@ -42,8 +41,7 @@ class GateInputs:
         return GateInputs(hashed, draws, noise, self.bias)
 
 
-@dataclass(frozen=True, slots=True)
-class ExpertWeights:
+class ExpertWeights(Struct, frozen=True):
     """The result of a gate, as tables [T, E] of tokens and experts.
 
     ``values``: weight of the expert's output. ``kept``: the expert has a slot for the token.

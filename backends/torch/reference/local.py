@@ -1,10 +1,10 @@
 """Local updates by their definition: every block has a detached input and its own loss."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from backends.torch.reference.dense import DenseModel, Objective, parameter_shapes

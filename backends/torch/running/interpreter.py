@@ -2,9 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch.distributed as dist
+from msgspec.structs import replace
 from torch import Tensor
 
 from backends.execution.errors import CommunicationError, ExecutionError, OpError

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
+from msgspec import Struct
 from torch import Tensor
 
 from backends.execution.result import InstanceKey
@@ -32,8 +33,7 @@ class Slot:
         self.num_bytes = tensor.untyped_storage().nbytes()
 
 
-@dataclass(frozen=True, slots=True)
-class OpInstance:
+class OpInstance(Struct, frozen=True):
     """One op of one call. ``waits``: positions, in issue order, of ops on other streams that must end before it.
 
     A send leaves its stream before its message is complete. So ops on its own stream wait for it too.

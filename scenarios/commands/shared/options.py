@@ -1,23 +1,20 @@
 """Options and arguments that several commands share."""
 
 from collections.abc import Callable
-from dataclasses import fields
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import click
+from msgspec import Struct
 
 from scenarios.library.shipped import found, found_recording
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-Bundle = TypeVar("Bundle", bound="DataclassInstance")
+Bundle = TypeVar("Bundle", bound=Struct)
 
 
 def bundling(kind: type[Bundle]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that gives a command the parameters named as a dataclass's fields as one of these, in front.
+    """Return a decorator that gives a command the parameters named as a record's fields as one of these, in front.
 
     So a command of many options takes what it hands on whole. Stands below the options; of several the upper one gives
     the first argument.
@@ -26,7 +23,7 @@ def bundling(kind: type[Bundle]) -> Callable[[Callable[..., None]], Callable[...
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def called(*bundles: object, **parameters: object) -> None:
-            bundle = kind(**{field.name: parameters.pop(field.name) for field in fields(kind)})
+            bundle = kind(**{name: parameters.pop(name) for name in kind.__struct_fields__})
             command(*bundles, bundle, **parameters)
 
         return called

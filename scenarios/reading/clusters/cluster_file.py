@@ -1,8 +1,10 @@
 """Read the topology of a cluster from a YAML file: one that holds nothing else, or a whole scenario."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.reading.clusters.machine import (
@@ -31,8 +33,7 @@ class _ClusterFile(Section):
     cluster: ClusterSection
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTopology:
+class NamedTopology(Struct, frozen=True):
     """A topology with its name in the file."""
 
     name: str

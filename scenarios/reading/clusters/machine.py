@@ -3,8 +3,10 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from operator import itemgetter
+
+from msgspec.structs import replace
 
 from costmodels.calibration.document import CalibratedProfile
 from costmodels.collectives.network import COLLNET

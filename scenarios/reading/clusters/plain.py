@@ -1,8 +1,10 @@
 """Plain clusters name a node and a number of nodes: their network, and topologies that change keys of the node."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.hardware import LinkSpec, NodeSpec
 from scenarios.errors import ScenarioError
@@ -16,8 +18,7 @@ _WHOLE: Final = frozenset({"devices", "inside"})
 """Keys of every node that is written out in full."""
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkFactors:
+class NetworkFactors(Struct, frozen=True):
     """Multiples of the bandwidth and the latency of all links of a plain cluster."""
 
     bandwidth: float = 1.0

@@ -1,6 +1,5 @@
 """The framework of a scenario."""
 
-from dataclasses import fields
 from typing import Final
 
 from costmodels.software import Software
@@ -11,7 +10,7 @@ _UNITS: Final = ("_s", "_bytes")
 
 def software_of(section: SoftwareSection) -> Software:
     """Return the framework's constants: every key is the field of its name."""
-    return Software(**{field.name: getattr(section, _key_of(field.name)) for field in fields(Software)})
+    return Software(**{name: getattr(section, _key_of(name)) for name in Software.__struct_fields__})
 
 
 def _key_of(name: str) -> str:

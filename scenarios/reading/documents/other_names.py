@@ -1,8 +1,9 @@
 """Names that other programs give to the keys of a scenario, and keys in the wrong section: the key to write instead."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from scenarios.errors import nearest
 
@@ -10,8 +11,7 @@ _ALIKE: Final = 0.8
 """How like a key of another section an unknown key must be to be taken for it, 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """A key, other programs' names of it, and what a reader who knows these must be told: ``value`` or ``note``."""
 
     key: str

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from msgspec import Struct
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.library.shipped import near_scenario
@@ -37,8 +38,7 @@ _WORDS: dict[str, Scalar] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
+class Document(Struct, frozen=True):
     """A file's plain values (``data``) and the origin of every key path in it."""
 
     source: Path
@@ -127,8 +127,7 @@ def describe(value: object) -> str:
             return str(value)[:60]
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(Struct, frozen=True):
     """One value with its line; ``num_nodes`` and ``height`` count with aliases expanded."""
 
     value: "Scalar | dict[str, tuple[int, _Node]] | list[_Node]"

@@ -2,9 +2,10 @@
 
 import json
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.text_file import read_text
@@ -15,8 +16,7 @@ MAX_NUMBER: Final = 10**12
 """No number of a model is larger; the schema of scenarios has the limits of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(Struct, frozen=True):
     """A parsed ``config.json``."""
 
     path: Path

@@ -4,9 +4,10 @@ Each file holds ``source`` (where its numbers come from), optional ``notes``, an
 preset name to the keys of a ``model`` section.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import FOLDER
@@ -16,8 +17,7 @@ _REMEDY: Final = "write it as the other files beside it"
 PRESETS_FOLDER: Final = FOLDER / "presets"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Preset:
+class Preset(Struct, frozen=True, kw_only=True):
     """A published model: the keys of its ``model`` section and where they come from."""
 
     name: str

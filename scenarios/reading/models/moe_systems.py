@@ -4,8 +4,9 @@ A system is data. The keys that it writes are keys of every scenario, so nothing
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.library.shipped import FOLDER
@@ -15,8 +16,7 @@ _FILE: Final = FOLDER / "systems" / "moe.yaml"
 _KEY: Final[KeyPath] = ("moe", "system")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoeSystem:
+class MoeSystem(Struct, frozen=True, kw_only=True):
     """A published system: a line about it, where its settings come from, and the keys that it writes."""
 
     name: str

@@ -6,10 +6,11 @@ and the end. Omissions are stated in words.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.units import format_time
@@ -36,8 +37,7 @@ _WINDOWS: Final = ("the beginning", "the middle", "the end")
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Bars:
+class Bars(Struct, frozen=True):
     """Task calls of some ranks, as columns.
 
     ``lane``: the rank's index from the top; ``chunk``: its virtual stage from 0.
@@ -66,8 +66,7 @@ class Bars:
         return self.take(np.flatnonzero(self.phase == PHASES.index(phase)))
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(Struct, frozen=True):
     """A stretch of time, and the bars in it."""
 
     start_s: float
@@ -75,8 +74,7 @@ class Window:
     bars: Bars
 
 
-@dataclass(frozen=True, slots=True)
-class Gantt:
+class Gantt(Struct, frozen=True):
     """The windows of a step (one, or beginning, middle, end), the drawn ranks from top to bottom, and the omissions."""
 
     ranks: tuple[str, ...]

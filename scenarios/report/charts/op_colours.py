@@ -1,9 +1,9 @@
 """The colour of each op in drawings of two timelines: compute by its part of the step, other ops by kind."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from scenarios.report.causes import COMPUTING
@@ -16,8 +16,7 @@ _COMMUNICATION: Final = ("#9a6fc9", "#d9694f", "#b5528c", "#5c8f9e", "#b07a4f")
 _MEMORY: Final = ("#7f8f4e", "#a3ad7a", "#5f6f3a")
 
 
-@dataclass(frozen=True, slots=True)
-class OpColours:
+class OpColours(Struct, frozen=True):
     """Legend entries (words and colours), and the entry of each name and kind of op."""
 
     legend: tuple[tuple[str, str], ...]

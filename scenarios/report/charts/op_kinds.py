@@ -1,10 +1,10 @@
 """The kinds of op with the longest total time in a step."""
 
 import re
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from scenarios.report.phases import phase_of, task_of
 from traces.timeline import Timeline
@@ -13,8 +13,7 @@ NUM_LONGEST: Final = 10
 _INDEX: Final = re.compile(r"\blayer\d+\.?|\.\d+\b")
 
 
-@dataclass(frozen=True, slots=True)
-class OpKind:
+class OpKind(Struct, frozen=True):
     """All ops that are equal up to layer, stage and micro-batch; seconds, count and FLOP are means per rank."""
 
     name: str

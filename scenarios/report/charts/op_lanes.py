@@ -5,11 +5,11 @@ import gzip
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from scenarios.report.charts.gantt import evenly
@@ -35,8 +35,7 @@ _RUNS: Final = 2_000
 Columns = dict[str, NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Lane:
+class _Lane(Struct, frozen=True):
     """The ops of one stream of one rank on one side: indices in the side, by start."""
 
     rank: str
@@ -45,8 +44,7 @@ class _Lane:
     positions: Rows
 
 
-@dataclass(frozen=True, slots=True)
-class _Drawn:
+class _Drawn(Struct, frozen=True):
     """What is drawn: the rows of both timelines, their alignment, and how long the axis is.
 
     ``names``: what the timelines are called; one name where there is only the first.

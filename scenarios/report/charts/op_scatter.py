@@ -1,10 +1,10 @@
 """A scatter plot of one timeline's seconds over the other's, a point per aligned op."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from costmodels.units import format_change, format_time
 from scenarios.report.charts.svg_plot import Drawing, Mark, Plot, log_axis
@@ -16,8 +16,7 @@ _BAND_CORNERS: Final = 65
 _RING: Final = {"fill": "none", "stroke-width": "1.5", "pointer-events": "all"}
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(Struct, frozen=True):
     """An op, or a group of ops of one name (of one name per side if not ``by_name``).
 
     Seconds of both sides, positive.

@@ -1,10 +1,9 @@
 """The packed drawing of one timeline or two in a page."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class OpLanes:
+class OpLanes(Struct, frozen=True):
     """Packed data for ``op_lanes.js``, the colours of its kinds, and a note on omissions."""
 
     data: str

@@ -4,11 +4,11 @@ A plot gives its marks as data of SVG shapes; ``templates`` holds their markup.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import ceil, floor, log10
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
@@ -29,8 +29,7 @@ _TICK_GAP: Final = 18
 _TITLE_GAP: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """A logarithmic or linear axis from ``low`` to ``high``, with labels at some ``ticks``."""
 
     title: str
@@ -65,16 +64,14 @@ Look = Mapping[str, str]
 """Attributes of a shape: its class on the page, or explicit colours."""
 
 
-@dataclass(frozen=True, slots=True)
-class Path:
+class Path(Struct, frozen=True):
     """A line, an area, or dots, as SVG path data."""
 
     data: str
     look: Look
 
 
-@dataclass(frozen=True, slots=True)
-class Circle:
+class Circle(Struct, frozen=True):
     """A circle that shows its words on hover."""
 
     x: str
@@ -83,8 +80,7 @@ class Circle:
     look: Look
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """A label of an axis. ``anchor``: the part of the text at the given place."""
 
     x: str
@@ -97,8 +93,7 @@ class Words:
 Mark = Path | Circle
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
+class Drawing(Struct, frozen=True):
     """A complete plot. ``label``: a description for readers who cannot see it."""
 
     label: str
@@ -109,8 +104,7 @@ class Drawing:
     marks: tuple[Mark, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Plot:
+class Plot(Struct, frozen=True):
     """The area of a plot's marks, in the units of its drawing."""
 
     x: Axis

@@ -1,9 +1,9 @@
 """Small pictures of pipelines, many on one page: bars without words, all on one axis of time."""
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from scenarios.report.charts.gantt import Floats, choose_bars
 from scenarios.report.phases import MESSAGE, PHASES
@@ -13,8 +13,7 @@ MAX_RANKS: Final = 8
 MAX_BARS: Final = 2_400
 
 
-@dataclass(frozen=True, slots=True)
-class Thumbnail:
+class Thumbnail(Struct, frozen=True):
     """The bars of a small picture as columns.
 
     Line of the rank, index in ``PHASES``, second virtual stage or not, times.

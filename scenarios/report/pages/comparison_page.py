@@ -1,9 +1,10 @@
 """The page that compares two timelines: their difference, both drawn, the causes of the difference, op by op."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby, islice
 from typing import Final
+
+from msgspec.structs import replace
 
 from costmodels.units import format_change, format_percent, format_time
 from scenarios.report.blocks import (

@@ -1,16 +1,16 @@
 """What the reports of recordings and of their replays share: the parts of a rank's time, in bars and in words."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from costmodels.units import format_percent, format_time
 from scenarios.report.blocks import Bars, Block, Only, Section, Series, Table
 from scenarios.report.causes import COMPUTING, IDLE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimeParts:
+class TimeParts(Struct, frozen=True, kw_only=True):
     """The parts of a rank's time on its device, in seconds; they add up to its span."""
 
     compute_s: float

@@ -1,7 +1,8 @@
 """The report of a simulated step in blocks: a textbook schedule, a training step, and a long run of it."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
 from scenarios.report.blocks import Bar, Block, Headline, Only, Piece, Section, Table, Text
@@ -31,8 +32,7 @@ _SEVERAL: Final = 1.5
 """Timelines longer than this number of steps show several steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundStep:
+class FoundStep(Struct, frozen=True):
     """The result of a simulation: summary (the keys of summary.json), timeline, and use of links.
 
     Parts that are None are left out of the report; a terminal needs no timeline.

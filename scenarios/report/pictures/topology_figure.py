@@ -1,12 +1,12 @@
 """The drawing of a topology: the network between nodes beside the inside of a node."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import log2
 from typing import Any, Final
 
 from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
+from msgspec import Struct
 
 from costmodels.units import format_rate
 from scenarios.report.pictures.topology_layout import Box, Line, Picture, lay_out_islands, lay_out_network
@@ -32,8 +32,7 @@ _INK: Final = "#2b3240"
 _UNIT_INCHES: Final = 0.62
 
 
-@dataclass(frozen=True, slots=True)
-class TopologyDrawing:
+class TopologyDrawing(Struct, frozen=True):
     """A topology laid out, ready to be drawn on a figure of ``size_inches``: width, height."""
 
     title: str

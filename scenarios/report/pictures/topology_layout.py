@@ -6,6 +6,7 @@ from math import cos, pi, sin
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from sim.cluster.topology.fabrics.clos import Clos
 from sim.cluster.topology.fabrics.dragonfly import Dragonfly
@@ -25,8 +26,7 @@ STUB: Final = 0.5
 Point = tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Box:
+class Box(Struct, frozen=True):
     """A labelled box. ``look``: device, switch, nic, host, node, gap (dots), words (ending here), words-middle."""
 
     at: Point
@@ -34,8 +34,7 @@ class Box:
     look: str
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """A cable. ``bend``: its upward curve, as a fraction of its length."""
 
     start: Point

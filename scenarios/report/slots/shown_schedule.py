@@ -1,13 +1,13 @@
 """A pipeline schedule for commands to show: its words, and the slots of a simulated run."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from scenarios.report.slots.slot_diagram import SlotDiagram
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShownSchedule:
+class ShownSchedule(Struct, frozen=True, kw_only=True):
     """A schedule. ``words``: the schedule and its numbers; ``what``: whether the slots show one step or several."""
 
     name: str

@@ -1,8 +1,9 @@
 """The slot diagram of a pipeline: a line per rank, a box per forward and backward, as in papers."""
 
-from dataclasses import dataclass
 from statistics import median
 from typing import Final
+
+from msgspec import Struct
 
 from scenarios.report.charts.gantt import Bars, choose_bars
 from scenarios.report.phases import (
@@ -17,8 +18,7 @@ from traces.timeline import NO_INDEX, Timeline
 MAX_RANKS: Final = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One task call of a rank. ``lane``: the rank from the top; ``chunk``: the rank's virtual stage.
 
     ``microbatch``: -1 for a task that runs once per step.
@@ -50,8 +50,7 @@ class Slot:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SlotDiagram:
+class SlotDiagram(Struct, frozen=True):
     """The slots of a step by start, and the ranks from top to bottom.
 
     ``boxes``: compute.

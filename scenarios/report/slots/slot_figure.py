@@ -1,9 +1,9 @@
 """A slot diagram as a picture: a grey lane of idle time per rank, a numbered box per forward and backward."""
 
-from dataclasses import dataclass
 from typing import Any, Final
 
 from matplotlib.patches import Patch
+from msgspec import Struct
 
 from costmodels.units import format_time
 from scenarios.report.charts.axis_unit import time_unit
@@ -27,8 +27,7 @@ MAX_SLOTS: Final = 4_000
 """Largest number of slots drawn; of a longer step the beginning is drawn."""
 
 
-@dataclass(frozen=True, slots=True)
-class SlotDrawing:
+class SlotDrawing(Struct, frozen=True):
     """A slot diagram, ready to be drawn."""
 
     diagram: SlotDiagram

@@ -1,17 +1,16 @@
 """The parts of a simulated step's summary.json that a comparison reads, validated and bounded."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
+from msgspec import Struct
 
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e18)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedRole:
+class ComparedRole(Struct, frozen=True, kw_only=True):
     """Equal ranks, and the parts of their time; seconds per step."""
 
     num_ranks: Count
@@ -19,8 +18,7 @@ class ComparedRole:
     exposed_s: Mapping[str, Amount]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedCommunication:
+class ComparedCommunication(Struct, frozen=True, kw_only=True):
     """The ops of one kind on one stream, in seconds of the mean rank; bounds by kind of link."""
 
     stream: str
@@ -31,30 +29,26 @@ class ComparedCommunication:
     fullest_fraction: Mapping[str, Amount]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedLink:
+class ComparedLink(Struct, frozen=True, kw_only=True):
     """The link of a kind with the longest busy time: the fraction of the step in which it is busy."""
 
     busy_fraction: Amount
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedLinks:
+class ComparedLinks(Struct, frozen=True, kw_only=True):
     """All links of a kind."""
 
     kind: str
     busiest: ComparedLink
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedResolved:
+class ComparedResolved(Struct, frozen=True, kw_only=True):
     """The source of a step's times."""
 
     profile_basis: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparedStep:
+class ComparedStep(Struct, frozen=True, kw_only=True):
     """A simulated step: its seconds, its roles, and the limits of its communication."""
 
     iteration_time_s: Annotated[float, msgspec.Meta(gt=0, le=1e18)]

@@ -3,13 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from scenarios.summaries.as_json import INLINE
 from scenarios.summaries.comparing.explanation import Explanation
 from scenarios.summaries.recorded.recording_warning import RecordingWarning
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlignedOps:
+class AlignedOps(Struct, frozen=True, kw_only=True):
     """Numbers of ops with a partner by name, of ops with a partner by kind and place, and of ops alone on each side."""
 
     by_name: int
@@ -18,8 +19,7 @@ class AlignedOps:
     second_alone: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPart:
+class StepPart(Struct, frozen=True, kw_only=True):
     """A part of the mean rank's step on both sides, in seconds."""
 
     part: str
@@ -27,8 +27,7 @@ class StepPart:
     second_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathPart:
+class PathPart(Struct, frozen=True, kw_only=True):
     """The ops of a kind on the critical path of both sides, in seconds."""
 
     kind: str
@@ -36,8 +35,7 @@ class PathPart:
     second_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpShare:
+class OpShare(Struct, frozen=True, kw_only=True):
     """An op of the mean rank's step on both sides: counts, seconds, and its share of the steps' difference."""
 
     op: str
@@ -57,8 +55,7 @@ class SideWarning:
     warning: RecordingWarning = field(metadata=INLINE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ComparisonSummary:
+class ComparisonSummary(Struct, frozen=True, kw_only=True):
     """The difference of two timelines. Errors are those of the first side, as fractions of the second.
 
     ``notes``: reasons why a side's times may be off, or empty (see ``notes.py``).

@@ -1,11 +1,11 @@
 """Why one simulated step takes longer than another: the ``explanation`` of comparison.json."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CauseDifference:
+class CauseDifference(Struct, frozen=True, kw_only=True):
     """A part of the mean rank's step on both sides, in seconds; the difference is first less second."""
 
     cause: str
@@ -14,8 +14,7 @@ class CauseDifference:
     difference_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpDifference:
+class OpDifference(Struct, frozen=True, kw_only=True):
     """The ops of one kind on one stream on both sides, in seconds of the mean rank; first less second.
 
     ``first_bound_s``: seconds by kind of link that limited the ops, and ``latency``.
@@ -34,8 +33,7 @@ class OpDifference:
     second_fullest_fraction: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkDifference:
+class LinkDifference(Struct, frozen=True, kw_only=True):
     """The busiest link of a kind on both sides: the fraction of the step in which it is busy.
 
     0 for a side without any.
@@ -47,8 +45,7 @@ class LinkDifference:
     difference_busy_fraction: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Explanation:
+class Explanation(Struct, frozen=True, kw_only=True):
     """The differences of two simulated steps, the largest first.
 
     ``causes``: they add up to the difference of the steps.

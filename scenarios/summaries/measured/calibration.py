@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from backends.execution.measuring.storage import Storage
 from scenarios.summaries.as_json import ABSENT, INLINE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredMachine:
+class MeasuredMachine(Struct, frozen=True, kw_only=True):
     """A machine's description of itself: kind of device, processor, usable cores, memory with its unit."""
 
     device: str
@@ -17,16 +18,14 @@ class MeasuredMachine:
     memory: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CountedRuns:
+class CountedRuns(Struct, frozen=True, kw_only=True):
     """The number of all runs, and of those in which the machine was quiet."""
 
     all: int
     quiet: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredDrive:
+class MeasuredDrive(Struct, frozen=True, kw_only=True):
     """The rates of a drive; None if it had no room for a file."""
 
     storage: Storage | None
@@ -80,16 +79,14 @@ class FamilyResiduals:
     held_out_sigma: float | None = field(metadata=ABSENT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unsettled:
+class Unsettled(Struct, frozen=True, kw_only=True):
     """Fitted parameters without a standard error, by the reason."""
 
     at_limit: tuple[str, ...]
     not_settled: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Certainty:
+class Certainty(Struct, frozen=True, kw_only=True):
     """The relative standard errors of fitted parameters, and the parameters that have none."""
 
     standard_errors: Mapping[str, float]

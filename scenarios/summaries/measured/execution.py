@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from scenarios.summaries.as_json import ABSENT, INLINE
 
 EXECUTION_SCHEMA: Final = "meshtwin.execution/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedRole:
+class ExecutedRole(Struct, frozen=True, kw_only=True):
     """The ranks of a role, the peak memory of its first rank, and the simulated peak."""
 
     role: str
@@ -21,8 +22,7 @@ class ExecutedRole:
     peak_host_memory_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedWork:
+class ExecutedWork(Struct, frozen=True, kw_only=True):
     """Whether the ops, their order on each stream and their bytes equal the simulated ones, and the differences."""
 
     ops: int
@@ -30,8 +30,7 @@ class ExecutedWork:
     mismatches: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedNumbers:
+class CheckedNumbers(Struct, frozen=True, kw_only=True):
     """The deviation of tensors from those of a dense autograd run.
 
     ``max_relative_error``: that of the worst tensor, None if it is no finite number.
@@ -44,8 +43,7 @@ class CheckedNumbers:
     tolerance: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedPlacedStep:
+class ExecutedPlacedStep(Struct, frozen=True, kw_only=True):
     """One of the steps in which a policy moves experts; see ``PlacedStep``."""
 
     iteration_time_s: float
@@ -55,8 +53,7 @@ class ExecutedPlacedStep:
     num_changes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedPlacement:
+class ExecutedPlacement(Struct, frozen=True, kw_only=True):
     """The steps in which a policy moves experts, each beside its simulation under the same policy.
 
     ``same_decisions``: the policy decided alike in all steps. ``same_work``: every rank has as many ops of each kind,

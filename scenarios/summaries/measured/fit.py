@@ -1,13 +1,13 @@
 """Constants that were fitted to measured steps: the classes behind ``simulate fit --json``."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 FIT_SCHEMA: Final = "meshtwin.fit/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FittedConstant:
+class FittedConstant(Struct, frozen=True, kw_only=True):
     """A constant: its start, the fitted value and the relative standard error.
 
     The standard error is None if the fit ended at a limit (``at_limit``) or the steps do not determine the value.
@@ -20,8 +20,7 @@ class FittedConstant:
     at_limit: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitErrors:
+class FitErrors(Struct, frozen=True, kw_only=True):
     """Absolute errors of rows, as fractions; ``root_mean_square`` is that of log(predicted/measured)."""
 
     rows: int
@@ -31,8 +30,7 @@ class FitErrors:
     root_mean_square: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitRow:
+class FitRow(Struct, frozen=True, kw_only=True):
     """A measured step: whether constants were fitted to it, and its error as a fraction of the measured time."""
 
     name: str
@@ -40,8 +38,7 @@ class FitRow:
     error: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitSummary:
+class FitSummary(Struct, frozen=True, kw_only=True):
     """The fitted constants, and the errors of all rows; ``fitted`` and ``held_out`` are None without such rows."""
 
     schema: str = FIT_SCHEMA

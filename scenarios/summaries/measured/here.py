@@ -1,16 +1,16 @@
 """Plans that ran on this machine beside their predictions: the classes behind ``simulate validate --here --json``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from scenarios.summaries.measured.calibration import CountedRuns, MeasuredMachine
 
 HERE_SCHEMA: Final = "meshtwin.here/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanRow:
+class PlanRow(Struct, frozen=True, kw_only=True):
     """A plan's measured and predicted time, and the bounds of 90 % of its runs.
 
     ``error`` is a fraction of the measured time. ``inside``: whether the measured time lies between the bounds.
@@ -28,8 +28,7 @@ class PlanRow:
     spread: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranking:
+class Ranking(Struct, frozen=True, kw_only=True):
     """The number of compared pairs, the number predicted in the measured order, and its fraction; 1 without pairs."""
 
     pairs: int
@@ -37,8 +36,7 @@ class Ranking:
     fraction: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
+class Thresholds(Struct, frozen=True, kw_only=True):
     """Limits of a passing validation.
 
     ``mean`` and ``worst``: the largest absolute relative errors.
@@ -50,8 +48,7 @@ class Thresholds:
     ranking: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HereSummary:
+class HereSummary(Struct, frozen=True, kw_only=True):
     """Predicted against measured, plan by plan, the verdict, and how this machine was measured."""
 
     schema: str = HERE_SCHEMA

@@ -1,10 +1,9 @@
 """The errors of a profile on measured calls: the classes behind ``simulate residuals --json``."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyErrors:
+class FamilyErrors(Struct, frozen=True, kw_only=True):
     """The errors of a family's calls longer than a limit, as fractions of the measured time.
 
     ``bias``: the mean error with its sign.
@@ -23,8 +22,7 @@ class FamilyErrors:
     coverage: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedCall:
+class JudgedCall(Struct, frozen=True, kw_only=True):
     """A call's measured and predicted time; the error is a fraction of the measured time."""
 
     call: str
@@ -33,8 +31,7 @@ class JudgedCall:
     error: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProfileErrors:
+class ProfileErrors(Struct, frozen=True, kw_only=True):
     """The errors of a profile on measured tables, by family and length of call, and the worst calls."""
 
     node: str

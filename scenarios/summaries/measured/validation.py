@@ -1,13 +1,13 @@
 """Published measurements beside their predictions: the classes behind ``simulate validate --json``."""
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from scenarios.summaries.as_json import as_json
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PredictedRow:
+class PredictedRow(Struct, frozen=True, kw_only=True):
     """A measured and a predicted value in the table's unit; the error is a fraction of the measured value.
 
     ``interval``: bounds of the prediction in 90 % of cases, ``inside``: whether the measured value lies between them;
@@ -22,8 +22,7 @@ class PredictedRow:
     inside: bool | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupErrors:
+class GroupErrors(Struct, frozen=True, kw_only=True):
     """Absolute errors of a group of rows, as fractions; ``coverage``: the fraction of rows inside their intervals."""
 
     group: str
@@ -34,8 +33,7 @@ class GroupErrors:
     coverage: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorThresholds:
+class ErrorThresholds(Struct, frozen=True, kw_only=True):
     """The largest errors of a passing table, as fractions; ``percentile_95`` is None without such a limit."""
 
     mean: float
@@ -43,8 +41,7 @@ class ErrorThresholds:
     percentile_95: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidatedTable:
+class ValidatedTable(Struct, frozen=True, kw_only=True):
     """A table of measurements: its rows, their absolute errors as fractions, and the verdict."""
 
     table: str
@@ -61,8 +58,7 @@ class ValidatedTable:
     passed: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Validation:
+class Validation(Struct, frozen=True, kw_only=True):
     """All tables that were validated."""
 
     tables: tuple[ValidatedTable, ...]

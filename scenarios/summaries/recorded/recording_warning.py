@@ -1,13 +1,13 @@
 """Doubts about a recording, as summaries hold them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from traces.doubt import Doubt
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingWarning:
+class RecordingWarning(Struct, frozen=True, kw_only=True):
     """A kind of doubt, its number of cases, one case or an amount (may be empty), and all of this in words."""
 
     kind: str

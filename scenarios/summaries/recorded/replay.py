@@ -1,16 +1,16 @@
 """A recording replayed at other speeds: the classes behind ``simulate replay --json``."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from scenarios.summaries.recorded.recording_warning import RecordingWarning
 
 REPLAY_SCHEMA: Final = "meshtwin.replay/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankParts:
+class RankParts(Struct, frozen=True, kw_only=True):
     """The parts of a rank's time, in seconds; ``span_s`` is from its first activity to its last."""
 
     span_s: float
@@ -20,8 +20,7 @@ class RankParts:
     idle_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayedRank:
+class ReplayedRank(Struct, frozen=True, kw_only=True):
     """A rank's time as measured and as replayed."""
 
     rank: int
@@ -29,8 +28,7 @@ class ReplayedRank:
     replayed: RankParts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaySummary:
+class ReplaySummary(Struct, frozen=True, kw_only=True):
     """The figures of a replay. ``span_ratio``: the new time over the measured one.
 
     ``changes``: speeds by the user's keys.

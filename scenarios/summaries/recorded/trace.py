@@ -1,7 +1,8 @@
 """A profile of the PyTorch profiler in figures: the classes behind ``simulate trace --json``."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from scenarios.summaries.recorded.recording_warning import RecordingWarning
 from traces.kineto.statistics import KernelTotal
@@ -9,8 +10,7 @@ from traces.kineto.statistics import KernelTotal
 TRACE_SCHEMA: Final = "meshtwin.trace/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedRank:
+class RecordedRank(Struct, frozen=True, kw_only=True):
     """The figures of one rank's file.
 
     ``span_s``: from the first activity to the last.
@@ -40,8 +40,7 @@ class RecordedRank:
     worst_residual_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCollective:
+class RecordedCollective(Struct, frozen=True, kw_only=True):
     """Equal collectives of one group. ``num_ranks``, ``bytes`` and bandwidths are None if the files do not state them.
 
     ``num_seen``: the ranks of the group that were read.
@@ -59,8 +58,7 @@ class RecordedCollective:
     bus_bandwidth_bytes_per_s: float | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AlignedClocks:
+class AlignedClocks(Struct, frozen=True, kw_only=True):
     """The alignment of the ranks' clocks; ``worst_residual_s`` is None for one rank."""
 
     num_collectives: int
@@ -68,8 +66,7 @@ class AlignedClocks:
     unaligned_ranks: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceSummary:
+class TraceSummary(Struct, frozen=True, kw_only=True):
     """The figures of a profile. ``steps``: the value of ``--steps``; ``world_size``: None if no file states it."""
 
     schema: str = TRACE_SCHEMA

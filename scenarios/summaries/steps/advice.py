@@ -3,14 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from msgspec import Struct
+
 from scenarios.summaries.as_json import ABSENT
 
 AdviceLevel = Literal["quick", "full"]
 """The amount of trials: those within a limit on predicted time, or all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TriedChange:
+class TriedChange(Struct, frozen=True, kw_only=True):
     """A change of the scenario, and the step with it.
 
     ``set``: overrides, ``key=value``, applied together.
@@ -28,16 +29,14 @@ class TriedChange:
     estimated: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UntriedChange:
+class UntriedChange(Struct, frozen=True, kw_only=True):
     """A change that was not tried, and the predicted seconds of its simulation."""
 
     set: tuple[str, ...]
     predicted_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReducedPart:
+class ReducedPart(Struct, frozen=True, kw_only=True):
     """The part of the mean rank's step that the best change shortens most, in seconds."""
 
     part: str
@@ -45,8 +44,7 @@ class ReducedPart:
     after_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
+class Cause(Struct, frozen=True, kw_only=True):
     """A cause of lost time, found by a simulation without it.
 
     ``fraction``: the part of the step that it costs.

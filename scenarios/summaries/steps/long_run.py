@@ -1,8 +1,9 @@
 """A long run's numbers in words, for the console and the report alike."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from costmodels.units import format_percent, format_time
 from scenarios.summaries.steps.study import StudySummary
@@ -17,8 +18,7 @@ TIME_WORDS: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One quantity: its mean, the mean as a fraction of the run's time, and the range of nine in ten runs."""
 
     name: str

@@ -1,10 +1,9 @@
 """Steps with experts that move, for the summary of a step."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedStep:
+class PlacedStep(Struct, frozen=True, kw_only=True):
     """One of the steps.
 
     ``num_copies``: experts that ranks hold, of all layers; ``num_arriving``: of these on their way. ``num_changes``: of
@@ -23,8 +22,7 @@ class PlacedStep:
     expert_shares: tuple[float, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementSummary:
+class PlacementSummary(Struct, frozen=True, kw_only=True):
     """Steps in which a policy moves experts; the last one is the step of the summary.
 
     ``mean_time_s``: of all steps, which begin together on all ranks. ``layer``: of the model, the least even one in the

@@ -1,11 +1,11 @@
 """The inputs of a result: the sizes and choices of a scenario, with its defaults filled in."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class Resolved(Struct, frozen=True, kw_only=True):
     """A training step as it was simulated.
 
     ``degrees``: of parallelism, by section of ``parallel``.

@@ -1,10 +1,9 @@
 """How evenly a forced routing loads experts and ranks, for the summary of a step."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoutingSummary:
+class RoutingSummary(Struct, frozen=True, kw_only=True):
     """The loads of experts, and of the ranks that share them out, in one micro-batch; and what they cost.
 
     ``waiting_fraction``: part of the step that the mean rank waits for ranks with busier experts.

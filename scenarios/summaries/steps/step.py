@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from scenarios.summaries.as_json import ABSENT
 from scenarios.summaries.steps.advice import AdviceSummary
 from scenarios.summaries.steps.goal import Goal
@@ -15,8 +17,7 @@ from scenarios.summaries.steps.study import StudySummary
 SCHEMA: Final = "meshtwin.summary/1"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleSummary:
+class RoleSummary(Struct, frozen=True, kw_only=True):
     """A class of equal ranks with one program: their memory, and the parts of their time. Seconds are per step."""
 
     role: str
@@ -32,8 +33,7 @@ class RoleSummary:
     computing_s: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BusiestLink:
+class BusiestLink(Struct, frozen=True, kw_only=True):
     """The busiest link of a kind, and the number of links with the same load."""
 
     link: str
@@ -43,8 +43,7 @@ class BusiestLink:
     peak_fraction: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinksSummary:
+class LinksSummary(Struct, frozen=True, kw_only=True):
     """All links of a kind."""
 
     kind: str
@@ -54,8 +53,7 @@ class LinksSummary:
     busiest: BusiestLink
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunicationSummary:
+class CommunicationSummary(Struct, frozen=True, kw_only=True):
     """The ops of one kind on one stream, in seconds of the mean rank; bounds by kind of link."""
 
     stream: str
@@ -66,8 +64,7 @@ class CommunicationSummary:
     fullest_fraction: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorAxis:
+class TensorAxis(Struct, frozen=True, kw_only=True):
     """The communication along an axis of a tensor-parallel mesh, of the mean rank and per step.
 
     ``ranks_per_node``: how many ranks of a group along it share a node, at most. ``exposed_s``: of ``busy_s``, the
@@ -82,8 +79,7 @@ class TensorAxis:
     exposed_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostMemory:
+class HostMemory(Struct, frozen=True, kw_only=True):
     """Use of a node's own memory, or of its drives, by its ranks."""
 
     peak_bytes: int
@@ -91,8 +87,7 @@ class HostMemory:
     fits: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardedOperator:
+class ShardedOperator(Struct, frozen=True, kw_only=True):
     """A sharded operator: its number of slices, and the number of sharded ones."""
 
     operator: str
@@ -100,8 +95,7 @@ class ShardedOperator:
     num_sharded: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorSharding:
+class OperatorSharding(Struct, frozen=True, kw_only=True):
     """The choices of OSDP. ``memory_limit_bytes``: None where the scenario names the layers."""
 
     memory_limit_bytes: int | None
@@ -109,16 +103,14 @@ class OperatorSharding:
     sharded: tuple[ShardedOperator, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Folded:
+class Folded(Struct, frozen=True, kw_only=True):
     """The numbers of all ranks and of simulated ranks."""
 
     ranks: int
     simulated: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineWork:
+class EngineWork(Struct, frozen=True, kw_only=True):
     """The cost of the simulation, and its savings: periods of the run that were not simulated one by one."""
 
     events: int

@@ -1,10 +1,9 @@
 """A simulated step as a point of a sweep."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepRow:
+class StepRow(Struct, frozen=True, kw_only=True):
     """The results of a step that a sweep compares; None is a value that a textbook workload lacks.
 
     Bytes sent are those of the mean rank in a step, all and by axis of the mesh. ``peak_live_activations``: the

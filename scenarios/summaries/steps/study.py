@@ -1,8 +1,9 @@
 """The summary of a long run: the ``reliability`` object of summary.json (docs/results.md explains its keys)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from sim.reliability.study import Expectation, Spread
 
@@ -10,15 +11,13 @@ TIMES: Final = ("useful", "lost", "checkpoint", "restart", "waiting")
 """The parts of a run's time; keys of ``time_s``."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goodput(Spread):
+class Goodput(Spread, frozen=True, kw_only=True):
     """The fraction of the time that trains, and the standard error of its mean."""
 
     standard_error: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StudySummary:
+class StudySummary(Struct, frozen=True, kw_only=True):
     """Simulated runs on hardware that fails, with the closed forms."""
 
     mtbf_s: float

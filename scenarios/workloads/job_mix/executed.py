@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from msgspec import Struct
+
 from backends.execution.jobs import JobsExecution, MeasuredJobs
 from costmodels.units import format_percent, format_time
 from scenarios.report.blocks import Block, Fact, Piece, Section, Table
@@ -20,8 +22,7 @@ TOLERANCE: Final = 1e-5
 """Of losses and parameters, beside those of one process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedJob:
+class ExecutedJob(Struct, frozen=True, kw_only=True):
     """One job: its completion time, executed and simulated, the changes of its slots, its last loss."""
 
     job_id: str
@@ -33,8 +34,7 @@ class ExecutedJob:
     final_loss: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedMixSummary:
+class ExecutedMixSummary(Struct, frozen=True, kw_only=True):
     """What came of a job mix on processes of this machine, and of its simulation with what was measured before.
 
     ``num_hand_overs``: starts, stops and changes of slots, and the ends; ``num_differing``: of those, after which not

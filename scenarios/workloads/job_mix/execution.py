@@ -1,7 +1,8 @@
 """A job mix on processes of this machine, beside the simulation of the same jobs with the speeds measured there."""
 
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from backends.execution.jobs import JobsRequest, LiveTraining, MeasuredJobs, Perceptron
 from backends.registry import load_torch_backend

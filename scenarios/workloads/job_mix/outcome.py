@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from costmodels.units import format_percent, format_time
 from scenarios.report.blocks import Block, Card, Curve, Headline, Lines, Only, Section, Table
 from scenarios.report.charts.axis_unit import time_unit
@@ -16,8 +18,7 @@ MOST_ROWS = 20
 """Jobs of the table: those that took longest."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobResult:
+class JobResult(Struct, frozen=True, kw_only=True):
     """One job: instants and GPU-seconds."""
 
     job_id: str
@@ -47,8 +48,7 @@ class JobMixSummary:
     decisions: Sequence[Decided]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixRow:
+class MixRow(Struct, frozen=True, kw_only=True):
     """What a sweep compares."""
 
     policy: str

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.registry import load_torch_backend
@@ -22,8 +23,7 @@ from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
 from sim.embedding.run import CacheRun
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedCacheSummary:
+class ExecutedCacheSummary(Struct, frozen=True, kw_only=True):
     """What a training counted and took; sums over all batches, times as means over the measured ones.
 
     ``differing``: counts that are not the simulated ones in every batch. ``differing_weights``: weights whose bits are

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
+from msgspec import Struct
+
 from costmodels.units import format_bytes, format_percent
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
@@ -19,8 +21,7 @@ from traces.timeline import Timeline
 _COLOUR: Final = "#2a78d6"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendationRow:
+class RecommendationRow(Struct, frozen=True, kw_only=True):
     """What a sweep compares."""
 
     cache_rows: int

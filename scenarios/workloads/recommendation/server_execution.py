@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from backends.execution.het import HetExecution, HetRequest
 from backends.registry import load_torch_backend
@@ -21,8 +22,7 @@ from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
 from sim.embedding.het_run import HetRun, HetSpec, run_het
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedServersSummary:
+class ExecutedServersSummary(Struct, frozen=True, kw_only=True):
     """What workers counted in all steps.
 
     ``differing``: counts that are not the simulated ones in every step of every worker, when the simulation serves

@@ -1,9 +1,9 @@
 """The simulated time of one training step, for a batch of the run."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from backends.simulated import SimulatedBackend
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
@@ -21,8 +21,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.plan.words.buffer import Tier
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTimeSummary:
+class StepTimeSummary(Struct, frozen=True, kw_only=True):
     """The step of one batch, that with the middle number of moved rows among the measured ones.
 
     ``batch``: its number, from 0. ``hit_rate``: of its lookups, in the caches of all ranks. ``computing_s``,
@@ -46,8 +45,7 @@ class StepTimeSummary:
     fits_memory: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TimedStep:
+class TimedStep(Struct, frozen=True):
     """A simulated step, and its answers."""
 
     run: SimulatedRun

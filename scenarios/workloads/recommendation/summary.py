@@ -1,9 +1,9 @@
 """The answers of a cache of embedding rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
 from scenarios.workloads.recommendation.step_time import StepTimeSummary
@@ -14,8 +14,7 @@ ELEMENT_BYTES = 4
 MOST_PARTS = 200
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableHits:
+class TableHits(Struct, frozen=True, kw_only=True):
     """A table: its rows, its lookups in the measured batches, and the part of them that the cache answered."""
 
     table: str
@@ -24,8 +23,7 @@ class TableHits:
     hit_rate: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartHits:
+class PartHits(Struct, frozen=True, kw_only=True):
     """Consecutive batches, and the part of their lookups that the cache answered.
 
     ``first_batch`` counts from 0, and the batches before the measured ones too.
@@ -35,8 +33,7 @@ class PartHits:
     hit_rate: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterServerSummary:
+class ParameterServerSummary(Struct, frozen=True, kw_only=True):
     """Workers with caches and servers with the tables: parts of the different rows of a worker's batch, and bytes.
 
     ``pulled_fraction``: sent by servers, ``stale_fraction`` of it because the copy lacked too many updates;
@@ -61,8 +58,7 @@ class ParameterServerSummary:
     flushed_rows: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendationSummary:
+class RecommendationSummary(Struct, frozen=True, kw_only=True):
     """Means over the measured batches; with parameter servers a batch is that of one worker.
 
     ``hit_rate``: of lookups; a lookup of a missing row is a miss however often the batch repeats it.

@@ -1,6 +1,6 @@
 """The training step whose time is simulated: its model, machine and sharding."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.software import Software
 from scenarios.errors import ScenarioError
@@ -17,8 +17,7 @@ MAX_RANKS = 256
 """Ranks have programs of their own, which bounds the time of a simulation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimedSpec:
+class TimedSpec(Struct, frozen=True, kw_only=True):
     """A model on a machine. ``row_bytes_per_s``: of a host's gathers and scatters; None: that of its memory."""
 
     model: ClickModel

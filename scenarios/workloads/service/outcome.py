@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.units import format_count, format_percent, format_rate, format_time
@@ -20,8 +21,7 @@ _COLOUR: Final = "#2a78d6"
 _MOST_POINTS: Final = 400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceRow:
+class ServiceRow(Struct, frozen=True, kw_only=True):
     """The results of a point of a sweep; None where no request has such a time."""
 
     ttft_p50_s: float | None

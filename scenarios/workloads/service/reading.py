@@ -1,9 +1,10 @@
 """From the file of a service to its scenario."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from costmodels.profile import load_profile
 from scenarios.errors import ScenarioError
@@ -177,7 +178,7 @@ def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, 
         raise TypeError(message)
     experts = None
     if section.experts is not None:
-        keys = ServedExperts.__dataclass_fields__
+        keys = ServedExperts.__struct_fields__
         experts = ServedExperts(**{key: getattr(section.experts, key) for key in keys})
     own_size = section.head_size if isinstance(section, LlamaModel) else None
     return document, ServedModel(

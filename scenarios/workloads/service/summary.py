@@ -1,9 +1,9 @@
 """The answers of a simulated service."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from scenarios.workloads.service.reading import ServiceScenario
@@ -13,8 +13,7 @@ from sim.serving.service import Served
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class Spread(Struct, frozen=True, kw_only=True):
     """A quantity over requests, in seconds: mean, and the values that 50, 90 and 99 % do not exceed."""
 
     mean: float
@@ -23,8 +22,7 @@ class Spread:
     p99: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waits:
+class Waits(Struct, frozen=True, kw_only=True):
     """Mean seconds of a request by what it waited for, from arrival to last token; they add up to its latency.
 
     ``queue``: for its first iteration; ``prefill``: for its first token after that; ``preempted``: without memory,
@@ -40,8 +38,7 @@ class Waits:
     decode: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CapacityPoint:
+class CapacityPoint(Struct, frozen=True, kw_only=True):
     """A service of so many replicas under the same load; a time is None where no request has it."""
 
     num_replicas: int
@@ -51,8 +48,7 @@ class CapacityPoint:
     busy_fraction: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class Capacity(Struct, frozen=True, kw_only=True):
     """``fewest_replicas``: the fewest at which ``wanted_fraction`` of the requests meet the objective; None: too many.
 
     ``tried``: the services that were simulated, by their number of replicas.
@@ -63,8 +59,7 @@ class Capacity:
     tried: Sequence[CapacityPoint]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceSummary:
+class ServiceSummary(Struct, frozen=True, kw_only=True):
     """Times over all finished requests, rates over the makespan.
 
     ``ttft_s``, ``tpot_s``, ``latency_s``: None where no request has such a time. ``goodput_per_s``: finished requests

@@ -1,6 +1,6 @@
 """A service of a model: requests come, wait, are computed in batches, and are answered token by token."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from costmodels.units import format_percent, format_rate, format_time
 from scenarios.reading.documents.yaml_tree import Document

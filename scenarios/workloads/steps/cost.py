@@ -7,8 +7,9 @@ within a factor of two.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.shorter import Shorter
@@ -38,8 +39,7 @@ _SPLITTING: Final = 4
 """Where parts are slow, ops one by one tell so many times more ranks apart than whole calls do."""
 
 
-@dataclass(frozen=True, slots=True)
-class CostModel:
+class CostModel(Struct, frozen=True):
     """What simulations of a scenario cost; ``ranks_per_program``: simulated ones. ``uneven``: some parts are slow.
 
     ``repeats``: steps of many micro-batches come back to the state they were in, so that shorter ones stand for them.

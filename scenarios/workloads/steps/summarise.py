@@ -1,8 +1,9 @@
 """From a simulated step to its summary."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from itertools import accumulate
+
+from msgspec.structs import asdict, replace
 
 from costmodels.hardware import DeviceSpec
 from scenarios.summaries.steps.step import EngineWork, Folded, HostMemory, RoleSummary, StepSummary

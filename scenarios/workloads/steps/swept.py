@@ -1,8 +1,9 @@
 """The report of a sweep over steps, beside its table: times, memory, pipelines, and points with other algorithms."""
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.report.blocks import Card, Chart, Legend, Section
@@ -141,8 +142,7 @@ def _end_mark(step: StepRow) -> dict[str, Any]:
     return {"text": words} if step.fits_memory is not False else {"text": words, "font": {"color": TOO_LARGE[1]}}
 
 
-@dataclass(frozen=True, slots=True)
-class _Held:
+class _Held(Struct, frozen=True):
     """What the fullest rank of each point holds: bytes, or micro-batches where times are stated."""
 
     values: tuple[float, ...]

@@ -1,8 +1,11 @@
 """A scenario that is a step of training a transformer on a cluster."""
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from costmodels.hardware import DeviceSpec, load_node
 from scenarios.choices.decide import decided
@@ -99,7 +102,7 @@ class TrainingScenario(StepScenario):
             return self._with_experts_placed() if self.moves_experts and not self.placements else self
         memory_bytes = min(self.software.room_bytes(device) for device, _ in self.devices)
         with located(self.document), locating_algorithms(self.document, self.algorithms):
-            return replace(self, job=decided(self.job, self.pricing(), memory_bytes))
+            return dataclasses.replace(self, job=decided(self.job, self.pricing(), memory_bytes))
 
     @property
     def moves_experts(self) -> bool:
@@ -112,7 +115,7 @@ class TrainingScenario(StepScenario):
         with located(self.document):
             placements = deciding.placements_of(job, self.pricing())
         job = deciding.placed_job(job, placements[-1], len(placements) - 1)
-        return replace(self, job=job, placements=placements)
+        return dataclasses.replace(self, job=job, placements=placements)
 
     def build(self) -> Plan:
         """Return the plan of a decided scenario."""
@@ -141,16 +144,16 @@ class TrainingScenario(StepScenario):
 
         Raises ScenarioError for a long run that would not end in bounded time.
         """
-        summary = replace(summary, routing=routing_summary(self.job, summary))
+        summary = dataclasses.replace(summary, routing=routing_summary(self.job, summary))
         if self.job.parallel.osdp is not None:
-            summary = replace(summary, osdp=summarise_choice(self.dense_job, plan))
+            summary = dataclasses.replace(summary, osdp=summarise_choice(self.dense_job, plan))
         if self.reliability is not None:
             with located(self.document):
                 study = study_reliability(self.reliability, summary.iteration_time_s, self.seed)
-            summary = replace(summary, reliability=summarise_study(self.reliability, study))
+            summary = dataclasses.replace(summary, reliability=summarise_study(self.reliability, study))
         if self.tokens is not None:
             tokens_per_step = self.num_samples * self.job.model.sequence_length
-            summary = replace(
+            summary = dataclasses.replace(
                 summary, goal=goal_of(self.tokens, tokens_per_step, summary, self.cluster.price_usd_per_s)
             )
         return summary
@@ -185,10 +188,10 @@ class TrainingScenario(StepScenario):
         job = self.job
         batch = number * job.training.microbatch_size * job.parallel.data_degree
         try:
-            return replace(self, job=replace(job, training=replace(job.training, global_batch_size=batch)))
+            return dataclasses.replace(self, job=replace(job, training=replace(job.training, global_batch_size=batch)))
         except SpecError:
             return None
 
     def in_double_precision(self) -> "TrainingScenario":
         """Return the scenario with numbers of 64 bits."""
-        return replace(self, job=replace(self.job, training=replace(self.job.training, precision="fp64")))
+        return dataclasses.replace(self, job=replace(self.job, training=replace(self.job.training, precision="fp64")))

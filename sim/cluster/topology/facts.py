@@ -1,9 +1,9 @@
 """Summary of a cluster's topology: links by kind, bisection bandwidth, longest route."""
 
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from msgspec import Struct
 
 from sim.cluster.topology.links import NONE, FloatArray, IntArray, LinkKind
 from sim.cluster.topology.max_flow import max_flow
@@ -15,8 +15,7 @@ ALL_PAIRS_UP_TO = 256
 """Devices up to which the longest route is exact; beyond, routes from a few islands across the cluster are tried."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkFacts:
+class LinkFacts(Struct, frozen=True, kw_only=True):
     """Equal directed links: their number and their properties."""
 
     kind: LinkKind
@@ -26,8 +25,7 @@ class LinkFacts:
     message_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopologyFacts:
+class TopologyFacts(Struct, frozen=True, kw_only=True):
     """The summary of a topology.
 
     ``bisection_bytes_per_s``: from one half of the cluster to the other.

@@ -1,12 +1,12 @@
 """Directed links as arrays: their ends, kinds and rates."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float64]
@@ -56,8 +56,7 @@ _WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cable:
+class Cable(Struct, frozen=True, kw_only=True):
     """One direction of a link. ``message_s``: time for which each message occupies the link, whatever its size."""
 
     bandwidth_bytes_per_s: float
@@ -76,8 +75,7 @@ class Cable:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LinkTable:
+class LinkTable(Struct, frozen=True):
     """Columns of equal length, one row per directed link; ``source`` and ``target`` are vertex numbers of a graph."""
 
     source: IntArray

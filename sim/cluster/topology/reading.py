@@ -1,9 +1,10 @@
 """Reading of one mapping of a topology's description, key by key, with errors that name the key."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from costmodels.errors import UnitError
 from costmodels.units import Dimension, parse_quantity
@@ -22,8 +23,7 @@ MOST_TIMES = 1e6
 """Largest factor: for the slowdown of a straggler, and for oversubscription."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A mapping and its key. A value may be written as ``{value: ..., source: ...}``.
 
     ``or_base``: an example of the catalogue, if the key ``base`` may name an entry that supplies missing keys.

@@ -2,11 +2,12 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.fabrics.fabric import Fabric, Ports
@@ -14,8 +15,7 @@ from sim.cluster.topology.links import NONE, AnyInts, FloatArray, IntArray, Link
 from sim.cluster.topology.nodes.island import Island
 
 
-@dataclass(frozen=True, slots=True)
-class Routes:
+class Routes(Struct, frozen=True):
     """The links of many routes: route i has the links ``links[indptr[i]:indptr[i + 1]]``, in this order."""
 
     indptr: npt.NDArray[np.int64]
@@ -34,8 +34,7 @@ class Routes:
         return np.diff(self.indptr)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class Placement(Struct, frozen=True, kw_only=True):
     """The position of every island in the numbering, one row per island; ``layout`` is the type of island."""
 
     layout: IntArray
@@ -47,8 +46,7 @@ class Placement:
     """First vertex of the island that is no device."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Topology:
+class Topology(Struct, frozen=True, kw_only=True):
     """Devices, the links between them, and routes.
 
     Vertices 0 to ``num_devices`` - 1 are the devices; then come the islands' other vertices, then the network's

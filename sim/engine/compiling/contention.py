@@ -4,14 +4,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from sim.engine.compiling.graph import PricedTask
 from sim.engine.prices.activity import Resource
 from sim.plan.words.op import Op
 from sim.plan.words.program import Program
 
 
-@dataclass(frozen=True, slots=True)
-class Contention:
+class Contention(Struct, frozen=True):
     """Where ops may compete.
 
     ``contended``: resources with more than one user. ``exposed_from[rank]``: the first call of a coalescing task that

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from msgspec import Struct
+
 from sim.engine.compiling.shape import NO_PATH
 from sim.engine.prices.activity import Activity
 
@@ -30,8 +32,7 @@ class NodeKind(IntEnum):
 _FIXED = NodeKind.FIXED
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pattern:
+class Pattern(Struct, frozen=True, eq=False):
     """How a coalesced call runs: ``offsets[k][j]`` is the start of op j after the release of entry k.
 
     ``main_exit`` is the op at whose end the block's own node is done, ``span_s`` when that is after its only
@@ -164,8 +165,7 @@ class Wire:
         return node
 
 
-@dataclass(frozen=True, slots=True)
-class PricedTask:
+class PricedTask(Struct, frozen=True):
     """One task on one simulated rank: the demands of each op.
 
     ``launches_s``: host time of launching each op, none: it takes none; what ops wait for it is in their latencies.

@@ -8,6 +8,8 @@ does the graph.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+
 from sim.engine.compiling.graph import SENT, Block, Graph, Joint, NodeKind, Pattern, PricedTask, Unit
 from sim.engine.compiling.patterns import call_pattern, team_patterns
 from sim.engine.compiling.tables import TaskTable, lasting_s
@@ -145,8 +147,7 @@ class _Repricing:
         return self._team_patterns[key]
 
 
-@dataclass(frozen=True, slots=True)
-class _Task:
+class _Task(Struct, frozen=True):
     """What the ops of a task last as nodes; which of them are on shared resources, and which others must be found."""
 
     durations_s: list[float]

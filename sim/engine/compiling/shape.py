@@ -1,15 +1,15 @@
 """What a task looks like from the inside: dependencies between its ops, and its touch on buffers outside."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sim.plan.words.program import Task
 
 NO_PATH = float("-inf")
 
 
-@dataclass(frozen=True, slots=True)
-class TaskShape:
+class TaskShape(Struct, frozen=True):
     """A task's ops with their in-task dependencies (stream order and buffer hazards).
 
     Ops are numbered in issue order. ``first`` and ``last`` are each stream's ends. ``reads`` lists the ops

@@ -5,8 +5,9 @@ other prices. Runs of one plan under many prices (fits, drawn errors, step times
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from sim.engine.compiling.channels import find_channels
 from sim.engine.compiling.compiler import NotCoalescableError, RankCompiler
@@ -25,8 +26,7 @@ Shapes = Mapping[int, Mapping[str, TaskShape]]
 """The shapes of the tasks of every program of a plan, by the program's identity and the task's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Structure:
+class Structure(Struct, frozen=True):
     """A compiled plan. ``graph`` has the prices that it was compiled under; ``tables`` are by simulated rank."""
 
     programs: Mapping[int, Program]
@@ -56,8 +56,7 @@ def compiled(
             single |= {error.task}
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(Struct, frozen=True):
     """What every attempt to compile takes: ``shapes`` by a program's identity and task, ``teams`` by rank."""
 
     plan: Plan

@@ -1,8 +1,7 @@
 """Which links collectives and messages were bound by."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.cluster.topology.links import LinkKind
@@ -15,8 +14,7 @@ _TIE = 1e-6
 """Links whose use differs by less are equally full; of these, the one nearest to the device binds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bottlenecks:
+class Bottlenecks(Struct, frozen=True):
     """Where the time of one kind of op goes, in seconds of the mean rank: ``time_s`` in all, ``latency_s`` of it before
     bytes move, ``bound_s`` of it held back by each kind of link.
 

@@ -1,9 +1,9 @@
 """Where a rank's time goes: busy seconds by stream, and idle seconds of its compute stream by cause."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
@@ -18,8 +18,7 @@ BUBBLE = "bubble"
 EXPERT_WAIT = "expert_wait"
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """``busy_s`` by stream; ``exposed_s``: idle time of the compute stream by the communication stream that ran
     meanwhile (the first in the order tp, ep, dp, others by name), ``bubble`` where none did. ``expert_wait``, where
     there are experts' exchanges: idle time that ends as one begins, because another rank has come to it. Compute's busy

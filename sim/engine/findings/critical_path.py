@@ -8,12 +8,14 @@ path from the begin of one step to that of the next, a period long.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, takewhile
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.kernels import KERNELS
@@ -88,8 +90,7 @@ class CriticalPath:
         return [spent for _, spent in sorted(every, key=lambda found: found[0])]
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
+class _Calls(Struct, frozen=True):
     """The time of a path in all calls of one task, by place (see ``Way``), and where on the path each first comes."""
 
     way: Way

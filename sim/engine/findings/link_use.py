@@ -6,12 +6,14 @@ out, because they can never be full, are looked up group by group: ranks that ca
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.cluster.distinct import distinct
@@ -171,8 +173,7 @@ def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Cells:
+class _Cells(Struct, frozen=True, eq=False):
     """One transfer of flow ``flows[i]`` brings each link of column ``columns[i]`` so many seconds and bytes."""
 
     flows: Ints

@@ -5,10 +5,11 @@ its ops at once. Its steps are written out only for those who read them one by o
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.running.period import Times
@@ -34,8 +35,7 @@ class Step(NamedTuple):
         return self.times * (self.end_s - self.start_s)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Way:
+class Way(Struct, frozen=True, eq=False):
     """A way through one call of one or more ranks, the last op first; it ends at ``end_s``.
 
     ``ops``: those of the call's task. ``places``: the place of each op of the way among those of all ranks, one rank's

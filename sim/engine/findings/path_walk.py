@@ -1,9 +1,10 @@
 """The critical path of a finished run: the walk from its last node back to the begin."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern, Unit

@@ -1,9 +1,9 @@
 """From a simulated run to a timeline."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.running.memory import MemoryUse

@@ -1,10 +1,10 @@
 """When every collective and message of a run moved its bytes, and how fast."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import Graph, NodeKind
@@ -22,8 +22,7 @@ _ALONE = -(2**62)
 """The key of what did not go through shared resources."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Flow:
+class Flow(Struct, frozen=True, eq=False):
     """Transfers that are alike in all but time: those of one simulated rank, for all that it stands for.
 
     ``activity``: what all of them that run at once demand together. ``num_ranks``: the members of all groups, all
@@ -43,8 +42,7 @@ class Flow:
         return str(self.op.kind) if isinstance(self.op, Collective) else type(self.op).__name__.lower()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Transfers:
+class Transfers(Struct, frozen=True, eq=False):
     """``flow_of[i]``: the flow of transfer i; its op starts at ``start_s``, and its bytes move until ``end_s``.
 
     ``counts[i]``: how many transfers of the step it stands for, where a run passed through its period once for many;

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.folding.refinement import Partition, Relation, coarsest_equitable
@@ -55,8 +56,7 @@ class _Facts:
             self.count = len(names)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Use:
+class _Use(Struct, frozen=True, eq=False):
     """Vertex ``users[i]`` puts load ``labels[i]`` on link ``links[i]``.
 
     ``receivers``: of messages, whose users are the senders; ``group_of``: of collectives, each rank's group.

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from sim.engine.prices.numbering import numbered
@@ -25,8 +26,7 @@ Hashes = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
+class Relation(Struct, frozen=True):
     """Directed, labelled edges: ``sources[e]`` sees ``targets[e]`` as ``labels[e]``; repeated edges count.
 
     All three are integers, one per edge; a single number as ``labels`` is the label of all edges. One label in two
@@ -38,8 +38,7 @@ class Relation:
     labels: ArrayLike = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Partition:
+class Partition(Struct, frozen=True):
     """``colour[v]`` is the class of vertex v; classes are numbered by their smallest members.
 
     ``representative[c]`` is the smallest member of class c, ``multiplicity[c]`` the number of its members.
@@ -69,8 +68,7 @@ def coarsest_equitable(initial: ArrayLike, relations: Sequence[Relation]) -> Par
     return _by_smallest_member(refiner.colour)
 
 
-@dataclass(frozen=True, slots=True)
-class _Incidence:
+class _Incidence(Struct, frozen=True):
     """All edges from both ends: vertex v has the far ends ``far[starts[v]:starts[v + 1]]``.
 
     A kind is one label of one relation in one direction; ``kinds`` says what the far end sees the vertex as.

@@ -15,9 +15,10 @@ takes a link that others have been assigned to.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.prices.traffic import Load
@@ -58,8 +59,7 @@ def _links_per_user(load: Load) -> float:
     return len(load.links) / (int(load.groups.max(initial=0)) + 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Choice:
+class _Choice(Struct, frozen=True, eq=False):
     """User ``users[i]``, which uses ``links[i]`` for ``seconds[i]``, counts for ``covers[i]``.
 
     ``ratios[i]`` is the one time over the other.
@@ -93,8 +93,7 @@ def _ratios(seconds: Floats, on_cover: Floats) -> Floats:
     return ratios
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Covers:
+class _Covers(Struct, frozen=True, eq=False):
     """The largest ratio of each pair, which is link x number of links + cover; sorted by pair."""
 
     num_links: int

@@ -19,10 +19,11 @@ summed over streams.
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.cluster.distinct import distinct
@@ -43,8 +44,7 @@ Source = tuple[str, int]
 _ROUNDING: Final = 1e-10
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Turns:
+class Turns(Struct, frozen=True, eq=False):
     """Exchanges that differ in nothing but their root, with the load of each, and the most that any puts on links."""
 
     exchanges: Sequence[Exchange]
@@ -99,8 +99,7 @@ def _turns(turns: Sequence[tuple[Exchange, Load]], num_links: int) -> Turns:
     return Turns(exchanges, loads, Load(names // num_links, names % num_links, most, waits))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Slack:
+class Slack(Struct, frozen=True, eq=False):
     """What of their envelope links carry in turns. ``of[source]``: a mask of slack links per turn that leaves any.
 
     ``carries_alike``: per link, a number, the same for links of a class that carry the same in every turn; NONE where

@@ -1,10 +1,10 @@
 """Activities: whatever takes time."""
 
 from collections.abc import Hashable, Iterator
-from dataclasses import dataclass
 from typing import Protocol, TypeGuard
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.prices.traffic import Exchange, Load
@@ -20,8 +20,7 @@ def is_link(resource: Resource) -> TypeGuard[tuple[str, int]]:
     return isinstance(resource, tuple) and resource[0] == "link"
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(Struct, frozen=True):
     """A latency, then demands: seconds of exclusive use of some resources. A demand is more than 0.
 
     Alone it lasts ``latency_s`` + the largest demand. That is the roofline for a kernel and the alpha-beta model for a

@@ -1,7 +1,8 @@
 """Devices that wait for the host: a thread launches the ops of a task in order, and none begins before its launch."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from sim.engine.prices.activity import Activity
 

@@ -1,11 +1,13 @@
 """The demands of every op of a plan on a cluster: the one place where plans meet cost models."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.hardware import DeviceSpec
@@ -60,7 +62,7 @@ class ClusterPricing:
         """
         profile = profile or self.profile
         profiles = {name: profile if known is self.profile else known for name, known in self.profiles.items()}
-        other = replace(
+        other = dataclasses.replace(
             self, profile=profile, profiles=profiles, software=software, _kernels={}, _computes={}, _collectives={},
             _messages={}, _uses=self._uses if profile.network == self.profile.network else {},
         )  # fmt: skip

@@ -1,9 +1,9 @@
 """Prices of a textbook workload: stated durations, and a stated lag per hop between ranks."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.prices.activity import Activity
@@ -12,8 +12,7 @@ from sim.plan.words.op import Compute, Op, Recv, Send
 from sim.plan.words.program import Plan, Program, Task
 
 
-@dataclass(frozen=True, slots=True)
-class TextbookPricing:
+class TextbookPricing(Struct, frozen=True):
     """Every ``delay`` lasts as it says; a message takes ``hop_s`` and occupies nothing."""
 
     hop_s: float = 0.0

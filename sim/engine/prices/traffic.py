@@ -4,9 +4,9 @@ A copy between a device and its host is like a message of a rank to itself.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.plan.words.mesh import Mesh
@@ -16,8 +16,7 @@ from sim.plan.words.program import Plan, Program
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Exchange:
+class Exchange(Struct, frozen=True, eq=False):
     """Ops that are alike in all but the ranks: ``op`` of ``program`` is one of them.
 
     ``groups`` [groups, positions]: the ranks of each group of a collective; of a message, sender and receiver; of a
@@ -30,8 +29,7 @@ class Exchange:
     streams: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Load:
+class Load(Struct, frozen=True, eq=False):
     """Loads of an exchange's groups on links: group ``groups[i]`` uses link ``links[i]`` for ``seconds[i]``.
 
     ``latencies``: a number per group, the same for groups that wait equally long; none where all do.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import SENT, Graph, NodeKind
@@ -23,8 +24,7 @@ Flags = NDArray[np.bool_]
 NONE = -1
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Edges:
+class Edges(Struct, frozen=True, eq=False):
     """What waits for what; ``inside``: an exit of a block for an entry, which lets it go some time later."""
 
     before: Ints
@@ -117,8 +117,7 @@ class Chains:
         return np.array(of, dtype=np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Paces:
+class Paces(Struct, frozen=True, eq=False):
     """The paces of the chains of a finished run, where a period has some recurrences; per node.
 
     ``pace_s``: of its chain; of a node of no chain in a section the largest there, 0 outside. ``last_end_s``: when the

@@ -5,9 +5,10 @@ The dependencies are those of a plan: order on a stream, hazards of buffers, mes
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
+
+from msgspec import Struct
 
 from sim.engine.errors import DeadlockError
 from sim.engine.running.run import SimulatedRun
@@ -22,8 +23,7 @@ _MOST_IN_CIRCLE: Final = 12
 Channel = tuple[object, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """An op of a rank: its number in issue order. ``rank`` is the one that is meant, not the one that stands for it."""
 
     rank: int

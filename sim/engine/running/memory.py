@@ -2,9 +2,9 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.memory import allocated_bytes
@@ -13,8 +13,7 @@ from sim.plan.words.buffer import Kind, Scope, Tier
 from sim.plan.words.program import Program
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryUse:
+class MemoryUse(Struct, frozen=True):
     """A rank's memory in one tier, in issue order.
 
     ``before_bytes[c]`` is what lives before call c, ``peak_bytes_of[c]`` the most inside it, reached at its op
@@ -29,8 +28,7 @@ class MemoryUse:
     peak_op_of: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class _CallChange:
+class _CallChange(Struct, frozen=True):
     """The bytes that a call adds in the end, the most that it adds on the way, and the op at which it does."""
 
     net: int

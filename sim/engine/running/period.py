@@ -6,10 +6,10 @@ again as often as was left out, and what comes after it, later by that many peri
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Times = NDArray[np.float64]
@@ -31,8 +31,7 @@ class Part(NamedTuple):
         return self.begin_s + self.length_s
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated:
+class Repeated(Struct, frozen=True):
     """A run passes through its period, ``begin_s`` to ``end_s``, ``times`` more often than it was simulated.
 
     ``microbatches``: for how many more the calls of the next period are. ``calls``: by simulated rank and task, the

@@ -6,11 +6,12 @@ faster neighbour sends ahead, has a place in the time of the whole step alone.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM

@@ -2,13 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from operator import itemgetter
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import SENT, Graph, Pattern, PricedTask, Unit
@@ -35,8 +37,7 @@ MOST_KEPT_NODES: Final = 1_000_000
 """The times of a longer run are not kept, but made for one finding after the other: they would fill the memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
+class _Calls(Struct, frozen=True):
     """Calls of one task of one rank: which, the node of each, and which of them run by which pattern (None: by none).
 
     ``is_single``: whose ops are nodes of their own.

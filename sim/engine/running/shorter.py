@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
+from msgspec import Struct
+
 from sim.plan.facts.repetition import Repetition, repetitions, shortened
 from sim.plan.facts.sections import Section, sections, without
 from sim.plan.words.program import Plan, Program
@@ -19,16 +21,14 @@ MOST_FORMS: Final = 2
 """Forms in sections that are tried: where the second does not repeat itself, a longer one seldom does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Short:
+class Short(Struct, frozen=True):
     """Programs with fewer repetitions, and their repeated calls, by identity of the plan's own program."""
 
     programs: Mapping[int, Program]
     repetitions: Mapping[int, Repetition]
 
 
-@dataclass(frozen=True, slots=True)
-class Sectioned:
+class Sectioned(Struct, frozen=True):
     """Programs whose sections recur less often, and these sections, by identity of the plan's own program."""
 
     programs: Mapping[int, Program]

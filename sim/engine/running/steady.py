@@ -6,11 +6,12 @@ what is a period away. From equal states follow equal futures, so long as the ca
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.running.period import EQUAL, Times
@@ -111,8 +112,7 @@ def _around(moment_s: float, length_s: float) -> tuple[float, float, float]:
     return moment_s - length_s, moment_s, moment_s + length_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
+class _Rows(Struct, frozen=True):
     """The times of all calls of one task of one rank, x ops: of those that repeat, rows ``first`` to ``stop``.
 
     ``count``: how many calls of the task one period has. ``main``: the task is of the main line of work.

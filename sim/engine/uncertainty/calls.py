@@ -4,14 +4,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 
 from sim.engine.uncertainty.longest_path import Floats
 
 Predecessors = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TaskTimes:
+class TaskTimes(Struct, frozen=True):
     """One task of one rank: its ops' durations with their waits for launches, and each launch's host time.
 
     ``rows``: of each op the row of the drawn factors that it errs with. ``launches_s`` may be empty: launching takes

@@ -7,9 +7,9 @@ few they are.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.errors import ErrorClass, ModelErrors
@@ -23,8 +23,7 @@ Erring = tuple[ErrorClass, int | None]
 """A class of calls, on one simulated rank where devices differ at random."""
 
 
-@dataclass(frozen=True, slots=True)
-class Draws:
+class Draws(Struct, frozen=True):
     """``factors``: error factors, classes x draws. ``step``: a further factor of the whole step, per draw."""
 
     factors: Floats

@@ -4,6 +4,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+import msgspec
+from msgspec import Struct
+
 from costmodels.spread import NETWORK, Place, Spread, kernel_place, spread_family, transfer_place
 from sim.engine.findings.critical_path import MESSAGE, kind_of
 from sim.engine.prices.variation import Variation
@@ -13,8 +16,7 @@ from sim.plan.words.op import Collective, Compute, Op
 from sim.plan.words.program import Program
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelErrors:
+class ModelErrors(Struct, frozen=True, kw_only=True):
     """Errors of the logarithm of measured over predicted, all of them normal.
 
     ``spread``: by kernel family, and of NETWORK; a family that is missing, as that of stated times, has no errors.
@@ -24,8 +26,8 @@ class ModelErrors:
 
     spread: Mapping[str, Spread]
     step: float
-    jitter: Mapping[str, float] = field(default_factory=dict)
-    drawn: Variation = field(default_factory=Variation)
+    jitter: Mapping[str, float] = msgspec.field(default_factory=dict)
+    drawn: Variation = msgspec.field(default_factory=Variation)
 
 
 class ErrorClass(NamedTuple):

@@ -6,10 +6,10 @@ their correlation, so that what neighbours have in common is as the profile says
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from costmodels.spread import Place, Spread
 from sim.engine.uncertainty.errors import ErrorClass, ModelErrors
@@ -22,8 +22,7 @@ _NUGGET: Final = 1e-9
 """Added to correlations of 1, so that places that are nearly one still have a factor."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Loadings:
+class Loadings(Struct, frozen=True, eq=False):
     """``matrix[c, s]``: change of the log time of class c for one standard deviation of source s."""
 
     classes: Mapping[ErrorClass, int]

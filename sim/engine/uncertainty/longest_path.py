@@ -1,17 +1,16 @@
 """When everything in a graph of dependencies ends, for many sets of durations at once."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Durations:
+class Durations(Struct, frozen=True, eq=False):
     """Node n lasts ``base_s[n]`` times row ``rows[n]`` of ``factors`` (rows x draws)."""
 
     base_s: Floats
@@ -24,8 +23,7 @@ class Durations:
         return len(self.factors[0])
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Levels:
+class Levels(Struct, frozen=True, eq=False):
     """A graph's nodes in an order in which each comes after all that it waits for, cut where none waits for another.
 
     Nodes of which each waits for the one before alone, and is all that waits for it, are a chain: they have one place.

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 import numpy as np
+from msgspec import Struct
 
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern, PricedTask
 from sim.engine.compiling.shape import analyse
@@ -27,8 +28,7 @@ Key = TypeVar("Key")
 _LASTING: Final = (NodeKind.FIXED, NodeKind.SHARED, NodeKind.MEMBER)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Retiming:
+class Retiming(Struct, frozen=True, eq=False):
     """A run's nodes, as ``Durations`` has them, in levels.
 
     ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
@@ -118,8 +118,7 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) ->
     )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _LeftOut:
+class _LeftOut(Struct, frozen=True, eq=False):
     """The periods that a run left out: ``nodes`` that stand for them, of each two nodes a period apart in ``apart``.
 
     ``at_end``: nodes for which nothing waits, each with that a period before; ``times``: how many were left out.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from sim.jobs.errors import JobsError
@@ -68,8 +69,7 @@ def interpolated(table: Mapping[int, float], num_gpus: int) -> float:
     return max(slow + (fast - slow) * (num_gpus - low) / (high - low), 1e-3 * points[-1][1])
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """The batch of a step: samples of one GPU and of all, and the learning rate."""
 
     local: int
@@ -77,8 +77,7 @@ class Batch:
     learning_rate: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaledBatchSpeed:
+class ScaledBatchSpeed(Struct, frozen=True, kw_only=True):
     """The batch and the learning rate grow with the GPUs, up to the largest learning rate; all samples are useful.
 
     ``local_batch`` and ``learning_rate`` are those of one GPU. This is the rule of ONES (SC 2021), as in its artifact.
@@ -113,8 +112,7 @@ class ScaledBatchSpeed:
         return batch.size / float(self.step.step_s(num_nodes, num_gpus, batch.local))
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
+class Chosen(Struct, frozen=True):
     """The batch of most goodput: samples of a GPU's micro-step, accumulated micro-steps, useful samples per second."""
 
     local_batch: int

@@ -1,15 +1,13 @@
 """The time of a data-parallel training step by its batch and its GPUs (Pollux, OSDI 2021, section 3.2)."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from sim.jobs.errors import JobsError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepTime:
+class StepTime(Struct, frozen=True, kw_only=True):
     """Seconds of a training step. Each accumulated micro-step computes gradients; the last one synchronises them, too.
 
     ``compute_s``, ``compute_per_sample_s``: gradients of a micro-step. ``node_sync_s``: synchronisation of two GPUs of

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.moe.balancing.assignment import Floats, Placement, check_placement
@@ -16,8 +17,7 @@ from sim.moe.routing import Counts
 _EXCHANGES = 4  # dispatch and combine, forward and backward
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """Profiled rates of a layer with experts.
 
     ``tokens_per_s``: through an expert, forward and backward. ``token_bytes``: of a row of an exchange.
@@ -35,8 +35,7 @@ class Rates:
     node_bytes_per_s: float = inf
 
 
-@dataclass(frozen=True, slots=True)
-class Estimate:
+class Estimate(Struct, frozen=True):
     """Seconds of every rank, and the tokens that it computes."""
 
     compute_s: Floats

@@ -6,10 +6,10 @@ Nie et al. 2023. The same object drives simulation and execution (``Policy`` in 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.moe.balancing.policy_maker import PolicyMaker, applied
@@ -26,8 +26,7 @@ class SeenCounts(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlexMoE:
+class FlexMoE(Struct, frozen=True, kw_only=True):
     """Changes the placement of a layer's experts when its ranks are out of balance.
 
     ``first``: the placement of the first step. ``groups``: the ranks of the session that exchange tokens, one tuple per

@@ -1,14 +1,14 @@
 """A policy that places experts from step to step, as a scenario states it."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 PlacementPolicy = Literal["flexmoe"]
 DEFAULT_STEPS: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MovingExperts:
+class MovingExperts(Struct, frozen=True, kw_only=True):
     """FlexMoE (Nie et al. 2023): copies of experts come and go as loads change.
 
     ``steps``: from the first, without copies, to the one that is simulated in full. ``slots``: vExperts that a rank has

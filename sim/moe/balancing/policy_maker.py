@@ -5,10 +5,10 @@ keeps a change only if the estimate says that it is faster. Ours: free slots and
 expert, then for the next ones, down to the mean load of a vExpert.
 """
 
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.moe.balancing.assignment import Placement
@@ -22,24 +22,21 @@ _BLOCK: Final = 4096
 """Exchanges that are estimated at once: 64 ranks take about 30 MB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expand:
+class Expand(Struct, frozen=True):
     """One more vExpert of an expert on a rank."""
 
     expert: int
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class Shrink:
+class Shrink(Struct, frozen=True):
     """One vExpert of an expert less on a rank."""
 
     expert: int
     rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class Migrate:
+class Migrate(Struct, frozen=True):
     """A vExpert of ``expert`` on ``rank`` changes places with one of ``other_expert`` on ``other_rank``."""
 
     expert: int
@@ -51,16 +48,14 @@ class Migrate:
 Change = Expand | Shrink | Migrate
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+class Search(Struct, frozen=True):
     """Changes of a placement, and how many placements were estimated to find them."""
 
     changes: tuple[Change, ...]
     num_estimates: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyMaker:
+class PolicyMaker(Struct, frozen=True, kw_only=True):
     """Finds changes of a placement. ``num_slots``: vExperts that a rank has room for.
 
     ``threshold``: balance ratio from which it acts. ``max_changes``: steps of expansion, with or without a donor;

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
 from sim.moe.balancing.assignment import Placement, assigned, in_whole_tokens
 from sim.moe.errors import RoutingError
@@ -133,8 +134,7 @@ class Replicas:
         return self.of_layer(layer).assigned(counts)
 
 
-@dataclass(frozen=True, slots=True)
-class Placed:
+class Placed(Struct, frozen=True):
     """The placement of a step.
 
     ``num_changes``: those that the policy has just made. ``search_s``: time of a host to find them.

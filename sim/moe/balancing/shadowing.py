@@ -1,14 +1,12 @@
 """FasterMoE's decision on which experts to shadow: to copy to every rank for one step (fastmoe shadow_policy.py)."""
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 
 from sim.moe.routing import Counts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShadowPolicy:
+class ShadowPolicy(Struct, frozen=True, kw_only=True):
     """The layer and the rates that FasterMoE's estimate knows; it ignores the shadows' own work and gradients.
 
     ``expansion``: inner over outer width of an expert. ``element_bytes``: of a value that is sent.

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 
 from sim.plan.words.program import Plan
 
@@ -18,8 +19,8 @@ _PLAIN: Final = frozenset({bool, int, float, str, bytes, type(None)})
 def content_digest(value: object) -> bytes:
     """Return a digest of a value's content: equal for values of equal parts in the same order.
 
-    Values are numbers, text, arrays, enums, sequences, sets, mappings and dataclasses. Fields whose names begin with an
-    underscore are caches, and do not count. Raises TypeError for other objects, whose content is unknown.
+    Values are numbers, text, arrays, enums, sequences, sets, mappings, Structs and dataclasses. Fields whose names
+    begin with an underscore are caches, and do not count. Raises TypeError for other objects, whose content is unknown.
 
         content_digest(Mesh((("dp", 2),))) == content_digest(Mesh((("dp", 2),)))
     """
@@ -28,7 +29,7 @@ def content_digest(value: object) -> bytes:
 
 def plan_digest(plan: Plan) -> bytes:
     """Return a digest of a plan without its name and its seed, on which no time depends."""
-    named = {field.name: getattr(plan, field.name) for field in fields(plan) if field.name not in {"name", "seed"}}
+    named = {name: getattr(plan, name) for name in plan.__struct_fields__ if name not in {"name", "seed"}}
     return content_digest(named)
 
 
@@ -55,8 +56,9 @@ class _Flat:
         """Return the function that converts values of a type. Raises TypeError for an unknown type."""
         if issubclass(kind, Enum):
             return lambda value: (kind.__qualname__, value.name)
-        if is_dataclass(kind):
-            names = [field.name for field in fields(kind) if not field.name.startswith("_")]
+        if issubclass(kind, Struct) or is_dataclass(kind):
+            found = kind.__struct_fields__ if issubclass(kind, Struct) else [field.name for field in fields(kind)]
+            names = [name for name in found if not name.startswith("_")]
             values = attrgetter(*names) if len(names) > 1 else lambda value: [getattr(value, name) for name in names]
             return lambda value: (kind.__qualname__, *self._all(values(value)))
         if issubclass(kind, np.ndarray):

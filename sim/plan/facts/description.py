@@ -1,8 +1,9 @@
 """The description of an op in timelines of both backends."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from costmodels.kernels import KERNELS, TensorSpec, Work
 from sim.plan.words.buffer import BYTES_PER_ELEMENT
@@ -10,8 +11,7 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
 from sim.plan.words.program import Program, Task
 
 
-@dataclass(frozen=True, slots=True)
-class OpDescription:
+class OpDescription(Struct, frozen=True):
     """The description of an op in a timeline.
 
     ``num_bytes``: bytes that a kernel reads and writes; or the bytes of a message or of a copy between tiers; or a

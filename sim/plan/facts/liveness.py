@@ -6,14 +6,14 @@ buffers always live.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Program, Task
 
 
-@dataclass(frozen=True, slots=True)
-class CallLife:
+class CallLife(Struct, frozen=True):
     """The buffers that are born, and those that die, in one call: (op of the task, buffer), in issue order.
 
     A MICROBATCH buffer belongs to the call's micro-batch; a STEP buffer has one instance.
@@ -23,8 +23,7 @@ class CallLife:
     deaths: tuple[tuple[int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Touch:
+class _Touch(Struct, frozen=True):
     first: int
     last: int
 

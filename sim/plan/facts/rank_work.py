@@ -2,15 +2,15 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sim.plan.words.buffer import BYTES_PER_ELEMENT
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op, Send
 from sim.plan.words.program import Plan, Program
 
 
-@dataclass(frozen=True, slots=True)
-class RankWork:
+class RankWork(Struct, frozen=True):
     """The work of a rank. ``ops``: number of ops by kind; ``sent_bytes``: payload of its messages and collectives."""
 
     ops: Mapping[str, int] = field(default_factory=dict)

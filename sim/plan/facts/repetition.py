@@ -5,11 +5,12 @@ program hold for the long one as far as the recurrences are equal.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.plan.words.program import Call, Program
@@ -23,8 +24,7 @@ NO_MICROBATCH: Final = -1
 """The micro-batch number of calls without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repetition:
+class Repetition(Struct, frozen=True):
     """Calls ``first`` to ``stop`` are the same ``num_calls`` calls, over and over; the last time may be cut short.
 
     Each time the calls are for micro-batches ``microbatches`` later.
@@ -84,8 +84,7 @@ def _earlier(call: Call, microbatches: int) -> Call:
     return call if call.microbatch is None else Call(call.task, call.microbatch - microbatches, call.lag)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class CodedCalls:
+class CodedCalls(Struct, frozen=True, eq=False):
     """The calls of a program as numbers: task and micro-batch. ``middle``: the call whose recurrence is sought."""
 
     tasks: Ints

@@ -5,10 +5,11 @@ A program with fewer recurrences in every section is the program of a step with 
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.plan.facts.repetition import MOST_CALLS, NO_MICROBATCH, CodedCalls
@@ -25,8 +26,7 @@ TAIL: Final = 2
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """From call ``first`` on, ``num_calls`` calls recur, ``num_times`` in all.
 
     Each time they are for micro-batches ``microbatches`` later, or earlier where it is negative.

@@ -6,8 +6,10 @@ addition per gradient. The task that writes a gradient first gets another versio
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from sim.plan.words.buffer import Buffer, Kind, Scope
 from sim.plan.words.op import Compute, Op, on_other_buffers

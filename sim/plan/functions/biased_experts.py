@@ -4,8 +4,9 @@ Biases choose and do not weigh. Backward counts the choices, once per micro-batc
 step sums the counts over all ranks and moves each bias by a fixed amount, up where an expert had less than its share.
 """
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from sim.plan.functions import experts as ex
 from sim.plan.functions.basic import only
@@ -16,8 +17,7 @@ _BIAS: Final = ".router.bias"
 _COUNTS: Final = ".router.choices"
 
 
-@dataclass(frozen=True, slots=True)
-class RouterBias:
+class RouterBias(Struct, frozen=True):
     """The bias [E] of a layer's router, and the counts [E] of a step's choices; both live on from step to step."""
 
     bias: Tensor

@@ -6,8 +6,9 @@ along the axis has a program of its own.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from sim.plan.functions import basic as f
 from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
@@ -15,8 +16,7 @@ from sim.plan.words.buffer import Kind
 from sim.plan.words.layout import PARTIAL
 
 
-@dataclass(frozen=True, slots=True)
-class SharedSequence:
+class SharedSequence(Struct, frozen=True):
     """A sequence whose tokens are split over ``degree`` = n ranks along ``axis``.
 
     ``zigzag``: the sequence has 2n chunks, and rank i has chunks i and 2n-1-i. Otherwise it has n blocks, and rank i

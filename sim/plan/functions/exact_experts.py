@@ -7,8 +7,9 @@ them from the exchanged counts, as real systems do.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from sim.plan.functions import experts as ex
 from sim.plan.functions.basic import only
@@ -33,8 +34,7 @@ class CopiesOfExperts(Protocol):
         """Return the largest number of experts that a rank has a copy of."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedCopies:
+class SharedCopies(Struct, frozen=True):
     """The copies of experts on the ranks of ``axis``, among which this rank has the place ``place``."""
 
     copies: CopiesOfExperts
@@ -42,8 +42,7 @@ class SharedCopies:
     place: int
 
 
-@dataclass(frozen=True, slots=True)
-class ExactRoutes:
+class ExactRoutes(Struct, frozen=True):
     """The choices of every token as rows. ``counts``, [E], int64: number of rows of each expert."""
 
     routes: ex.Routes

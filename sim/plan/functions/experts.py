@@ -7,8 +7,10 @@ partial gradients pass through them unsummed.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from sim.plan.errors import LayoutError
 from sim.plan.functions.basic import only, summed_layout
@@ -20,15 +22,13 @@ from sim.plan.words.layout import PARTIAL, Layout, Shard
 from sim.plan.words.op import Collective, CollectiveKind
 
 
-@dataclass(frozen=True, slots=True)
-class RouterProducts(Products):
+class RouterProducts(Products, frozen=True):
     """The products of a router: computed in at least 32 bits, from operands in their own types."""
 
     prefix: ClassVar[str] = "router_"
 
 
-@dataclass(frozen=True, slots=True)
-class Routes:
+class Routes(Struct, frozen=True):
     """The choices of every token: the slots of its experts and the weights of their outputs, both [s, b, k]."""
 
     weights: Tensor
@@ -122,8 +122,7 @@ def route_by_experts(t: TaskTracer, name: str, logits: Tensor, *, capacity: int)
     return Routes(weights, slots, logits.shape[-1], capacity)
 
 
-@dataclass(frozen=True, slots=True)
-class Cooling:
+class Cooling(Struct, frozen=True):
     """The setting of a Gumbel softmax: its temperature, and the threshold of the weights that count.
 
     ``hard``: only the best expert of a token counts.
@@ -304,8 +303,7 @@ def partial_over(layout: Layout, axes: Sequence[str]) -> Layout:
     return layout
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """The numbers of rows per expert. The rows of all experts lie one after the other in one group.
 
     ``counts``: rows by source rank and expert, as received from the source ranks. ``of_experts``: rows of each of this

@@ -6,8 +6,9 @@ The backward keeps the cast input. If the backward gathers the input again, it a
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from sim.plan.functions.linear import Products, Twice
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
@@ -19,7 +20,7 @@ E4M3: Final = "float8_e4m3fn"
 E5M2: Final = "float8_e5m2"
 
 
-class Float8Products(Products):
+class Float8Products(Products, frozen=True):
     """The products of operands cast to eight bits, each with its scale."""
 
     prefix = "float8_"

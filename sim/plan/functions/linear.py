@@ -1,8 +1,9 @@
 """Linear layers: products with a weight, forward and backward, and the accumulation of weight gradients."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Literal
+
+from msgspec import Struct
 
 from costmodels.kernels import TensorSpec
 from sim.plan.errors import LayoutError
@@ -13,8 +14,7 @@ from sim.plan.words.layout import PARTIAL, Layout, Shard
 from sim.plan.words.op import Compute
 
 
-@dataclass(frozen=True, slots=True)
-class WeightGradient:
+class WeightGradient(Struct, frozen=True):
     """The method of computing and accumulating a weight gradient.
 
     ``overlapped``: it runs after the input gradient, during that gradient's collective; otherwise before it.
@@ -70,8 +70,7 @@ Twice = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
 """The two forms of a factor that two products share, one form for each product."""
 
 
-@dataclass(frozen=True, slots=True)
-class Products:
+class Products(Struct, frozen=True):
     """The products of a linear layer, from an input, a weight and a gradient in their own types.
 
     ``input_gradient``: whether the input gets a gradient; that of a whole model needs none. ``prefix``: prefix of the

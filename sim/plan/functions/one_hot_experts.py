@@ -4,7 +4,7 @@ The results equal those of ``experts.dispatch`` and ``experts.combine``, which c
 times slots. Masks live until backward.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sim.plan.functions import experts as ex
 from sim.plan.functions.basic import only
@@ -12,8 +12,7 @@ from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
 from sim.plan.words.buffer import Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Masks:
+class Masks(Struct, frozen=True):
     """Two masks [s, b, E, C] of tokens and slots: one marks a token's slots, one has the choices' weights there."""
 
     dispatching: Tensor

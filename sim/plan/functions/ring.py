@@ -1,15 +1,15 @@
 """Messages around the ranks of an axis."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Kind
 from sim.plan.words.op import Direction, Recv, Send
 
 
-@dataclass(frozen=True, slots=True)
-class Ring:
+class Ring(Struct, frozen=True):
     """The messages of one kind among the ranks along ``axis``: their direction and their two streams.
 
     ``queue``: a suffix for the names of the streams. Messages with different suffixes do not wait for each other.

@@ -6,9 +6,10 @@ again. An all_reduce over the full length sums the gradients of all keys and val
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import sqrt
 from typing import Any
+
+from msgspec import Struct
 
 from sim.plan.functions import basic as f
 from sim.plan.functions.ring import Ring
@@ -20,8 +21,7 @@ from sim.plan.words.op import Direction
 Operands = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True, slots=True)
-class _Blocks:
+class _Blocks(Struct, frozen=True):
     """The ring of ``degree`` ranks along ``axis``. Each rank has one block of the sequence."""
 
     axis: str

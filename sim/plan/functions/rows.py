@@ -1,12 +1,12 @@
 """The positions, in their sequence, of the rows of a task's tensors."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+
+class Rows(Struct, frozen=True):
     """The rows of a tensor: ``num_tokens`` of a sequence's ``num_total`` tokens, from ``start`` on or a rank's part.
 
     ``dealt_over``: a mesh axis of n ranks. The sequence has 2n equal chunks, and rank i has chunks i and 2n-1-i.

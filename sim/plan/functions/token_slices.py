@@ -7,8 +7,9 @@ later slices have added to them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from costmodels.kernels import KERNELS
 from sim.plan.functions import basic as f
@@ -18,8 +19,7 @@ from sim.plan.words.buffer import Buffer, Kind
 from sim.plan.words.op import Compute
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSlice:
+class TokenSlice(Struct, frozen=True):
     """Slice number ``index`` of a sequence of ``num_total`` tokens: ``num_tokens`` of them from ``start`` on."""
 
     index: int

@@ -5,9 +5,12 @@ ops of one task and, while it records, a tape from which ``sim.plan.functions.gr
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.kernels import KERNELS, TensorSpec
 from sim.plan.errors import LayoutError, PlanError
@@ -18,8 +21,7 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Reduction
 from sim.plan.words.program import Phase, Task
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class Tensor(Struct, frozen=True, eq=False):
     """A symbolic tensor: a buffer's name, this rank's shape, and the layout of the whole tensor over the mesh.
 
     ``regather``: function that writes the tensor again from a kept tensor (backward gathers an input again); None for a
@@ -42,8 +44,7 @@ class Tensor:
         return Tensor(self.name, self.shape, self.dtype, layout)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Parameter:
+class Parameter(Struct, frozen=True, eq=False):
     """A trainable tensor and the buffer in which its gradient accumulates over micro-batches.
 
     ``source``: its name in the dense model, and its part's number if it is split.
@@ -59,8 +60,7 @@ class Parameter:
 Gradients = Sequence[Tensor | None]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Record:
+class Record(Struct, frozen=True, eq=False):
     """One differentiable operation on the tape.
 
     ``backward(tracer, output_gradients)`` emits the vector-Jacobian products as ops, and returns one gradient or None

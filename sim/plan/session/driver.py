@@ -1,8 +1,9 @@
 """The loop of a policy: decide, build the plan, run it, observe."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+from msgspec import Struct
 
 from sim.plan.session.protocol import Policy, Session, StepResult
 from sim.plan.session.residents import Residents
@@ -12,8 +13,7 @@ State = TypeVar("State")
 Decision = TypeVar("Decision")
 
 
-@dataclass(frozen=True, slots=True)
-class Turn(Generic[Decision]):
+class Turn(Struct, Generic[Decision], frozen=True):
     """One step of a policy: its decision, the plan built from the decision, and the result of the plan."""
 
     decision: Decision

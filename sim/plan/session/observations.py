@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
 import numpy as np
+from msgspec import Struct
 
 from sim.plan.errors import RecordingError, SessionError
 from sim.plan.session.protocol import Array, Observed, Seen
@@ -58,8 +58,7 @@ class NoObservations:
         return Seen(duration_s)
 
 
-@dataclass(frozen=True, slots=True)
-class SeededObservations:
+class SeededObservations(Struct, frozen=True):
     """Draws of observed values. The same seed, step, buffer and rank give the same values.
 
     SeededObservations(7, lambda generator, name, rank, shape: generator.uniform(size=shape))
@@ -84,16 +83,14 @@ class SeededObservations:
         return Seen(duration_s, observed)
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedStep:
+class RecordedStep(Struct, frozen=True):
     """The observations of one step, and the name of its plan."""
 
     plan: str
     seen: Seen
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(Struct, frozen=True):
     """The observations of a session, step by step: written to a file, and replayed in a simulated session.
 
     recording_of([turn.plan for turn in turns], [turn.result.seen for turn in turns]).write(path)

@@ -8,11 +8,11 @@ simulated or on real devices. Persistent buffers survive from plan to plan, by n
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.plan.facts.rank_work import RankWork
@@ -28,16 +28,14 @@ Observed = Mapping[str, Mapping[int, Array]]
 """Values by buffer and by rank of the session."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(Struct, frozen=True):
     """The observations of a step: its duration, and the values of its plan's observed buffers."""
 
     duration_s: float
     observed: Observed = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(Struct, frozen=True):
     """The result of one plan. ``duration_s``: from the common start to the last rank's end, by the session's clock.
 
     ``seen``: the observations for the policy. Their duration is ``duration_s``, or the recorded one in a replay.

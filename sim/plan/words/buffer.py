@@ -1,8 +1,9 @@
 """Buffers: the tensors that operations read and write."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
+
+from msgspec import Struct
 
 from sim.plan.words.layout import REPLICATED, Layout
 
@@ -43,8 +44,7 @@ class Scope(StrEnum):
     STEP = "step"
 
 
-@dataclass(frozen=True, slots=True)
-class Initial:
+class Initial(Struct, frozen=True):
     """The initial value of a persistent buffer: a pure function of the scenario's seed and ``source``.
 
     ``method``: ``zeros``; ``ones``; ``normal`` (mean 0, standard deviation ``scale``; the numbers depend only on seed
@@ -61,8 +61,7 @@ class Initial:
     delay: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(Struct, frozen=True):
     """One of ``count`` equal parts along a dimension."""
 
     dim: int
@@ -70,8 +69,7 @@ class Part:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class Buffer:
+class Buffer(Struct, frozen=True):
     """One rank's piece of a tensor.
 
     ``shape``: the local shape.

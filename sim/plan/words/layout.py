@@ -1,29 +1,27 @@
 """The layout of a tensor over the mesh: per axis sharded, replicated or partial (torch DTensor's words)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sim.plan.errors import LayoutError
 from sim.plan.words.mesh import Mesh
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """Each rank of the axis holds an equal slice along ``dim``."""
 
     dim: int
 
 
-@dataclass(frozen=True, slots=True)
-class Partial:
+class Partial(Struct, frozen=True):
     """Each rank of the axis holds a term of a sum, and the sum is the tensor."""
 
 
 PARTIAL = Partial()
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """The axes over which a tensor is not replicated, in sharding order.
 
     If two axes shard one dimension, the first makes the larger slices. The tensor is replicated over all other axes.

@@ -1,9 +1,11 @@
 """Operations on buffers, each on one stream of one rank."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sim.plan.words.mesh import Mesh
 
@@ -35,8 +37,7 @@ class Direction(StrEnum):
     ADJUSTMENT = "adjustment"
 
 
-@dataclass(frozen=True, slots=True)
-class Compute:
+class Compute(Struct, frozen=True):
     """A kernel: ``reads`` are its inputs in order, ``writes`` its outputs in order.
 
     A buffer in both is updated in place.
@@ -50,8 +51,7 @@ class Compute:
     stream: str = "compute"
 
 
-@dataclass(frozen=True, slots=True)
-class Collective:
+class Collective(Struct, frozen=True):
     """Communication in the group of ranks that differ from this rank only along ``axes``.
 
     ``members``: the positions of the group that take part; empty: all. For example, the tied embedding of first and
@@ -104,8 +104,7 @@ class Collective:
         return len(self.members) or mesh.degree(*self.axes)
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """A message to the rank ``offset`` steps away along ``axis`` (wrapping around).
 
     A rank's k-th send with one (axis, offset, direction) meets the peer's k-th receive with (axis, -offset, direction).
@@ -120,8 +119,7 @@ class Send:
     writes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Recv:
+class Recv(Struct, frozen=True):
     """The receipt of a message from the rank ``offset`` steps away along ``axis`` (wrapping around)."""
 
     name: str
@@ -133,8 +131,7 @@ class Recv:
     reads: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """A copy of buffers from one tier of memory to another, over the link between device and host, or host and drives.
 
     The buffers in ``reads`` count as one flat vector, and so do those in ``writes``. Both have the same length and

@@ -1,17 +1,17 @@
 """Tasks, programs and plans."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
+
+from msgspec import Struct
 
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Op
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(Struct, frozen=True):
     """Properties of a task that do not follow from its ops. Backends read these properties and no phase names.
 
     ``coalesces``: the task is part of the main line of work, and one call of it may be simulated as one event.
@@ -54,8 +54,7 @@ class Phase(StrEnum):
     PREPARE = "prepare"
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """A list of ops without branches, stored once and called once per micro-batch (or once per step).
 
     ``stage``: the virtual stage of the task, -1 for none.
@@ -89,8 +88,7 @@ class Call(NamedTuple):
     lag: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(Struct, frozen=True):
     """The program of every rank of one role: calls in issue order.
 
     Stream order and buffer hazards are the only dependencies between the ops of a rank.
@@ -116,8 +114,7 @@ class Program:
                 yield index, call, task, op
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """One program per role over a mesh; a rank runs the program whose fixed coordinates it has.
 
     A plan is one of many equal steps, or holds several steps.

@@ -6,7 +6,8 @@ only these calls.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from sim.plan.words.program import Call, Plan, Program
 

@@ -1,9 +1,10 @@
 """Streams: in-order queues of a rank's ops, and their purposes."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from typing import Literal
+
+from msgspec import Struct
 
 
 class Purpose(StrEnum):
@@ -26,8 +27,7 @@ class Purpose(StrEnum):
     BACKGROUND = "background"
 
 
-@dataclass(frozen=True, slots=True)
-class Stream:
+class Stream(Struct, frozen=True):
     """A stream of a rank.
 
     ``purpose``: None if the name states none, as in recorded profiles.

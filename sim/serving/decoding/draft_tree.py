@@ -5,18 +5,17 @@ target model's for the token after node i, given the path to node i.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True, slots=True)
-class DraftTree:
+class DraftTree(Struct, frozen=True):
     """Tokens of a draft, each after its parent. ``parents[0]`` is -1, and a parent stands before its children.
 
     ``proposals``: for each node the distribution from which its token was drawn [nodes, vocabulary]; None where tokens
@@ -55,8 +54,7 @@ def chain_of(tokens: Sequence[int], proposals: Floats | None = None) -> DraftTre
     return DraftTree(tuple(tokens), tuple(range(-1, len(tokens) - 1)), proposals)
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(Struct, frozen=True):
     """The accepted nodes, from the root on, and the token after the last of them: the next root."""
 
     path: tuple[int, ...]
@@ -70,8 +68,7 @@ class Acceptance(Protocol):
         """Return what a step accepts."""
 
 
-@dataclass(frozen=True, slots=True)
-class GreedyAcceptance:
+class GreedyAcceptance(Struct, frozen=True):
     """Accept what the target model finds likeliest: the output is that of greedy decoding."""
 
     def accept(self, tree: DraftTree, logits: Floats) -> Accepted:
@@ -85,8 +82,7 @@ class GreedyAcceptance:
             path.append(fitting[0])
 
 
-@dataclass(frozen=True, slots=True)
-class RejectionAcceptance:
+class RejectionAcceptance(Struct, frozen=True):
     """Accept a drawn token with probability min(1, p/q): the output has the target's distribution.
 
     Leviathan et al. 2023, algorithm 1, for chains whose tokens were drawn from ``proposals``. ``temperature``: of the
@@ -112,8 +108,7 @@ class RejectionAcceptance:
         return int(self.generator.choice(len(distribution), p=distribution))
 
 
-@dataclass(frozen=True, slots=True)
-class TypicalAcceptance:
+class TypicalAcceptance(Struct, frozen=True):
     """Accept a token that is not unlikely where the target is unsure: p > min(``epsilon``, ``delta`` e^-H).
 
     Cai et al. 2024, Medusa: H is the entropy of the target's distribution. The longest accepted path stays, of equal

@@ -7,8 +7,9 @@ tokens before it (Ankner et al. 2024). ``clover``: a layer before the heads, and
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal, Protocol
+
+from msgspec import Struct
 
 from sim.serving.decoding.method import Decoding, SteadyDraft
 from sim.serving.decoding.tree import Table, greedy_tree, length_probabilities, widths
@@ -29,8 +30,7 @@ class DraftPrices(Protocol):
         """Return the time of a product with a square matrix of the hidden size."""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeDraft:
+class TreeDraft(Struct, frozen=True):
     """The parts of a draft. ``layers_once``: layers before the first depth; ``layers``, ``squares``: of each depth.
 
     ``in_turn``: a depth is drafted for every node of the one before; else for the sequences alone.
@@ -60,8 +60,7 @@ TREE_DRAFTS: Final[dict[TreeDraftName, TreeDraft]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _PricedTree:
+class _PricedTree(Struct, frozen=True):
     """The draft of a tree with so many nodes at its depths, all but the last, on a model."""
 
     draft: TreeDraft

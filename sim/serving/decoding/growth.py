@@ -1,10 +1,10 @@
 """How a draft's guesses become a tree, depth by depth: from fixed ranks, or from the draft's own probabilities."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.serving.decoding.draft_tree import DraftTree
@@ -13,8 +13,7 @@ from sim.serving.decoding.tree import Path
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """A node of a growing tree. ``path``: ranks of its guesses from the root on; ``joint``: their probability."""
 
     index: int
@@ -23,8 +22,7 @@ class Node:
     joint: float
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
+class Guess(Struct, frozen=True):
     """A child that a node gets: the ``rank``-th likeliest token after it. ``joint``: with all guesses above it."""
 
     parent: Node
@@ -43,8 +41,7 @@ class Growth(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class FixedRanks:
+class FixedRanks(Struct, frozen=True):
     """The same tree at every step: a set of paths of ranks (Cai et al. 2024, Medusa)."""
 
     paths: frozenset[Path]
@@ -61,8 +58,7 @@ class FixedRanks:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class ByConfidence:
+class ByConfidence(Struct, frozen=True):
     """A tree that the draft's probabilities shape anew at each step (Xiao et al. 2024, Clover).
 
     After each node its likeliest tokens are candidates until they have ``top_p`` of the probability together; those

@@ -1,9 +1,9 @@
 """A decoding method as a replica sees it: positions per pass, tokens that come of it, and the time of the draft."""
 
-from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -19,8 +19,7 @@ class Draft(Protocol):
         """Return the seconds of a step's draft for so many sequences."""
 
 
-@dataclass(frozen=True, slots=True)
-class SteadyDraft:
+class SteadyDraft(Struct, frozen=True):
     """A draft of the same seconds for any number of sequences."""
 
     seconds: float = 0.0
@@ -31,8 +30,7 @@ class SteadyDraft:
         return self.seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decoding:
+class Decoding(Struct, frozen=True, kw_only=True):
     """One step of decoding.
 
     ``positions``: query positions of a pass per sequence: 1, and those that verify a draft. ``lengths``: probabilities

@@ -10,8 +10,10 @@ as a gradient, is created anew instead.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from sim.plan.errors import SessionError
 from sim.plan.session.residents import Held, Residents

@@ -5,9 +5,9 @@ plan = with_experts_moved(build_dense_training(job, "step 7"), session.residents
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from sim.moe.balancing.replicas import Placed, Replicas
 from sim.plan.session.observations import shapes_by_name

@@ -1,6 +1,6 @@
 """Moves of layers from one pipeline rank to another."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from sim.training.errors import SpecError
 from sim.training.spec.job import DenseTraining, split_layers

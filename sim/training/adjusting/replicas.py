@@ -6,7 +6,8 @@ Both change the data-parallel degree, and with it the micro-batches of a step; t
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from sim.plan.errors import SessionError
 from sim.plan.session.residents import Residents

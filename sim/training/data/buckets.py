@@ -1,8 +1,9 @@
 """Gradient buckets: the gradients of one collective, and the order of the buckets."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
+
+from msgspec import Struct
 
 from sim.plan.functions.tracing import Parameter
 from sim.plan.words.buffer import BYTES_PER_ELEMENT
@@ -11,8 +12,7 @@ from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, is_c
 TIED_SOURCE = "embedding.word"
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """Gradients that one collective reduces as one flat vector.
 
     ``partial_axes``: axes over which the gradients must be summed first, other than those of data and context

@@ -5,8 +5,9 @@ them, and a tied table that two virtual stages use.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from math import prod
+
+from msgspec.structs import replace
 
 from sim.memory.chunks import best_chunk_elements, pack
 from sim.memory.movement import Stay, still_there
@@ -22,8 +23,7 @@ from sim.training.data.warm_up import Room
 from sim.training.errors import SpecError
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkStepEndWriter(StepEndWriter):
+class ChunkStepEndWriter(StepEndWriter, frozen=True):
     """Writes the end of a step whose flat vectors are chunks. ``chunk_elements``: the length of a chunk."""
 
     chunk_elements: int = 0

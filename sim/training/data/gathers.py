@@ -5,7 +5,9 @@ there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.memory.movement import Movement, Stay
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
@@ -17,8 +19,7 @@ Hops = tuple[tuple[str, ...], ...]
 """The axes of successive all_gathers; the last tuple's runs first. See ``shard_hops``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """A forward or a backward that reads units. ``names``: by parameter, its name in this pass once gathered."""
 
     label: str
@@ -26,8 +27,7 @@ class Pass:
     names: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """This rank's piece of a unit. ``hops``: axes of its all_gathers; empty: the piece is the whole unit.
 
     ``name``: its buffer. ``on_host``: that buffer lies in the host's memory.
@@ -38,8 +38,7 @@ class Shard:
     on_host: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Gathers:
+class Gathers(Struct, frozen=True):
     """The all_gathers of one pass, or of passes that follow each other at once.
 
     ``held``: units that the last pass finds gathered: by the pass before it, or by an earlier task.

@@ -1,13 +1,13 @@
 """Homes: the tiers of memory in which a rank's shards of a unit lie between uses."""
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from sim.plan.words.buffer import Tier
 
 
-@dataclass(frozen=True, slots=True)
-class Home:
+class Home(Struct, frozen=True):
     """``optimizer``: where the shard of the gradients, the master weights and the moments lie, and are updated."""
 
     parameters: Tier

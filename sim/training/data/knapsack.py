@@ -2,10 +2,10 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
@@ -44,8 +44,7 @@ class _Bound(NamedTuple):
         return np.asarray(np.interp(weight, self.weights, self.costs))
 
 
-@dataclass(frozen=True, slots=True)
-class Knapsack:
+class Knapsack(Struct, frozen=True):
     """Classes of items without dominated ones, and a budget. ``bounds[i]``: the bound of the classes from i on."""
 
     classes: Sequence[Sequence[Item]]

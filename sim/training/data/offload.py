@@ -8,7 +8,9 @@ gathered. A rank without replicas does the same without the collectives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.plan.words.buffer import Initial, Kind, Scope, Tier

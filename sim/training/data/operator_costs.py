@@ -8,8 +8,9 @@ buffers.
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from costmodels.memory import allocated_bytes
 from sim.plan.words.buffer import Scope
@@ -33,8 +34,7 @@ class SliceCost(NamedTuple):
     gathered_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class UniformPlan:
+class UniformPlan(Struct, frozen=True):
     """The program of a job all of whose operators make the same choice.
 
     Operators that cannot be split have one slice.

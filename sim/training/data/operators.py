@@ -7,7 +7,8 @@ computes, freed, and gathered again in backward. The gradient of a replicated op
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sim.plan.functions.tracing import Parameter, ProgramTracer
 from sim.plan.words.mesh import Mesh
@@ -61,8 +62,7 @@ def linear_layers(job: TrainingJob) -> dict[str, int]:
     return layers if model.tied_embeddings else layers | {"head": model.hidden_size}
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorSlice:
+class OperatorSlice(Struct, frozen=True):
     """One slice of an operator, or a whole operator: its parameters, and whether it is sharded."""
 
     operator: str

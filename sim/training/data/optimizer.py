@@ -7,8 +7,9 @@ rank's piece of a bucket is a part of its gradients, and of its parameters.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
+
+from msgspec import Struct
 
 from sim.plan.functions.biased_experts import router_biases
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
@@ -56,8 +57,7 @@ def step_end_writer(job: DenseTraining, tracer: ProgramTracer, place: Placement,
     return StepEndWriter(job, tracer, job.training.types, ends, copies)
 
 
-@dataclass(frozen=True, slots=True)
-class StepEndWriter:
+class StepEndWriter(Struct, frozen=True):
     """Writes the tasks at the beginning and the end of one program's step.
 
     ``ends``: the pipeline ranks of the model's first and last stage.

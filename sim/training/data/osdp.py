@@ -22,8 +22,9 @@ returns the plan of highest throughput b N / time.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from costmodels.units import format_bytes
 from sim.training.data.knapsack import ROUNDING, Item, Knapsack
@@ -51,8 +52,7 @@ REPLICATED: Final = Choice(1, 0)
 SHARDED: Final = Choice(1, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
+class Operator(Struct, frozen=True, kw_only=True):
     """Parameters that are replicated or sharded as one.
 
     ``parameter_bytes``: S, the bytes of one collective.
@@ -78,8 +78,7 @@ class Operator:
             raise OperatorError(f"{self.name}: numbers of slices are {self.slices}; give some, each 1 or more")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranks:
+class Ranks(Struct, frozen=True, kw_only=True):
     """Data-parallel ranks: their number, their ring (latency and bandwidth of a step), and the memory of one rank.
 
     ``gathered_copies``: 1 counts gathered weights, as the paper does; 2 also counts their gradient before the
@@ -99,8 +98,7 @@ class Ranks:
             raise OperatorError(f"latency must be finite and not negative, bandwidth positive: {self}")
 
 
-@dataclass(frozen=True, slots=True)
-class ShardingPlan:
+class ShardingPlan(Struct, frozen=True):
     """A choice per operator and its cost: seconds per step, bytes at the peak, samples per rank and step."""
 
     choices: tuple[Choice, ...]

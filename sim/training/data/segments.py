@@ -10,8 +10,10 @@ parameters is deferred to the next step. A rank's first segment, whose forward c
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import count
+
+from msgspec.structs import replace
 
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer
 from sim.plan.words.buffer import Scope

@@ -13,8 +13,11 @@ linear, so the sum over micro-batches may come before or after it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.memory.movement import Movement, Window
 from sim.plan.functions.float8 import cast_in_pass, drop_casts
@@ -93,8 +96,7 @@ def whole_buckets(groups: Mapping[int, Sequence[Parameter]], begin: int, bucket_
     return [replace(bucket, index=begin + bucket.index) for bucket in buckets]
 
 
-@dataclass(frozen=True, slots=True)
-class Gathering:
+class Gathering(Struct, frozen=True):
     """Lifetime of gathered parameters.
 
     ``kept``: units that stay gathered from forward to the backward of the same micro-batch; None means all units.

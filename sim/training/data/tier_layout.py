@@ -1,7 +1,9 @@
 """The layout of state in tiers of memory: what moves as one unit, where its shards lie, how long it stays gathered."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.plan.functions.tracing import Parameter, ProgramTracer
@@ -15,8 +17,7 @@ from sim.training.data.warm_up import Room, passes_of
 from sim.training.spec.job import DenseTraining
 
 
-@dataclass(frozen=True, slots=True)
-class TierLayout:
+class TierLayout(Struct, frozen=True):
     """``step_end``: knows how long the flat vectors of units are. ``homes``: of the shards of each unit."""
 
     step_end: StepEndWriter
@@ -71,7 +72,7 @@ def _chunks(
 ) -> TierLayout:
     """Return the layout of Gemini. Chunks may stay from a forward to its backward where that follows at once."""
     length = chunk_elements(chunks, groups, job.model.hidden_size)
-    known = {each.name: getattr(step_end, each.name) for each in fields(StepEndWriter)}
+    known = {name: getattr(step_end, name) for name in StepEndWriter.__struct_fields__}
     step_end = ChunkStepEndWriter(**known, chunk_elements=length)
     units = chunk_units(with_table_apart(groups, apart=shares_table(job)), length)
     gathering = gathering_of(job)

@@ -6,8 +6,10 @@ reduced after the last such op. ``gathers.py`` has the other half: parameters th
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.plan.functions.tracing import Parameter, ProgramTracer, Tensor
 from sim.plan.words.buffer import BYTES_PER_ELEMENT, Scope
@@ -25,8 +27,7 @@ END_UNIT = "ends"
 TIED_UNIT = "tied"
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(Struct, frozen=True):
     """Parameters in the order of the flat vector.
 
     ``shard_axes``: axes other than data parallelism over which this rank's shard of the gradients must still be summed.

@@ -7,10 +7,10 @@ for this period and for the next one.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.memory import allocated_bytes
@@ -28,8 +28,7 @@ STEADY_FRACTION: Final = 0.9
 """Of the device's memory: for chunks and all else in later steps (steady_cuda_cap_ratio)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(Struct, frozen=True):
     """Device memory for gathered chunks at each op of a forward and its backward, in bytes.
 
     ``other_bytes``: by op, what a warm-up step noted beside chunks; None: ``total_bytes`` is for chunks alone.

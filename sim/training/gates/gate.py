@@ -6,11 +6,12 @@ are in ``backends/torch``. ``backends/torch/reference/gates.py`` defines every g
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Literal, Protocol
+
+from msgspec import Struct
 
 from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.routing import Routing, RoutingSource
@@ -37,8 +38,7 @@ _OPTIONS: Final[Mapping[str, tuple[Any, str, str]]] = MappingProxyType(
 """Options of some gates: default, what another gate lacks, and a gate that has it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateOptions:
+class GateOptions(Struct, frozen=True, kw_only=True):
     """The keys of ``model.experts`` that gates read."""
 
     num_experts: int

@@ -1,7 +1,8 @@
 """The parts of a model's layers under one strategy: weights, products, norms, and the layouts between them."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sim.plan.functions import basic as f
 from sim.plan.functions.gradients import checkpoint
@@ -19,8 +20,7 @@ from sim.training.spec.models.model import TransformerSpec
 from sim.training.tensor.method import Factor, TensorMethod
 
 
-@dataclass(frozen=True, slots=True)
-class LayerBuilder:
+class LayerBuilder(Struct, frozen=True):
     """Writes the pieces of a layer of one model under one strategy.
 
     ``slices``: into how many parts the weight of a linear layer, by name, is split along its input; one if left out.

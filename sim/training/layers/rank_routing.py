@@ -10,6 +10,7 @@ from functools import cached_property
 from itertools import product
 
 import numpy as np
+from msgspec import Struct
 
 from sim.moe.balancing.replicas import LayerReplicas, Replicas
 from sim.moe.routing import Counts, Routing, of_ranks
@@ -75,8 +76,7 @@ class GroupRouting:
         return [tuple(zip(*sizes, strict=True)) for sizes in self._sizes]
 
 
-@dataclass(frozen=True, slots=True)
-class RankRouting:
+class RankRouting(Struct, frozen=True):
     """The part of a rank in the routing of its group.
 
     ``place``: of the rank in its group. ``role``: the coordinates of the mesh at which ranks are routed so.

@@ -7,7 +7,9 @@ choice. Gradients are summed over the step's micro-batches and over replicas, an
 once its own sum is complete. All losses have the same weight: each is the mean over the tokens of the global batch.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from sim.plan.functions.gradients import backpropagate
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor

@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from sim.plan.words.program import Call
 from sim.training.pipeline.actions import KINDS, Action
 from sim.training.pipeline.placement import Placement
@@ -48,8 +50,7 @@ Message = tuple[str, int]
 """A message: the task that receives it, and the micro-batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Links:
+class _Links(Struct, frozen=True):
     """An action's messages: the channels that it receives from and sends to; None means no message.
 
     ``arrival``: the task that receives the message of ``send``.

@@ -5,8 +5,9 @@ Every function raises SpecError with the scenario key where a rule is broken.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from sim.training.errors import MicrobatchError, SpecError
 from sim.training.pipeline.actions import Action
@@ -33,8 +34,7 @@ BLOCKING_SCHEDULES: Final[tuple[Schedule, ...]] = ("gpipe", "terapipe")
 """Schedules with all forward messages before all backward messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class Traits:
+class Traits(Struct, frozen=True):
     """The placement of a schedule's stages, and the allowed number of stages per rank (of each copy of the model)."""
 
     placement: Literal["loop", "v", "bidirectional", "custom", "blocks"] = "loop"

@@ -1,7 +1,8 @@
 """The layout and the schedule of a pipeline: typed, checked input."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from sim.training.pipeline.rules import (
     SLICED_SCHEDULES,
@@ -26,8 +27,7 @@ RecomputeMethod = Literal["block", "uniform"]
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PipelineSpec:
+class PipelineSpec(Struct, frozen=True, kw_only=True):
     """Pipeline parallelism."""
 
     degree: int = 1

@@ -1,7 +1,8 @@
 """Split a backward into the part for inputs and the part for weights (Qi et al. 2023)."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from sim.plan.words.op import Op, Recv, Send
 

@@ -18,9 +18,9 @@ Times are functions (tokens, context) -> seconds; context: the tokens of the seq
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 SliceTime = Callable[[int, int], float]
@@ -38,8 +38,7 @@ class SlicingError(ValueError):
     """An impossible number of tokens, slices or stages; the message names the number and the rule."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slicing:
+class Slicing(Struct, frozen=True):
     """The slices of every sequence, and their time.
 
     ``slices``: tokens of each slice, in order.
@@ -121,8 +120,7 @@ def _limits(values: Sequence[float], epsilon_s: float) -> Iterator[tuple[float, 
         first = last + 1
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
+class _Search(Struct, frozen=True):
     """The dynamic program under one limit."""
 
     table: Table

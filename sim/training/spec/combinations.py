@@ -4,9 +4,10 @@ Every other pair is built. Rules about numbers, such as divisibility, stand with
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import product
 from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
 
 from sim.training.errors import SpecError
 from sim.training.pipeline.rules import SCHEDULE_KEY, SLICES_KEY
@@ -18,8 +19,7 @@ _EXPERT_KEY: Final = "parallel.expert.degree"
 _WHOLE: Final = " or ".join(GRADIENT_SCHEDULES)
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """A refusal of pairs: none of ``ones`` goes with any of ``others``, ``unless`` a third technique is used.
 
     ``key``: the scenario key that the error names. ``rule`` and ``remedy`` may name the job's ``{schedule}``, its

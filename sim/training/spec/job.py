@@ -5,7 +5,9 @@ A scenario states a job. Where the job leaves something to prices it is an ``Ope
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.moe.routing import Routing, RoutingShape
 from sim.training.errors import MicrobatchError, SpecError
@@ -35,8 +37,7 @@ from sim.training.spec.training import Precision as Precision
 from sim.training.spec.training import TrainingSpec as TrainingSpec
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingJob:
+class TrainingJob(Struct, frozen=True, kw_only=True):
     """Model, training and strategy of a dense-training job, checked together."""
 
     model: TransformerSpec
@@ -138,8 +139,7 @@ class TrainingJob:
         return flop
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenTraining(TrainingJob):
+class OpenTraining(TrainingJob, frozen=True, kw_only=True):
     """A job that leaves one decision to prices; builders know no prices."""
 
     def __post_init__(self) -> None:
@@ -159,8 +159,7 @@ class OpenTraining(TrainingJob):
         return DenseTraining(model=self.model, training=self.training, parallel=parallel, seed=self.seed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DenseTraining(TrainingJob):
+class DenseTraining(TrainingJob, frozen=True, kw_only=True):
     """A decided job, the input of builders: it states everything that its plan depends on."""
 
     def __post_init__(self) -> None:

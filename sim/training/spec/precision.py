@@ -1,13 +1,13 @@
 """Element types by precision."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sim.plan.functions.float8 import E4M3
 
 
-@dataclass(frozen=True, slots=True)
-class PrecisionTypes:
+class PrecisionTypes(Struct, frozen=True):
     """Mixed precision keeps master weights, moments and, unless asked otherwise, gradients in 32 bits.
 
     That is 18 bytes per parameter, as in Megatron-LM. ``product``: the type of operands in the layers' products. If it

@@ -1,8 +1,9 @@
 """The techniques of a strategy, each with a test for its use."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from sim.training.pipeline.rules import SLICED_SCHEDULES, Schedule
 from sim.training.sequence.registry import SequenceMethodName
@@ -27,8 +28,7 @@ class Strategy(NamedTuple):
 Predicate = Callable[[Strategy], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Technique:
+class Technique(Struct, frozen=True):
     """One technique. ``choice``: its key, if it is one value of a key; two values of one key are never used together.
 
     ``needs``: alternative sets of techniques. This technique is an option of them: all of one set must be used too.

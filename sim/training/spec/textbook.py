@@ -1,6 +1,6 @@
 """Textbook workloads: a schedule with stated times; typed, checked input."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sim.training.errors import MicrobatchError, SpecError
 from sim.training.pipeline.deferral import check_deferral, deferred_part
@@ -10,8 +10,7 @@ from sim.training.pipeline.spec import PipelineSpec, check_schedule
 from sim.training.spec.method import LocalUpdate, Method, check_auxiliary, check_method
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelaySpec:
+class DelaySpec(Struct, frozen=True, kw_only=True):
     """A textbook workload: per stage and micro-batch, stated times and nothing else.
 
     A virtual stage takes its share of a stage's times. ``hop_s`` is added to every dependency between ranks.
@@ -27,8 +26,7 @@ class DelaySpec:
     auxiliary_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextbookTraining:
+class TextbookTraining(Struct, frozen=True, kw_only=True):
     """A schedule with stated times, on no particular hardware.
 
     ``overlap_gradient_sync``: a virtual stage's gradients are synchronised once its last backward has ended; else all

@@ -1,8 +1,10 @@
 """Batch, numbers and optimizer: typed, checked input."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.training.errors import SpecError
 from sim.training.pipeline.spec import Recompute, RecomputeMethod
@@ -13,8 +15,7 @@ Precision = Literal["fp8", "fp16", "bf16", "fp32", "fp64"]
 Optimizer = Literal["adam", "sgd"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingSpec:
+class TrainingSpec(Struct, frozen=True, kw_only=True):
     """Batch, numbers and optimizer."""
 
     global_batch_size: int

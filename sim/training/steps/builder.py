@@ -1,7 +1,10 @@
 """A dense-training job in, a plan out."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.plan.functions.assigned_gradients import assign_gradients
 from sim.plan.functions.float8 import Float8Products, cast_weights
@@ -319,8 +322,7 @@ class StageProgramBuilder:
         self.tracer.add_task(f"{name}{now.label}", Phase.SEND if verb == "send" else Phase.RECV, (op,), now.stage)
 
 
-@dataclass(frozen=True, slots=True)
-class Pass:
+class Pass(Struct, frozen=True):
     """A virtual stage's way through a sequence, or through one slice of it."""
 
     stage: int
@@ -346,16 +348,14 @@ class Pass:
         return f"{kind}.{self.stage}{self.label}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
+class _Entry(Struct, frozen=True):
     """The input of a stage's first layer, and its place on the tape."""
 
     tensor: Tensor
     position: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Forward:
+class _Forward(Struct, frozen=True):
     """A written forward: its tape, the boundary tensor that it came as (None: tokens), its entry and its output."""
 
     tape: list[Record]

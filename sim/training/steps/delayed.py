@@ -7,7 +7,9 @@ there, and the rank waits for that.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from sim.plan.functions.tracing import Parameter, TaskTracer
 from sim.plan.words.buffer import Scope

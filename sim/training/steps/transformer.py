@@ -5,10 +5,11 @@ over the tensor-parallel ranks, the method of tensor parallelism says. Parameter
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from math import sqrt
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from sim.plan.functions import basic as f
 from sim.plan.functions.linear import Products
@@ -30,10 +31,8 @@ class HeadNames(NamedTuple):
     shared: str = ""
 
 
-class TransformerBuilder(LayerBuilder):
+class TransformerBuilder(LayerBuilder, frozen=True):
     """Writes the stages of one model under one strategy: embedding, layers and head."""
-
-    __slots__ = ()
 
     # --- pieces --------------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The layout of the residual stream between pipeline stages."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sim.plan.functions import basic as f
 from sim.plan.functions.tracing import TaskTracer, Tensor
@@ -8,8 +8,7 @@ from sim.plan.words.buffer import Kind
 from sim.plan.words.layout import REPLICATED, Layout, sharded
 
 
-@dataclass(frozen=True, slots=True)
-class Boundary:
+class Boundary(Struct, frozen=True):
     """The form in which a stage sends the residual stream.
 
     ``layout``: how the tensor that is sent lies over the axes of tensor parallelism. ``scatter_axis``: the axis along

@@ -28,8 +28,9 @@ as it sums those of sequence parallelism. ``cross_entropy`` reads the axes that 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
+
+from msgspec import Struct
 
 from sim.plan.functions import basic as f
 from sim.plan.functions.linear import Products
@@ -42,8 +43,7 @@ Sizes = Mapping[str, int]
 """Sizes of a job by scenario key: ``model.num_heads``, ``training.microbatch_size``, ..."""
 
 
-@dataclass(frozen=True, slots=True)
-class Factor:
+class Factor(Struct, frozen=True):
     """A weight as a product with it reads it.
 
     ``weights``: the weight, or its parts along its inputs. ``contract``: over how many dimensions of the input.

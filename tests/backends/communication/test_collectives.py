@@ -1,12 +1,12 @@
 """Every kind of collective between real processes: natively, and step by step by every algorithm."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from backends.execution.result import Execution

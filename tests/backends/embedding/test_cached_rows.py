@@ -1,6 +1,5 @@
 """Trainings of cached embedding tables: the simulated counts, and the bits of tables without a cache."""
 
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backends.execution.embedding import EmbeddingRequest
 from backends.registry import load_torch_backend

@@ -1,7 +1,6 @@
 """Products of operands of eight bits: against casts done by arithmetic, and a model of such products under autograd."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from torch import Tensor
 from torch.nn import functional as nn
 

@@ -1,11 +1,11 @@
 """Multi-head latent attention: the dense reference against the paper's equations, and what a run must notice."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import sqrt
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from backends.execution.result import Execution

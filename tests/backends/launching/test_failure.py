@@ -7,10 +7,10 @@ import sys
 import textwrap
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from backends.execution.errors import ExecutionError, RankError
 from backends.execution.request import ExecutionRequest

@@ -1,8 +1,11 @@
 """A tiny training whose plan changes in every step, for sessions of both backends."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from backends.simulated import SimulatedBackend
 from costmodels.hardware import load_node
@@ -57,10 +60,10 @@ class ChangesEverything:
     def decide(self, state: tuple[int, Strategy], seen: Seen | None) -> tuple[tuple[int, Strategy], Strategy]:
         """Return the next change. From the third step on the loss says how large micro-batches are."""
         step, strategy = state
-        strategy = replace(strategy, **CHANGES[step])
+        strategy = dataclasses.replace(strategy, **CHANGES[step])
         if seen is not None and step > 1:
             loss = float(seen.observed["loss"][LAST_STAGE[0]][0])
-            strategy = replace(strategy, microbatch_size=1 + int(loss * 1e9) % 2)
+            strategy = dataclasses.replace(strategy, microbatch_size=1 + int(loss * 1e9) % 2)
         return (step + 1, strategy), strategy
 
 

@@ -1,9 +1,9 @@
 """FlexMoE as a policy: one object in simulation and execution, and training that replicas do not change."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest
 from backends.execution.result import CheckReport, Execution

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from math import e, log, sqrt
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.calibration.document import parse_calibrated, profile_entry
 from costmodels.calibration.fitting import CalibrationError, Parameter, Residuals, fit

@@ -1,10 +1,10 @@
 """Measured kernels against the packaged profiles: only rows that nothing was fitted to are judged."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from costmodels.calibration.kernels import predict_kernels
 from costmodels.calibration.samples import KernelSample, is_held_out

@@ -1,10 +1,10 @@
 """Choosing tiles and splits: those that a made-up library has are found again from its times."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from costmodels.calibration.batches import Batch, batches, predict
 from costmodels.calibration.samples import KernelSample

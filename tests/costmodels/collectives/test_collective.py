@@ -1,13 +1,13 @@
 """Collectives: closed forms, physical bounds and the choice of algorithm."""
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.collectives import (
     NetworkParameters,

@@ -1,11 +1,11 @@
 """Reductions and multicasts of switches: proved on symbolic chunks, their closed forms, and who may use them."""
 
 from collections import defaultdict
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.collectives import NetworkParameters, Protocol, collective_cost, collective_steps, exclusive_seconds
 from costmodels.collectives.cost import why_not

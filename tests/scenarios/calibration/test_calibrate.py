@@ -2,13 +2,13 @@
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from backends.execution.measuring.cases import kernel_sample, kernel_steps
 from costmodels.calibration.kernels import Fitted, predict_kernels

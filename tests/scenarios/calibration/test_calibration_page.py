@@ -3,7 +3,6 @@
 import math
 import random
 import re
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.calibration.network import predict_collectives
 from costmodels.calibration.samples import KernelSample

@@ -1,12 +1,12 @@
 """Which links decide between two simulated steps."""
 
 import json
-from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from scenarios.cli import main
 from scenarios.comparing.explanation import explain

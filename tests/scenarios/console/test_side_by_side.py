@@ -1,10 +1,11 @@
 """What ``execute`` and ``compare`` print, and what ``execute`` refuses."""
 
-from dataclasses import replace
+import dataclasses
 from io import StringIO
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from scenarios.console.blocks import print_blocks
@@ -68,7 +69,7 @@ def test_execution_answers_in_words() -> None:
 def test_execution_says_what_is_not_as_simulated() -> None:
     """Other memory, other work and a failed check are named."""
     work = ExecutedWork(ops=1674, same_work=False, mismatches={"order": 2})
-    check = replace(EXECUTION.check, check_passed=False, max_relative_error=None)
+    check = dataclasses.replace(EXECUTION.check, check_passed=False, max_relative_error=None)
     shown = printed(print_execution, EXECUTION, same_peak_memory=False, work=work, check=check)
     for words in ("NOT AS SIMULATED (2.00 GiB there)", "NOT THE SAME: 2 order", "FAILED", "no finite number"):
         assert words in shown

@@ -1,12 +1,13 @@
 """Constants of a framework and a profile come back from step times that were simulated with them."""
 
+import dataclasses
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from costmodels.calibration.samples import is_held_out
 from costmodels.profile import load_profile
@@ -45,7 +46,7 @@ def steps(tmp_path: Path) -> list[MeasuredStep]:
 def test_constants_come_back(steps: list[MeasuredStep], truth: dict[str, float]) -> None:
     """Steps simulated with known constants give them back; the row that is held out is predicted as well."""
     known = {parse_constant(name): value for name, value in truth.items()}
-    measured = [replace(s, facts=replace(s.facts, measured_s=s.predicted_s(known))) for s in steps]
+    measured = [dataclasses.replace(s, facts=replace(s.facts, measured_s=s.predicted_s(known))) for s in steps]
     fit = fit_steps(StepsHere(measured), list(truth))
     assert {c.name: estimate.value for c, estimate in fit.found.items()} == pytest.approx(truth, rel=0.02)
     assert np.abs(fit.residuals).max() < 0.01

@@ -1,13 +1,13 @@
 """From a scenario file to the builders' specifications."""
 
 import re
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import asdict, replace
 
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import found

@@ -1,7 +1,6 @@
 """The page of two timelines side by side."""
 
 import base64
-import dataclasses
 import gzip
 import json
 import re
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from scenarios.report.blocks import Headline, Lanes, LargePlot
@@ -43,7 +43,7 @@ def drawing_of(page: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 def stretched(timeline: Timeline, factor: float) -> Timeline:
     """Return a timeline as executed, ``factor`` times as long."""
     times = {"start_s": timeline.start_s * factor, "end_s": timeline.end_s * factor}
-    return dataclasses.replace(timeline, source="executed", **times)
+    return replace(timeline, source="executed", **times)
 
 
 def page_of(first: Timeline, second: Timeline, folder: Path) -> str:

@@ -1,6 +1,5 @@
 """Reports of runs and of comparisons."""
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import plotly.graph_objects as go
 import pytest
 from matplotlib.image import imread
 from matplotlib.text import Text
+from msgspec.structs import replace
 
 from scenarios.report.charts.axis_unit import memory_unit, time_unit
 from scenarios.report.charts.gantt import choose_bars, evenly
@@ -303,7 +303,7 @@ def test_textbook_steps_without_hardware_have_a_report(timeline: Timeline, tmp_p
 def stretched(timeline: Timeline, factor: float) -> Timeline:
     """Return a timeline as executed, ``factor`` times as long."""
     times = {"start_s": timeline.start_s * factor, "end_s": timeline.end_s * factor}
-    return dataclasses.replace(timeline, source="executed", **times)
+    return replace(timeline, source="executed", **times)
 
 
 def test_figure_is_a_png_of_the_pipeline(timeline: Timeline, tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """Advice: which changes are tried, what is said of them, and the causes of lost time."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from scenarios.report.pages.advice_section import advice_facts, grouped
 from scenarios.summaries.steps.advice import AdviceSummary, TriedChange

@@ -1,9 +1,10 @@
 """Operators chosen for a scenario: once, in its own numbers, told in words, and refused with the key to change."""
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from scenarios.errors import ScenarioError
 from scenarios.report.words import sharded_words
@@ -53,7 +54,7 @@ def test_a_choice_is_made_once_in_the_scenarios_own_numbers() -> None:
     assert scenario.job.parallel.osdp is not None
     assert scenario.job.parallel.osdp.choices
     training = replace(scenario.job.training, precision="fp64")
-    wide = replace(scenario, job=replace(scenario.job, training=training))
+    wide = dataclasses.replace(scenario, job=replace(scenario.job, training=training))
     assert wide.decided().job == wide.job
     names = {name for name in plan_of(wide).programs[0].buffers if name.startswith("gradient_shard.")}
     assert names == {name for name in plan_of(scenario).programs[0].buffers if name.startswith("gradient_shard.")}

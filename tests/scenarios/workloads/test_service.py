@@ -2,10 +2,10 @@
 
 import json
 import pickle
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from scenarios.errors import ScenarioError
 from scenarios.workloads.loading import load_scenario

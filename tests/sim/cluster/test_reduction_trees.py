@@ -1,12 +1,12 @@
 """CollNet on topologies: trees of switches, what each of their links carries, and what that saves."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.collectives import collective_cost, exclusive_seconds
 from costmodels.collectives.network import COLLNET

@@ -1,12 +1,12 @@
 """Laws of the engine on random dense jobs, against a slow engine of its own."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.hardware import NodeSpec, load_node
 from sim.engine.findings.critical_path import critical_path

@@ -20,9 +20,9 @@
    (executed plans), tests/backends/running/test_memory.py (random programs), test_engine_memory.py (against a walk).
 """
 
+import dataclasses
 import json
 from collections import defaultdict
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ import networkx as nx
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate as simulate_scenario
@@ -65,7 +66,7 @@ def meets(run: SimulatedRun) -> bool:
 def on(pricing: ClusterPricing, topology: Topology) -> ClusterPricing:
     """Return prices on other links, with rings for all collectives: the library may not choose anew."""
     rings = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
-    return ClusterPricing(replace(pricing.cluster, wiring=topology), pricing.profile, algorithms=rings)
+    return ClusterPricing(dataclasses.replace(pricing.cluster, wiring=topology), pricing.profile, algorithms=rings)
 
 
 def faster(topology: Topology, *, bandwidth: float, latency: float, message: float) -> Topology:

@@ -1,12 +1,13 @@
 """Remembered step times: those of the engine, found again by content."""
 
+import dataclasses
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.software import Software
 from sim.engine.folding.folding import no_fold
@@ -56,8 +57,8 @@ def test_equal_content_is_asked_for_once() -> None:
     [
         cluster().under(LAUNCHES),
         cluster(per_node=8),
-        replace(cluster(), algorithms={"all_reduce": "ring"}),
-        replace(cluster(), profile=replace(cluster().profile, jitter={"gemm": 0.1})),
+        dataclasses.replace(cluster(), algorithms={"all_reduce": "ring"}),
+        dataclasses.replace(cluster(), profile=replace(cluster().profile, jitter={"gemm": 0.1})),
     ],
     ids=["software", "placement", "algorithm", "profile"],
 )
@@ -94,7 +95,7 @@ def changed_plans(plan: Plan) -> list[Plan]:
     longer = replace(task.ops[0], attributes={"duration_s": 9.0})
     buffer = next(iter(program.buffers.values()))
     return [
-        replace(plan, mesh=replace(plan.mesh, axes=(*plan.mesh.axes, ("dp", 2)))),
+        replace(plan, mesh=dataclasses.replace(plan.mesh, axes=(*plan.mesh.axes, ("dp", 2)))),
         replace(plan, programs=(replace(program, tasks={**program.tasks, task.name: replace(task, ops=(longer,))}),)),
         replace(plan, programs=(replace(program, calls=program.calls[::-1]),)),
         replace(plan, programs=(replace(program, buffers={**program.buffers, "x": replace(buffer, name="x")}),)),

@@ -1,10 +1,9 @@
 """Policies of movement: laws of their triggers, and the layer pipeline of Angel-PTM through the engine."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile

@@ -3,13 +3,13 @@
 import re
 import runpy
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sim.moe.balancing.assignment import assigned, in_whole_tokens
 from sim.moe.balancing.estimate import Neighbours, Rates, estimate

@@ -1,11 +1,10 @@
 """Placements of experts with replicas, and the routing that they make of a plan."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sim.moe.balancing.replicas import Replicas, shared_out
 from sim.moe.errors import RoutingError

@@ -1,11 +1,11 @@
 """Broken plans are refused, and the message names role, stream, op and peer."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check

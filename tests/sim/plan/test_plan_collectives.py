@@ -1,13 +1,13 @@
 """Reduce, all_to_all and barrier in plans: rules, layouts, gradients, prices, and what a timeline says of them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from backends.simulated import SimulatedBackend
 from costmodels.collectives import NetworkParameters, collective_cost, exclusive_seconds, uneven_all_to_all_cost

@@ -1,11 +1,10 @@
 """Runs of several steps: beginning, middle, end; and the period of steps that do not wait for each other."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sim.engine.findings.breakdown import breakdown
 from sim.engine.findings.critical_path import critical_path

@@ -1,13 +1,13 @@
 """Plans as Chakra traces, and what the engine makes of these."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from scenarios.cli import group
 from scenarios.workloads.loading import load_scenario

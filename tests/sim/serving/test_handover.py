@@ -1,10 +1,9 @@
 """Prompts on replicas of their own: times worked out by hand, and laws: no block is lost, no request is lost."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sim.serving.batching import Batching
 from sim.serving.requests import Requests

@@ -208,7 +208,7 @@ def test_runs_of_iterations_equal_single_iterations(case: tuple[ServiceSpec, Req
     spec, requests = case
     if not spec.decoding.is_plain:
         return
-    stepwise = ServiceSpec(**{name: getattr(spec, name) for name in ServiceSpec.__dataclass_fields__} | {
+    stepwise = ServiceSpec(**{name: getattr(spec, name) for name in ServiceSpec.__struct_fields__} | {
         "decoding": Decoding(lengths=(1.0, 0.0))})  # fmt: skip
     one, many = (serve(each, requests, TextbookCost()).records for each in (stepwise, spec))
     assert many.finish_s == pytest.approx(one.finish_s, nan_ok=True)

@@ -96,7 +96,7 @@ def job_of(used: Iterable[str]) -> DenseTraining:
         keys |= EXAMPLES["token_slices"]
     if keys.get("schedule") == "aiao" and "zero_stage" not in keys:
         keys.setdefault("deferred_sync", 0.0)
-    sharding = {key: keys.pop(key) for key in ShardingSpec.__dataclass_fields__ if key in keys}
+    sharding = {key: keys.pop(key) for key in ShardingSpec.__struct_fields__ if key in keys}
     model = LLAMA | {key: keys.pop(key) for key in (*LLAMA, *VARIATIONS) if key in keys}
     return dense_job(model=model, sharding=ShardingSpec(**sharding), **keys)
 

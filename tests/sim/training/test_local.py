@@ -1,12 +1,12 @@
 """Local updates: what their order costs, keeps and sends."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sim.engine.findings.timeline import timeline
 from sim.engine.prices.textbook import TextbookPricing

@@ -1,9 +1,9 @@
 """What a job may leave to prices: it is a type of its own until it is decided."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.training.errors import SpecError

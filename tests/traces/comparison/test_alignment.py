@@ -1,12 +1,12 @@
 """Laws of comparing timelines: alignment, where the step goes, what explains the difference."""
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.examples import examples
 from tests.traces.kineto_traces import shared_trace
@@ -46,7 +46,7 @@ timelines = ops.map(built)
 
 def scaled(timeline: Timeline, factor: float) -> Timeline:
     """Return a timeline that takes ``factor`` times as long."""
-    return dataclasses.replace(timeline, start_s=timeline.start_s * factor, end_s=timeline.end_s * factor)
+    return replace(timeline, start_s=timeline.start_s * factor, end_s=timeline.end_s * factor)
 
 
 def pairs_of(comparison: Comparison) -> set[tuple[int, int]]:
@@ -86,8 +86,8 @@ def test_scaling_all_times_scales_everything(timeline: Timeline, factor: float) 
     for entries in (comparison.by_op, comparison.by_kind, comparison.by_stream, comparison.contributions):
         for entry in entries:
             assert entry.first_s == pytest.approx(factor * entry.second_s, abs=1e-9)
-    for field in dataclasses.fields(StepTime):
-        one, other = (getattr(step, field.name) for step in comparison.step_times)
+    for name in StepTime.__struct_fields__:
+        one, other = (getattr(step, name) for step in comparison.step_times)
         assert one == pytest.approx(factor * other, abs=1e-9)
     paths = comparison.critical_paths_s
     assert paths[0] == pytest.approx({kind: factor * spent_s for kind, spent_s in paths[1].items()})

@@ -3,13 +3,13 @@
 import gzip
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.traces.kineto_traces import ALL_REDUCE, activity, document, shared_trace, write
 from traces.kineto.breakdown import CLASSES, COMMUNICATION, COMPUTE, MEMORY, break_down, merge

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct
+
 from scenarios.errors import ScenarioError
 from scenarios.summaries.steps.advice import AdviceLevel, TriedChange, UntriedChange
 from scenarios.workloads.steps.cost import CostModel
@@ -22,8 +24,7 @@ MOST_S: Final = 120.0
 """A trial of a longer prediction is estimated, or left out, even where all are asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """A change that was tried: the scenario with it, and its run where it was simulated."""
 
     change: TriedChange

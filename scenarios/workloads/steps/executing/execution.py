@@ -1,11 +1,14 @@
 """Execution of a scenario's plan with torch, compared with its simulation."""
 
+import dataclasses
 import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
 from backends.execution.result import CheckReport, Execution
@@ -101,7 +104,7 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> ExecutedStep | Non
     if options.record_routing is not None:
         _record(options.record_routing, scenario, execution)
     found = compared(scenario, execution, backend.timeline(execution), device, algorithms)
-    return replace(found, calibration=calibration)
+    return dataclasses.replace(found, calibration=calibration)
 
 
 def compared(
@@ -117,14 +120,14 @@ def compared(
     message.
     """
     plan = execution.plan
-    priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
+    priced = scenario if algorithms is None else dataclasses.replace(scenario, algorithms=algorithms)
     simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
     work = _work(simulated.timeline, timeline) if len(timeline) else None
     checked = None if execution.check is None else checked_numbers(execution.check)
     num_cores = len(os.sched_getaffinity(0)) if device == "cpu" else None
     summary = _summary(scenario, execution, simulated.summary, plan.num_steps, work, checked, num_cores)
     if algorithms is not None:
-        summary = replace(summary, collectives=dict(algorithms))
+        summary = dataclasses.replace(summary, collectives=dict(algorithms))
     return ExecutedStep(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
 
 

@@ -1,8 +1,9 @@
 """Changes of a scenario that advice knows, and counterfactuals: the same step without a cause of lost time."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from sim.training.pipeline.spec import PipelineSpec
 
@@ -17,8 +18,7 @@ MOST_FINER: Final = 2
 """Numbers of virtual stages that are tried with interleaving."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """Overrides, and the part of each loss that they may remove: by the purpose of a stream, or by the names above.
 
     The parts are rough; they decide only which change is tried first. ``above``: overrides that take less memory than
@@ -34,8 +34,7 @@ class Change:
         return sum(part * losses.get(name, 0.0) for name, part in self.removes.items())
 
 
-@dataclass(frozen=True, slots=True)
-class Counterfactual:
+class Counterfactual(Struct, frozen=True):
     """A cause of lost time in words, and overrides that take it away."""
 
     cause: str

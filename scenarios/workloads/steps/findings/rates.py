@@ -1,7 +1,8 @@
 """Rates of a step: tokens/s, FLOP/s, and the fraction of the devices' peak."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from costmodels.hardware import DeviceSpec
 from scenarios.workloads.steps.findings.means import mean_over_ranks
@@ -13,8 +14,7 @@ from sim.training.spec.job import TrainingJob
 from sim.training.spec.precision import PRECISIONS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rates:
+class Rates(Struct, frozen=True, kw_only=True):
     """Tokens/s and FLOP/s, and their fraction of the mean device's peak; None if nothing is computed."""
 
     tokens_per_s: float | None = None

@@ -1,8 +1,9 @@
 """The summary of the study of a long run."""
 
 from collections.abc import Callable
-from dataclasses import asdict
 from operator import attrgetter
+
+from msgspec.structs import asdict
 
 from scenarios.summaries.steps.study import TIMES, Goodput, StudySummary
 from sim.reliability.run import Outcome

@@ -1,6 +1,6 @@
 """The rates that FlexMoE profiles, from the prices of a step with even routing."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from sim.engine.prices.pricing import ClusterPricing
 from sim.moe.balancing.estimate import Rates

@@ -1,9 +1,10 @@
 """The simulation of steps in which experts move, one after the other; the last one in full."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from backends.simulated import SimulatedBackend
 from scenarios.summaries.steps.placement import PlacedStep, PlacementSummary
@@ -31,7 +32,9 @@ def simulate_moving(
     policy = policy_of(scenario.dense_job, scenario.pricing())
     turns = simulated_turns(scenario, policy, fold=fold)
     found = simulate(last_step(scenario, turns), detail=detail, fold=fold, announce=announce)
-    return replace(found, summary=replace(found.summary, placement=_summary(scenario.dense_job, policy, turns)))
+    return dataclasses.replace(
+        found, summary=dataclasses.replace(found.summary, placement=_summary(scenario.dense_job, policy, turns))
+    )
 
 
 def simulated_turns(scenario: TrainingScenario, policy: FlexMoE, *, fold: bool = True) -> tuple[Turn[Placed], ...]:
@@ -48,7 +51,7 @@ def last_step(scenario: TrainingScenario, turns: Sequence[Turn[Placed]]) -> Trai
     """Return the scenario at the last of some steps, with the placements of all."""
     placements = tuple(turn.decision for turn in turns)
     job = placed_job(scenario.dense_job, placements[-1], len(turns) - 1)
-    return replace(scenario, job=job, placements=placements)
+    return dataclasses.replace(scenario, job=job, placements=placements)
 
 
 def _summary(job: DenseTraining, policy: FlexMoE, turns: Sequence[Turn[Placed]]) -> PlacementSummary:

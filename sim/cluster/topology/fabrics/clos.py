@@ -7,10 +7,10 @@ J. Parallel Distrib. Comput. 72). A shift by any number of ports then never puts
 without oversubscription.
 """
 
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.fabrics.fabric import Ports, first_islands, refuse_huge, rows
@@ -28,8 +28,7 @@ from sim.cluster.topology.links import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClosSpec:
+class ClosSpec(Struct, frozen=True, kw_only=True):
     """A network of one, two or three levels.
 
     ``leaf_ports``: ports of a leaf; 0: all ports on one leaf.
@@ -58,8 +57,7 @@ class ClosSpec:
     reduces: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clos:
+class Clos(Struct, frozen=True, kw_only=True):
     """The network of a spec for some ports. ``address``: the place of each port, leaf by leaf."""
 
     attach: IntArray

@@ -4,10 +4,10 @@ Source: Kim, Dally, Scott, Abts 2008, Technology-Driven, Highly-Scalable Dragonf
 p terminals and h links to other groups per router, at most a h + 1 groups.
 """
 
-from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from msgspec import Struct
 
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.fabrics.fabric import Ports, first_islands, refuse_huge, rows
@@ -25,8 +25,7 @@ from sim.cluster.topology.links import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DragonflySpec:
+class DragonflySpec(Struct, frozen=True, kw_only=True):
     """``routers_per_group`` a, ``ports_per_router`` p, ``global_links_per_router`` h, and the two types of link."""
 
     routers_per_group: int
@@ -36,8 +35,7 @@ class DragonflySpec:
     global_link: Cable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dragonfly:
+class Dragonfly(Struct, frozen=True, kw_only=True):
     """A dragonfly of as many whole groups as the ports need.
 
     Group i reaches group j by its channel (j - i - 1) modulo the number of groups. A group's channels are spread evenly

@@ -1,10 +1,10 @@
 """The interface of all networks between islands: switches, the links between them, routes between ports."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.links import NONE, AnyInts, BoolArray, FloatArray, IntArray, LinkTable
@@ -12,8 +12,7 @@ from sim.cluster.topology.links import NONE, AnyInts, BoolArray, FloatArray, Int
 MOST_LINKS = 20_000_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class Ports(Struct, frozen=True, kw_only=True):
     """The ports into the network, one row each: island, node, place among its node's ports, bytes/s each way."""
 
     island: IntArray

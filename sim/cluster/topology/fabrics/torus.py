@@ -1,10 +1,10 @@
 """A torus of any number of dimensions, routed one dimension after the other."""
 
-from dataclasses import dataclass
 from math import prod
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.fabrics.fabric import Ports, rows
@@ -25,16 +25,14 @@ MOST_HOPS: Final = 1000
 """Longest route: routes are tables, so longer ones are refused."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TorusSpec:
+class TorusSpec(Struct, frozen=True, kw_only=True):
     """The routers along each dimension, the last dimension varying fastest, and the link between neighbours."""
 
     shape: tuple[int, ...]
     link: Cable
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Torus:
+class Torus(Struct, frozen=True, kw_only=True):
     """One router per node, with a link each way along every dimension.
 
     In a dimension of 2 both links have the same ends, and form one link of twice the bandwidth. A dimension of 1 has

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 
 from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind, LinkTable, joined, one_way
 
@@ -15,8 +16,7 @@ Path = list[int]
 """Links in path order."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Island:
+class Island(Struct, frozen=True, kw_only=True):
     """A small graph with its routes. Vertices 0 to ``num_devices`` - 1 are devices; links are numbered from 0.
 
     ``port_vertices``: the network adapters. ``device_paths`` [devices, devices, longest], ``out_paths`` [devices,

@@ -1,9 +1,9 @@
 """The inside of a node: NVLink between devices, the PCIe tree, and the network adapters on it."""
 
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind
@@ -40,8 +40,7 @@ rows by the symmetry of the two quads. Up to numbering, the graph is that of the
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLayout:
+class NodeLayout(Struct, frozen=True, kw_only=True):
     """One type of node.
 
     ``inside``: how devices are joined.

@@ -1,9 +1,9 @@
 """One generation of the search of ONES (SC 2021): refreshed, crossed and mutated genomes; the best ones are kept."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sim.jobs.policies.ones.genome import EMPTY, Allocation, Genome, crossed, filled, refreshed, without
 from sim.jobs.policies.ones.reorder import reordered
@@ -13,8 +13,7 @@ SWAP_CHANCE = 0.5
 EVICTION_CHANCE = 0.3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prospects:
+class Prospects(Struct, frozen=True, kw_only=True):
     """The facts of each unfinished job that the search needs.
 
     ``caps``: GPUs granted; ``limits``: GPUs it may grow to; ``young``: jobs without a prediction, in order of arrival;

@@ -5,15 +5,16 @@ for long and holds half of the cluster shrinks. A job that waits loses half of i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from statistics import median
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 MOST_TIMES_ASKED = 4
 """Largest number of GPUs, divided by those that the user asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """``most``: GPUs that the job may grow to; ``granted``: those that the search may give it now.
 
     ``scaled_epoch``, ``placed_epoch``: epochs it had done when its limit, and its slots, changed last.

@@ -5,10 +5,12 @@ ranked by the GPU-seconds that their jobs still need, by a progress drawn for ea
 when every job that it changes has trained for an epoch since its last change. Rules and constants are the artifact's.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec.structs import replace
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.job import Job
@@ -67,7 +69,7 @@ class Ones:
         prospects = self._prospects(state, view)
         random = self._random(state.generation, "search")
         population = evolved(state.population, state.live, prospects, self.population_size, random)
-        state = replace(state, population=population, generation=state.generation + 1)
+        state = dataclasses.replace(state, population=population, generation=state.generation + 1)
         state, changes = installed(state, view)
         return state, Decision(changes, view.now_s + self.generation_s)
 
@@ -89,7 +91,7 @@ class Ones:
                 measured[index] = {**measured[index], each.num_gpus: each.work_per_s}
         limits = {index: state.limits.get(index, Limit()) for index in active}
         live = tuple(index if index in view.running else EMPTY for index in state.live or (EMPTY,) * view.capacity)
-        return replace(
+        return dataclasses.replace(
             state,
             network=network,
             fitted_rows=fitted_rows,
@@ -180,7 +182,7 @@ def installed(state: OnesState, view: View) -> tuple[OnesState, Sequence[Change]
         for why, those in (("least remaining utilisation", entering), ("other GPUs in the best schedule", moved))
         for job in those
     ]
-    return replace(state, live=after, limits=limits), changes
+    return dataclasses.replace(state, live=after, limits=limits), changes
 
 
 def _is_fresh(each: ActiveJob, limit: Limit, now_s: float) -> bool:

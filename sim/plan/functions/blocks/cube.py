@@ -6,8 +6,9 @@ over ``columns``, and a reduce_scatter over that axis shards it by rows. So ``ro
 in the result, and a second product changes them back.
 """
 
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from sim.plan.errors import LayoutError
 from sim.plan.functions.basic import only, summed_layout
@@ -20,8 +21,7 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute
 _BATCH = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Cube:
+class Cube(Struct, frozen=True):
     """The mesh axes of one product.
 
     ``rows``: shards the rows of the input. ``columns``: shards the columns of the input. ``weight``: shards the rows of

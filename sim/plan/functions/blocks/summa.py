@@ -11,9 +11,10 @@ The gradients of a product of one form are products of the other two.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any
+
+from msgspec import Struct, field
 
 from sim.plan.errors import LayoutError
 from sim.plan.functions.basic import only, summed_layout
@@ -29,8 +30,7 @@ _Source = tuple[str, Tensor]
 """A mesh axis, and the matrix whose blocks are broadcast along that axis one after the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
+class Grid(Struct, frozen=True):
     """The mesh axes of a product.
 
     ``row``: the axis that splits rows of blocks. ``column``: the axis that splits columns of blocks.
@@ -50,8 +50,7 @@ class Grid:
         return axis if self.prefetch else _MAIN_STREAM
 
 
-@dataclass(frozen=True, slots=True)
-class _Product:
+class _Product(Struct, frozen=True):
     """The emitter of one product's steps. Its workspace holds the blocks of one step, or of two with prefetching."""
 
     t: TaskTracer

@@ -1,8 +1,9 @@
 """Layers of experts: sizes, slots, and the costs that no strategy changes."""
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from sim.moe.balancing.placement_policy import MovingExperts
 from sim.moe.balancing.replicas import Replicas
@@ -18,8 +19,7 @@ Permutation = Literal["indexed", "einsum"]
 _ROUTING_KEY: Final = "model.experts.routing"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertsSpec(GateOptions):
+class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
     """Experts in the place of the MLP of a layer.
 
     A router scores all experts; a token goes to the ``top_k`` best, whose outputs weigh the softmax of their scores (of

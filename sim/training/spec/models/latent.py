@@ -1,12 +1,11 @@
 """The sizes of multi-head latent attention, and the costs that no strategy changes."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sim.training.errors import SpecError
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentAttention:
+class LatentAttention(Struct, frozen=True, kw_only=True):
     """Multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1).
 
     Keys and values of all heads are made of one compressed vector per token, ``kv_rank`` wide, and queries of another,

@@ -1,8 +1,9 @@
 """Transformer models: family, sizes, and the costs that no strategy changes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+from msgspec import Struct
 
 from sim.training.errors import SpecError
 from sim.training.spec.models.experts import ExpertsSpec
@@ -21,8 +22,7 @@ _SIZES: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformerSpec:
+class TransformerSpec(Struct, frozen=True, kw_only=True):
     """A decoder-only transformer.
 
     ``gpt``: learned positions, layer norm, biases, GELU, dropout (Megatron-LM's GPT).

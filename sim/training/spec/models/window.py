@@ -1,10 +1,9 @@
 """Sliding windows of attention, and which layers have one."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlidingWindow:
+class SlidingWindow(Struct, frozen=True, kw_only=True):
     """Layers whose queries see ``size`` keys at most: their own and those before it (Jiang et al. 2023, Mistral 7B).
 
     ``global_every``: the last of so many layers in a row sees the whole sequence (Gemma Team 2024, Gemma 2); None: all

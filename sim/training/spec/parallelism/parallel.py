@@ -1,7 +1,8 @@
 """The distribution of the work over the ranks: typed input."""
 
-from dataclasses import dataclass, field
 from math import prod
+
+from msgspec import Struct, field
 
 from sim.memory.spec import MemorySpec
 from sim.plan.words.mesh import Axes
@@ -14,8 +15,7 @@ from sim.training.tensor.method import TensorMethod
 from sim.training.tensor.one_dimensional import OneDimensional
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelSpec:
+class ParallelSpec(Struct, frozen=True, kw_only=True):
     """The distribution of the work over the mesh. ``axis_order``: last varies fastest over ranks."""
 
     tensor: TensorMethod = field(default_factory=OneDimensional)

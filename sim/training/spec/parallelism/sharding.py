@@ -1,7 +1,8 @@
 """Sharding by data parallelism beyond the optimizer state: typed, checked input."""
 
-from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
+
+from msgspec import Struct
 
 from sim.training.pipeline.rules import Schedule
 
@@ -19,8 +20,7 @@ class Choice(NamedTuple):
     num_sharded: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OsdpSpec:
+class OsdpSpec(Struct, frozen=True, kw_only=True):
     """Shard by operator, no more than a memory limit asks for (OSDP, Jiang et al., IJCAI 2023)."""
 
     memory_limit_bytes: int | None = None
@@ -33,8 +33,7 @@ class OsdpSpec:
     """The choices by operator; None: left to prices. Operators left out are replicated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingSpec:
+class ShardingSpec(Struct, frozen=True, kw_only=True):
     """Options of ZeRO stages 2 and 3. None: the user left the key out.
 
     The properties say what is then done.

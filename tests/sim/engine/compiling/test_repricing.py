@@ -1,11 +1,11 @@
 """A plan that is compiled once gives under other prices, to the last bit, what compiling it anew gives."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.software import Software
 from sim.engine.compiling.repricing import structure_of

@@ -1,10 +1,9 @@
 """Collectives that take part of a device's arithmetic while their bytes move, as they do on processors."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile

@@ -1,8 +1,7 @@
 """A stuck run explains itself."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from sim.engine.errors import DeadlockError
 from sim.engine.folding.folding import no_fold

@@ -5,13 +5,13 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sim.engine.findings.breakdown import breakdown
 from sim.engine.findings.computing import computing_seconds

@@ -1,9 +1,9 @@
 """What plans of a session leave, and which plans may go on from there."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from sim.plan.errors import SessionError
 from sim.plan.session.residents import MOST_OBSERVED_BYTES, Residents

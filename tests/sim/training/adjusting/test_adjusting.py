@@ -1,8 +1,7 @@
 """What a plan needs and its ranks lack is moved by ops, or the plan is refused."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from sim.plan.checking.check import check
 from sim.plan.errors import SessionError

@@ -1,11 +1,11 @@
 """OSDP on plans: what operators are, what their choices cost, and that the fastest that fits is chosen."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from costmodels.memory import ALLOCATION_GRANULE_BYTES
 from scenarios.choices.operators import RankSearch, choices_of_ranks, with_sharding_chosen

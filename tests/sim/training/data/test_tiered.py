@@ -1,10 +1,10 @@
 """State in tiers of memory: what moves, what stays where, when units come, and what is refused."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from costmodels.hardware import StorageSpec, load_node
 from costmodels.profile import load_profile
