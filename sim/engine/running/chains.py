@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sim.engine.compiling.graph import SENT, Graph, NodeKind
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
-from sim.plan.facts.sections import Section
-from sim.plan.words.program import Program
+from sim.plan.facts.repetition import NO_MICROBATCH
+from sim.plan.facts.sections import Cut, Section
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -48,20 +48,22 @@ class Edges(Struct, frozen=True, eq=False):
 
 @dataclass(eq=False)
 class Chains:
-    """The chains of a step whose programs have ``sections``, by simulated rank.
+    """The chains of a step with the programs ``cuts``, by simulated rank.
 
     Per node: ``section`` (its number on its rank, NONE outside), ``stretch`` (twice that number inside, one more after
-    it), ``sign`` (of the micro-batches by which its section moves on). ``rows``: per section of a rank, the nodes of
+    it), ``sign`` (of the micro-batches by which its section moves on), ``microbatch`` (NO_MICROBATCH: none), and
+    ``is_moved`` (it counts from the end). ``rows``: per section of a rank, the nodes of
     each recurrence (recurrences x nodes), of the last so many that have equally many of the same kinds; ``early``: the
     nodes of those before.
     """
 
     graph: Graph
-    programs: Mapping[int, Program]
-    sections: Mapping[int, Sequence[Section]]
+    cuts: Mapping[int, Cut]
     section: Ints = field(init=False)
     stretch: Ints = field(init=False)
     sign: Ints = field(init=False)
+    microbatch: Ints = field(init=False)
+    is_moved: Flags = field(init=False)
     rows: list[Ints] = field(init=False, default_factory=list)
     early: list[Ints] = field(init=False, default_factory=list)
 
@@ -69,15 +71,16 @@ class Chains:
         size = len(self.graph.kinds)
         self.section, self.stretch, self.sign = (np.full(size, fill) for fill in (NONE, NONE, 0))
         unit_of = self._unit_of()
+        self.microbatch, self.is_moved = self._numbers(unit_of)
         order = np.argsort(unit_of, kind="stable")
         first = np.searchsorted(unit_of[order], np.arange(len(self.graph.units) + 1))
         places: dict[int, dict[int, int]] = {}
         for place, (rank, call, _, _) in enumerate(self.graph.units):
             places.setdefault(rank, {})[call] = place
         kinds = np.array(self.graph.kinds)
-        for rank, found in self.sections.items():
+        for rank, cut in self.cuts.items():
             nodes_of = [order[first[at] : first[at + 1]] for _, at in sorted(places[rank].items())]
-            for number, section in enumerate(found):
+            for number, section in enumerate(cut.sections):
                 for nodes in nodes_of[section.stop :]:
                     self.stretch[nodes] = 2 * number + 1
                 self._add_section(number, section, nodes_of, kinds)
@@ -94,13 +97,21 @@ class Chains:
         self.rows.append(np.stack(every[len(every) - alike :]))
         self.early.append(np.concatenate([*every[: len(every) - alike], np.empty(0, np.int64)]))
 
+    def _numbers(self, unit_of: Ints) -> tuple[Ints, Flags]:
+        """Return the micro-batch of each node, and whether it counts from the end."""
+        calls = [(self.cuts[rank].program.calls[call], self.cuts[rank].is_moved[call])
+                 for rank, call, _, _ in self.graph.units]  # fmt: skip
+        numbers = [NO_MICROBATCH if call.microbatch is None else call.microbatch for call, _ in calls]
+        microbatches = np.array([*numbers, NO_MICROBATCH])  # the last is that of nodes of no call
+        return microbatches[unit_of], np.array([*(late for _, late in calls), False])[unit_of]
+
     def _unit_of(self) -> Ints:
         """Return the place of the call that each node belongs to; NONE for those that belong to none."""
         graph, of = self.graph, [NONE] * len(self.graph.kinds)
         for place, (rank, call, node, pattern) in enumerate(graph.units):
             if pattern is SENT:
                 continue
-            program = self.programs[rank]
+            program = self.cuts[rank].program
             size = 1 if pattern is not None else len(program.tasks[program.calls[call].task].ops)
             of[node : node + size] = [place] * size
         for block, found in graph.blocks.items():

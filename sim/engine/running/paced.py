@@ -18,8 +18,8 @@ from sim.engine.compiling.graph import Graph, NodeKind
 from sim.engine.running.chains import Chains, Edges, Flags, Ints, Paces, shared_users, sibling_edges, stays
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
-from sim.plan.facts.sections import Section
-from sim.plan.words.program import Program
+from sim.plan.facts.repetition import NO_MICROBATCH
+from sim.plan.facts.sections import Cut
 
 PERIODS: Final = (1, 2, 3, 4, 6)
 """Recurrences that a period may have. What is left out is a multiple of all of them."""
@@ -89,8 +89,7 @@ class _Attempt:
 
 def paced_run(
     graph: Graph,
-    programs: Mapping[int, Program],
-    sections: Mapping[int, Sequence[Section]],
+    cuts: Mapping[int, Cut],
     left_out: int,
     run: Callable[[Graph], EventLoop],
 ) -> tuple[Graph, EventLoop, Paced] | None:
@@ -98,7 +97,7 @@ def paced_run(
 
     ``left_out``: how many recurrences of every section, a multiple of ``MULTIPLE``.
     """
-    chains, edges = Chains(graph, programs, sections), Edges.of(graph)
+    chains, edges = Chains(graph, cuts), Edges.of(graph)
     first = run(graph)
     if min(first.ends_s, default=0.0) < 0.0:
         return None
@@ -121,7 +120,7 @@ def _settled(
     """Return a run to whose edges as much time is added as follows from its own paces, if it passes the check."""
     chains, (before, _) = attempt.chains, attempt.delays
     graph, added = _with_delays(attempt)
-    num_sections = max(map(len, chains.sections.values()))
+    num_sections = max(len(cut.sections) for cut in chains.cuts.values())
     for _ in range(num_sections + MORE_RUNS):
         delays_s = attempt.times * paces.pace_s[before]
         graph.durations_s[len(chains.section) :] = delays_s.tolist()
@@ -136,10 +135,10 @@ def _settled(
         return None
     if not (paces.holds and _is_whole(attempt, paces, loop) and _share_apart(attempt, paces, loop)):
         return None
-    section = next(iter(chains.sections.values()))[0]
+    section = next(iter(chains.cuts.values())).sections[0]
     repeated = {
-        rank: [(found.stop - attempt.period * found.num_calls, found.stop) for found in every]
-        for rank, every in chains.sections.items()
+        rank: [(found.stop - attempt.period * found.num_calls, found.stop) for found in cut.sections]
+        for rank, cut in chains.cuts.items()
     }
     pairs = {node: (int(u), int(paces.earlier[u])) for node, u in zip(added, before.tolist(), strict=True)}
     microbatches = attempt.period * abs(section.microbatches)
@@ -152,13 +151,16 @@ def _settled(
 def _delayed(chains: Chains, edges: Edges, earlier: Ints) -> Flags:
     """Return which edges lead from a section to what comes after it: such an op waits for what was left out.
 
-    Where a later section goes through micro-batches in the same order, its ops wait for those of the same recurrence
-    before, and so for none of what was left out.
+    Ops of one micro-batch that both count from the begin, or both from the end, wait for each other in the whole step
+    too. Where a later section goes through micro-batches in the same order, its ops wait for those of the same
+    recurrence before, and so for none of what was left out.
     """
     u, v = edges.before, edges.after
     later = (chains.section[u] >= 0) & (chains.stretch[v] > chains.stretch[u]) & ~edges.inside
     same_order = (chains.section[v] >= 0) & (chains.sign[u] == chains.sign[v])
-    found: Flags = later & ~(same_order & sibling_edges(edges, earlier))
+    same_call = (chains.microbatch[u] == chains.microbatch[v]) & (chains.is_moved[u] == chains.is_moved[v])
+    same_call &= chains.microbatch[u] != NO_MICROBATCH
+    found: Flags = later & ~same_call & ~(same_order & sibling_edges(edges, earlier))
     return found
 
 

@@ -128,14 +128,17 @@ class RankPaces:
         return own
 
     def _check(self, section: int, begin_s: float, pace_s: float) -> None:
-        """Raise UnlikeError unless the ops at the own pace that run in a period are those that repeat, each once."""
+        """Raise UnlikeError unless the ops at the own pace that run in all periods are those that repeat, each once.
+
+        Calls before the period are over when it begins, and later ones begin after the last.
+        """
         first, stop = self.repeated[section]
         num_calls, near_s = stop - first, NEAR * pace_s
         for real, task in zip(self.tasks, self.by_own_clock, strict=True):
             own = self.at_own_pace(real)
             starts_s, ends_s, calls = task.starts_s[:, own], task.ends_s[:, own], task.calls
-            runs = (ends_s > begin_s + near_s) & (starts_s < begin_s + pace_s - near_s)
+            meets = np.where((calls < stop)[:, None], ends_s > begin_s + near_s, starts_s < begin_s + pace_s - near_s)
             repeats = (calls >= first - 2 * num_calls) & (calls < stop)
             begun = ((starts_s >= begin_s - near_s) & (starts_s < begin_s + pace_s - near_s)).sum(axis=0)
-            if runs[~repeats].any() or (begun != np.count_nonzero((calls >= first) & (calls < stop))).any():
+            if meets[~repeats].any() or (begun != np.count_nonzero((calls >= first) & (calls < stop))).any():
                 raise UnlikeError

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from sim.plan.facts.repetition import Repetition, repetitions, shortened
-from sim.plan.facts.sections import Section, sections, without
+from sim.plan.facts.sections import Cut, Section, sections, without
 from sim.plan.words.program import Plan, Program
 
 FEWEST: Final = 3
@@ -26,13 +26,6 @@ class Short(Struct, frozen=True):
 
     programs: Mapping[int, Program]
     repetitions: Mapping[int, Repetition]
-
-
-class Sectioned(Struct, frozen=True):
-    """Programs whose sections recur less often, and these sections, by identity of the plan's own program."""
-
-    programs: Mapping[int, Program]
-    sections: Mapping[int, tuple[Section, ...]]
 
 
 @dataclass
@@ -79,18 +72,15 @@ class Shorter:
             kept *= 2
         return [left_out for left_out in times if left_out]
 
-    def in_sections(self, times: int) -> Sectioned | None:
-        """Return the form whose sections recur so many times less; None where that is no plan."""
-        keys = [id(program) for program in self.plan.programs]
+    def in_sections(self, times: int) -> Mapping[int, Cut] | None:
+        """Return the form whose sections recur so many times less, by identity of the plan's own program.
+
+        None where that is no plan.
+        """
         pairs = zip(self.plan.programs, self._sections, strict=True)
-        short = [without(program, found, times) for program, found in pairs]
-        found = [form for form in short if form is not None]
-        if len(found) < len(short):
-            return None
-        return Sectioned(
-            {key: program for key, (program, _) in zip(keys, found, strict=True)},
-            {key: left for key, (_, left) in zip(keys, found, strict=True)},
-        )
+        short = {id(program): without(program, found, times) for program, found in pairs}
+        found = {key: cut for key, cut in short.items() if cut is not None}
+        return found if len(found) == len(short) else None
 
     @cached_property
     def _sections(self) -> list[tuple[Section, ...]]:

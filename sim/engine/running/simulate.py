@@ -168,10 +168,10 @@ class Simulation:
             short = self._shorter.in_sections(left_out)
             if short is None:
                 return None
-            programs = {rank: short.programs[id(program)] for rank, program in now.programs.items()}
-            sections = {rank: short.sections[id(program)] for rank, program in now.programs.items()}
+            cuts = {rank: short[id(program)] for rank, program in now.programs.items()}
+            programs = {rank: cut.program for rank, cut in cuts.items()}
             graph = self._compiled(now, structures, (-1, left_out), programs)
-            found = paced_run(graph, programs, sections, left_out, _run)
+            found = paced_run(graph, cuts, left_out, _run)
             if found is not None:
                 graph, loop, paced = found
                 run = SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop)

@@ -43,6 +43,18 @@ class Section(Struct, frozen=True):
         return self.first + self.num_calls * self.num_times
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A program whose sections recur less often, these sections, and which of its calls keep their distance to the end.
+
+    The micro-batches of calls that are ``is_moved`` count from the end: theirs in the whole program are so many later.
+    """
+
+    program: Program
+    sections: tuple[Section, ...]
+    is_moved: tuple[bool, ...]
+
+
 def sections(programs: Sequence[Program]) -> list[tuple[Section, ...]] | None:
     """Return the sections of every program, all by the same number of micro-batches; None if these do not go together.
 
@@ -72,8 +84,8 @@ def _shape(found: Sequence[Section]) -> tuple[int, ...]:
     return tuple(section.microbatches for section in found)
 
 
-def without(program: Program, found: Sequence[Section], times: int) -> tuple[Program, tuple[Section, ...]] | None:
-    """Return a program with so many recurrences less at the end of every section, and its sections.
+def without(program: Program, found: Sequence[Section], times: int) -> Cut | None:
+    """Return a program with so many recurrences less at the end of every section.
 
     Calls that come later are for so many micro-batches earlier. None if the result is no program.
     """
@@ -85,21 +97,22 @@ def without(program: Program, found: Sequence[Section], times: int) -> tuple[Pro
         for place, call in enumerate(program.calls)
     ]
 
-    def renumbered(place: int, call: Call) -> Call | None:
+    def is_moved(place: int, call: Call) -> bool | None:
         if call.microbatch is None:
-            return call
-        is_moved = moved[place] if moved[place] is not None else _as_beside(program, place, moved)
-        if is_moved is None:
-            return None
-        return Call(call.task, call.microbatch - by, call.lag) if is_moved else call
+            return False
+        return moved[place] if moved[place] is not None else _as_beside(program, place, moved)
 
     gone = {place for section in found for place in range(removed[section], section.stop)}
-    kept = [renumbered(place, call) for place, call in enumerate(program.calls) if place not in gone]
-    calls = tuple(call for call in kept if call is not None)
+    kept = [(call, is_moved(place, call)) for place, call in enumerate(program.calls) if place not in gone]
+    calls = tuple(
+        Call(call.task, call.microbatch - by, call.lag) if late and call.microbatch is not None else call
+        for call, late in kept
+    )
     named = [(call.task, call.microbatch) for call in calls if call.microbatch is not None]
-    if len(calls) < len(kept) or any(microbatch < 0 for _, microbatch in named) or len(set(named)) < len(named):
+    unknown = any(late is None for _, late in kept)
+    if unknown or any(microbatch < 0 for _, microbatch in named) or len(set(named)) < len(named):
         return None
-    return replace(program, calls=calls), tuple(_moved(found, times))
+    return Cut(replace(program, calls=calls), tuple(_moved(found, times)), tuple(bool(late) for _, late in kept))
 
 
 def _as_beside(program: Program, place: int, moved: Sequence[bool | None]) -> bool | None:
@@ -149,10 +162,21 @@ def _sections(coded: CodedCalls, size: int) -> list[Section]:
     while (at := int(np.searchsorted(begins, place))) < len(begins):
         first = int(begins[at])
         by, num_calls, times = next(one for one in directions if one[2][first] >= FEWEST_TIMES)
-        section = Section(first, int(num_calls[first]), int(times[first]) - TAIL, by)
+        later = _until_aligned(coded.microbatches[first : first + 2 * int(num_calls[first])])
+        section = Section(first + later, int(num_calls[first]), int(times[first + later]) - TAIL, by)
         found.append(section)
-        place = section.stop
+        place = max(section.stop, first + 1)
     return found
+
+
+def _until_aligned(microbatches: Ints) -> int:
+    """Return after how many of the calls of two recurrences one begins whose micro-batches are nearest to each other.
+
+    A receive may be issued with the forward before its own. Ranks that are cut at one micro-batch go on together.
+    """
+    once = len(microbatches) // 2
+    rows = np.lib.stride_tricks.sliding_window_view(microbatches, once)[:once]
+    return int(np.argmin(np.ptp(rows, axis=1)))
 
 
 def _recurrences(coded: CodedCalls, by: int) -> tuple[Ints, Ints]:

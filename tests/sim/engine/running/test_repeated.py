@@ -109,39 +109,46 @@ def _unrolled(run: SimulatedRun, starts_s: Any, ends_s: Any) -> tuple[Any, Any]:
 
 @LAW
 @given(data=st.data(), plan=long_plans())
-def test_every_op_runs_when_the_whole_run_says(data: Any, plan: Plan) -> None:
-    """On random plans starts and ends of all ops are the same to 1e-9 of the step, and memory to the byte."""
+def test_a_folded_run_says_what_the_whole_run_says(data: Any, plan: Plan) -> None:
+    """On random plans every op's start and end, memory to the byte, and every finding are those of the whole run."""
     pricing = data.draw(prices_for(plan))
     run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
     assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+    assert_same_ops(run, whole)
+    assert_same_memory(run, whole)
+    assert_same_findings(run, whole, pricing)
+
+
+def assert_same_ops(run: SimulatedRun, whole: SimulatedRun) -> None:
+    """Fail unless starts and ends of all ops are the same to 1e-9 of the step."""
     for (*name, starts_s, ends_s), (*other, whole_starts_s, whole_ends_s) in zip(
         op_times(run), op_times(whole), strict=True
     ):
         assert name == other
         assert np.abs(starts_s - whole_starts_s).max() <= 1e-9 * whole.makespan_s, name
         assert np.abs(ends_s - whole_ends_s).max() <= 1e-9 * whole.makespan_s, name
+
+
+def assert_same_memory(run: SimulatedRun, whole: SimulatedRun) -> None:
+    """Fail unless peaks of memory are the same to the byte."""
     for rank in run.programs:
         assert run.memory_of(rank).peak_bytes == whole.memory_of(rank).peak_bytes
         assert run.memory_of(rank).peak_by_kind_bytes == whole.memory_of(rank).peak_by_kind_bytes
         assert peak_live_chunks(run.program_in_full(rank)) == peak_live_chunks(whole.programs[rank])
 
 
-@LAW
-@given(data=st.data(), plan=long_plans())
-def test_every_finding_is_that_of_the_whole_run(data: Any, plan: Plan) -> None:
-    """Where time goes, what is sent, how full links are and how long the critical path is: all to 1e-9."""
-    pricing = data.draw(prices_for(plan))
-    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+def assert_same_findings(run: SimulatedRun, whole: SimulatedRun, pricing: ClusterPricing) -> None:
+    """Fail unless it says to 1e-9 where time goes, what is sent, how full links are and how long the path is."""
 
     def near(found: Any) -> Any:
         return pytest.approx(found, rel=1e-9, abs=1e-9 * whole.iteration_time_s)
 
-    shares = dict(zip(map(id, plan.programs), work_shares(plan, SAMPLE_AXES), strict=True))
+    shares = dict(zip(map(id, run.plan.programs), work_shares(run.plan, SAMPLE_AXES), strict=True))
     for rank in run.programs:
         mine, other = breakdown(run, rank), breakdown(whole, rank)
         assert mine.busy_s == near(other.busy_s)
         assert mine.exposed_s == near(other.exposed_s)
-        of_rank = shares[id(plan.program_of(rank))]
+        of_rank = shares[id(run.plan.program_of(rank))]
         assert computing_seconds(run, rank, of_rank) == near(computing_seconds(whole, rank, of_rank))
         assert run.num_calls(rank) == whole.num_calls(rank)
     assert run.max_rank_span_s == near(whole.max_rank_span_s)
@@ -237,6 +244,28 @@ def test_stages_may_have_paces_of_their_own(schedule: str) -> None:
     assert run.paced is not None
     assert run.num_events < whole.num_events / 3
     assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+
+
+def test_virtual_stages_may_wait_for_sums_of_the_step_before() -> None:
+    """Receives are then issued with the forward before their own; all ranks are still cut at one micro-batch."""
+    keys = {"pp": 2, "dp": 2, "m": 120, "schedule": "aiao", "virtual_stages": 3, "deferred_sync": 0.6}
+    plan = replace(dense_plan(**keys, model=GPT | {"num_layers": 6}), barrier=True)
+    pricing = pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=1)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.paced is not None
+    assert run.num_events < whole.num_events / 3
+    assert_same_ops(run, whole)
+
+
+def test_sums_that_last_into_the_next_section_are_exposed_as_in_the_whole_run() -> None:
+    """A sum of gradients may run while later calls repeat: what it covers is asked of the run of all micro-batches."""
+    keys = {"tp": 2, "pp": 2, "dp": 2, "m": 80, "b": 2, "schedule": "breadth_first", "virtual_stages": 2}
+    more = {"collective_matmul": True, "sequence_parallel": True, "bucket_bytes": 0, "axis_order": ("dp", "pp", "tp")}
+    plan = dense_plan(**keys, **more, model=GPT | {"num_layers": 5})
+    pricing = pricing_on("cloud-a100-100g", plan.mesh.size, devices_per_node=2)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.paced is not None
+    assert_same_findings(run, whole, pricing)
 
 
 def test_stages_of_unlike_pace_do_not_fold_where_they_share_a_link() -> None:
