@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from costmodels.hardware import DeviceSpec
+from costmodels.kernels.expert_gates import MIXED_KERNELS, NEAR_KERNELS
 from costmodels.kernels.moe import GROUP_LIMITED_KERNELS, ROUTING_BACKWARD_KERNELS, ROUTING_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Family, Work
 from costmodels.roofline import KernelTime
@@ -53,6 +54,7 @@ _ROUTING: Final[Mapping[str, int]] = {
     "route_k_top_1_backward": ROUTING_BACKWARD_KERNELS, "route_gshard": ROUTING_KERNELS,
     "route_dense_to_sparse": ROUTING_KERNELS, "route_softmax_backward": ROUTING_BACKWARD_KERNELS,
     "route_expert_choice": ROUTING_KERNELS, "route_base": ROUTING_KERNELS, "choose_exact": ROUTING_KERNELS,
+    "route_near": NEAR_KERNELS, "route_mixed": MIXED_KERNELS,
     "route_biased": GROUP_LIMITED_KERNELS, "route_biased_backward": ROUTING_BACKWARD_KERNELS,
 }  # fmt: skip
 _SUMMING: Final = frozenset({"combine", "dispatch_backward"})

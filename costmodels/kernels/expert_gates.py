@@ -19,6 +19,11 @@ from costmodels.kernels.moe import (
 )
 from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, Work, require
 
+NEAR_KERNELS = ROUTING_KERNELS + 11
+"""The same, where tokens are kept near: fmoe/gates/faster_gate.py masks, counts, and chooses twice more."""
+MIXED_KERNELS = ROUTING_KERNELS + 12
+"""The same, where a softmax is summed by group, and tokens are numbered in groups too (6, as tokens of experts)."""
+
 
 def _by_expert_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return weights and slots [..., E] of logits[..., E], by token and expert."""
@@ -66,6 +71,26 @@ def _biased_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tup
     return route_outputs((logits,), attributes)
 
 
+def _mixed_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return weights, experts and slots of logits[..., E], and the slots [..., 1] in groups."""
+    (logits,) = inputs
+    return *route_outputs(inputs, attributes), TensorSpec((*logits.shape[:-1], 1), "int32")
+
+
+def _dispatch_slots_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the slots [s, b, k] of choices, at the places of their tokens in groups, [G, C, k]."""
+    slots, of_group = inputs
+    require(of_group.shape == (*slots.shape[:-1], 1), "a token is in one group", slots, of_group)
+    return (slots.like(attributes["num_experts"], attributes["capacity"], slots.shape[-1]),)
+
+
+def _own_slots_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the slots [G, P C, k] of rows from ``parts`` ranks, numbered among this rank's experts."""
+    (slots,) = inputs
+    require(slots.shape[1] % attributes["parts"] == 0, f"rows must be of {attributes['parts']} ranks", slots)
+    return (slots,)
+
+
 def _counts_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
     """Return the counts of choices, to which those of experts[..., k] are added."""
     return (inputs[1],)
@@ -93,6 +118,10 @@ EXPERT_GATE_KERNELS = (
         "route_softmax_backward", "elementwise", (2, 2), _softmax_backward_outputs,
         routing(1, 8, ROUTING_BACKWARD_KERNELS),
     ),
+    Kernel("route_near", "elementwise", (1, 1), route_outputs, routing(0, 25, NEAR_KERNELS)),
+    Kernel("route_mixed", "elementwise", (1, 1), _mixed_outputs, routing(0, 30, MIXED_KERNELS)),
+    Kernel("dispatch_slots", "elementwise", (2, 2), _dispatch_slots_outputs, streaming(0)),
+    Kernel("own_slots", "elementwise", (1, 1), _own_slots_outputs, streaming(6)),
     Kernel("route_base", "elementwise", (1, 1), _base_outputs, _auction_work),
     Kernel("route_hash", "elementwise", (1, 1), _hash_outputs, streaming(0)),
 )  # fmt: skip

@@ -286,6 +286,33 @@ GATES = {
     "einsum, gshard, one rank": training(
         model={**MIXTURE, "experts": experts(permutation="einsum", gate="gshard")}, batch=(4, 2), recompute="full"
     ),
+    "topology_aware, ep4 in two nodes": training(
+        model={
+            **MIXTURE,
+            "experts": experts(
+                num_experts=8, gate="topology_aware", num_groups=2, remote_share=0.3, balance_loss=0.3,
+                capacity_factor=1.5,
+            ),
+        },
+        data_degree=4, expert_degree=4, batch=(8, 2),
+    ),
+    "topology_aware, forced, exact, ep2 x dp2": training(
+        model=exact(gate="topology_aware", num_groups=2, routing=HOT), data_degree=4, expert_degree=2, batch=(8, 1)
+    ),
+    "sam, ep2 x tp2 sp, two groups a rank": training(
+        model={
+            **MIXTURE,
+            "experts": experts(num_experts=8, gate="sam", num_groups=4, balance_loss=0.3, shared_ffn_hidden_size=8),
+        },
+        data_degree=2, expert_degree=2, tensor_degree=2, sequence_parallel=True,
+    ),
+    "sam, ep2 x cp2, recompute full": training(
+        model={**MIXTURE, "experts": experts(gate="sam", num_groups=2, capacity_factor=0.8)}, data_degree=2,
+        expert_degree=2, context_degree=2, batch=(4, 2), recompute="full",
+    ),
+    "sam, one rank": training(
+        model={**MIXTURE, "experts": experts(num_experts=6, gate="sam", num_groups=2)}, batch=(4, 2)
+    ),
     "hash, ep2 x pp2": training(
         model={**MIXTURE, "experts": experts(gate="hash", top_k=1, shared_ffn_hidden_size=8)}, data_degree=2,
         expert_degree=2, pipeline={"degree": 2},

@@ -41,6 +41,7 @@ E, K, C = 4, 2, 10
 SCORED, SLOTS = f32(S, B, E), TensorSpec((S, B, K), "int32")
 ONE_EACH = [f32(S, B, 1), *[TensorSpec((S, B, 1), "int32")] * 2]
 ROWS = {"rows": (7, 0, 3, 0)}
+PLACES = {"num_experts": 2, "capacity": C, "num_slots": E * C}
 MASKED = {"num_experts": E, "capacity": C, "dtype": "float16"}
 COUNTS, FORCED = TensorSpec((2 * E,), "int64"), {"top_k": K, "forced": (16, 0, 9, 7)}
 
@@ -162,6 +163,10 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("route_backward", [f32(S, B, K), SCORED, SLOTS], {"balance_loss": 0.0}, [SCORED]),
     ("route_gshard", [SCORED], {"top_k": K}, [f32(S, B, K), SLOTS, SLOTS]),
     ("route_base", [SCORED], {"top_k": 1, "capacity": S * B}, ONE_EACH),
+    ("route_near", [SCORED], {"top_k": K}, [f32(S, B, K), SLOTS, SLOTS]),
+    ("route_mixed", [SCORED], {"top_k": K}, [f32(S, B, K), SLOTS, SLOTS, TensorSpec((S, B, 1), "int32")]),
+    ("dispatch_slots", [SLOTS, TensorSpec((S, B, 1), "int32")], PLACES, [TensorSpec((2, C, K), "int32")]),
+    ("own_slots", [TensorSpec((2, 2 * C, K), "int32")], {"parts": 2}, [TensorSpec((2, 2 * C, K), "int32")]),
     ("route_expert_choice", [SCORED], {"capacity": C}, [SCORED, TensorSpec((S, B, E), "int32")]),
     ("route_dense_to_sparse", [SCORED], {"capacity": C}, [SCORED, TensorSpec((S, B, E), "int32")]),
     ("route_softmax_backward", [SCORED, SCORED], {}, [SCORED]),
@@ -342,6 +347,8 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("grouped_matmul_weight_gradient", [t(E, C, H), t(E, C + 1, F)], {}),
         ("route_k_top_1", [SCORED], {"top_k": 3}),
         ("route_group_limited", [SCORED], {"top_k": 2, "num_groups": 3}),
+        ("dispatch_slots", [SLOTS, SLOTS], PLACES),
+        ("own_slots", [TensorSpec((2, 3, K), "int32")], {"parts": 2}),
         ("route_expert_choice", [SCORED], {"capacity": S * B + 1}),
         ("route_base", [SCORED], {"top_k": 1, "capacity": 1}),
         ("route_exact", [SCORED], FORCED | {"forced": (32, 0, 0)}),

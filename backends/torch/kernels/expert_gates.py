@@ -117,6 +117,53 @@ def route_base(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribute
     )  # fmt: skip
 
 
+def route_near(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return weights, experts and slots of the best; no more tokens than may be have one outside the rank's group."""
+    (logits,), top_k = inputs, attributes["top_k"]
+    num_experts, axes = logits.shape[-1], (attributes["axis"],)
+    numbers = torch.arange(num_experts, device=logits.device) * attributes["num_groups"] // num_experts
+    own = context.index(axes) * attributes["num_groups"] // context.rank.mesh.degree(*axes)
+    best = logits.max(-1)
+    leaving, most = (numbers[best.indices] != own).flatten(), attributes["most_outside"]
+    experts = logits.topk(top_k, -1).indices
+    if int(leaving.sum()) > most:
+        experts = logits.masked_fill(numbers != own, -torch.inf).topk(top_k, -1).indices
+        chosen = best.values.flatten().masked_fill(~leaving, -torch.inf).topk(most).indices
+        experts.view(-1, top_k)[chosen, -1] = best.indices.flatten()[chosen]
+    return choice_weights(logits, experts), *numbered(experts, num_experts, attributes)
+
+
+def route_mixed(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return weights, experts and slots of the best in the group of the largest share, and the slots in the groups."""
+    (logits,), num_groups = inputs, attributes["num_groups"]
+    num_experts = logits.shape[-1]
+    group = logits.softmax(-1).view(*logits.shape[:-1], num_groups, -1).sum(-1).argmax(-1, keepdim=True)
+    of_group = first_come_slots(group, num_groups, attributes["group_capacity"])
+    numbers = torch.arange(num_experts, device=logits.device) * num_groups // num_experts
+    experts = logits.masked_fill(numbers != group, -torch.inf).topk(attributes["top_k"], -1).indices
+    sent = torch.where(of_group < num_groups * attributes["group_capacity"], experts, num_experts)
+    slots = first_come_slots(sent, num_experts, attributes["capacity"])
+    return choice_weights(logits, experts), experts.to(torch.int32), slots, of_group
+
+
+def dispatch_slots(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the slots of tokens at the places of these in their groups; at empty places the number of no slot."""
+    (slots, of_group), num_places = inputs, attributes["num_experts"] * attributes["capacity"]
+    filled = slots.new_full((num_places + 1, slots.shape[-1]), attributes["num_slots"])
+    filled[of_group.flatten().long()] = slots.flatten(0, -2)
+    return (filled[:num_places].clone().view(attributes["num_experts"], attributes["capacity"], -1),)
+
+
+def own_slots(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return slots as the rank of the experts numbers them: those of source ranks follow each other in an expert."""
+    (slots,), parts = inputs, attributes["parts"]
+    num_own, of_source = attributes["num_experts"], attributes["capacity"] // parts
+    sources = torch.arange(slots.shape[1], device=slots.device)[:, None] // (slots.shape[1] // parts)
+    numbers = slots // of_source % num_own * attributes["capacity"] + sources * of_source + slots % of_source
+    is_one = slots < num_own * parts * of_source
+    return (torch.where(is_one, numbers, num_own * attributes["capacity"]).to(torch.int32),)
+
+
 def route_hash(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the weight 1, the fixed expert of every token id, and its slot."""
     (ids,), num_experts = inputs, attributes["num_experts"]
@@ -135,6 +182,10 @@ EXPERT_GATE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "route_biased_backward": route_biased_backward,
         "count_choices": count_choices,
         "update_bias": update_bias,
+        "route_near": route_near,
+        "route_mixed": route_mixed,
+        "dispatch_slots": dispatch_slots,
+        "own_slots": own_slots,
         "route_base": route_base,
         "route_hash": route_hash,
     }

@@ -28,7 +28,7 @@ from backends.torch.values.randomness import (
     kept_by_dropout,
     token_ids,
 )
-from sim.training.layers.rank_routing import forced_of_replicas
+from sim.training.layers.rank_routing import forced_of_replicas, places_of_experts
 from sim.training.spec.job import DenseTraining
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.precision import PRECISIONS
@@ -272,6 +272,7 @@ class DenseModel(Struct, frozen=True):
                 job.seed, self.step, salt, spec.num_experts, first_sample=0, num_samples=batch, positions=positions
             ),
             self.parameters.get(layer + ROUTER_BIAS, torch.zeros(spec.num_experts, device=self.device)),
+            places_of_experts(job),
         )
 
     def _dropped(self, x: Tensor, salt: str, *, batch_dim: int) -> Tensor:

@@ -72,7 +72,9 @@ def through_experts(
         counts = forced[turn % len(forced)] if forced else ()
         columns_of = slice(turn * microbatch_size, (turn + 1) * microbatch_size)
         found = [
-            _routed(model.experts, p, samples[tokens].flatten(0, 1), activation, inputs.of(tokens, columns_of), counts)
+            _routed(
+                model.experts, p, samples[tokens].flatten(0, 1), activation, inputs.of(tokens, columns_of, turn), counts
+            )
             for tokens in owned
         ]
         columns.append(torch.cat([of_rank.y.view(-1, *samples.shape[1:]) for of_rank in found])[in_order])

@@ -4,6 +4,7 @@ They are written from the gates' definitions, token by token and expert by exper
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Final
 
@@ -16,6 +17,7 @@ from torch.nn import functional as nn
 
 from sim.moe.choices import forced_choices
 from sim.moe.dense_to_sparse import THRESHOLD
+from sim.training.gates.near_experts import SwitchAndMixture
 from sim.training.gates.other_rules import schedule_of
 from sim.training.gates.registry import ExpertGate
 from sim.training.spec.models.experts import ExpertsSpec
@@ -28,17 +30,23 @@ class GateInputs(Struct, frozen=True):
     ``draws``: one random number from 0 to 1 per token (gate ``gshard``).
     ``noise``: Gumbel noise per token and expert, [s, b, E] or [T, E] (gate ``dense_to_sparse``).
     ``bias``: of every expert, [E] (gate ``bias``).
+    ``homes``: the place of each data-parallel rank among those that share out experts, from 0 to 1 (gate
+        ``topology_aware``); of some tokens, of their rank alone.
     """
 
     hashed: Tensor
     draws: Tensor
     noise: Tensor
     bias: Tensor
+    homes: tuple[Fraction, ...] = (Fraction(0),)
 
-    def of(self, tokens: Tensor, samples: slice) -> "GateInputs":
-        """Return the inputs of tokens at these positions of these samples, [T] or [T, E], ordered by position."""
+    def of(self, tokens: Tensor, samples: slice, turn: int) -> "GateInputs":
+        """Return the inputs of tokens at these positions of these samples, [T] or [T, E], ordered by position.
+
+        ``turn``: the number of the micro-batch; data-parallel ranks take them in turn.
+        """
         hashed, draws, noise = (x[tokens, samples].flatten(0, 1) for x in (self.hashed, self.draws, self.noise))
-        return GateInputs(hashed, draws, noise, self.bias)
+        return GateInputs(hashed, draws, noise, self.bias, (self.homes[turn % len(self.homes)],))
 
 
 class ExpertWeights(Struct, frozen=True):
@@ -133,6 +141,30 @@ def _base(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[in
     return _served(spec, chosen, _renormalised(scores, chosen))
 
 
+def _topology_aware(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, forced: Sequence[int]) -> ExpertWeights:
+    """Go through the tokens that score an expert outside best, from the highest score on, as long as one may leave."""
+    size, own = spec.num_experts // spec.num_groups, int(inputs.homes[0] * spec.num_groups)
+    outside = [token for token, best in enumerate(scores.argmax(1).tolist()) if best // size != own]
+    most = int(Fraction(str(spec.remote_share)) * len(scores))
+    if forced or len(outside) <= most:
+        return _best(spec, scores, inputs, forced)
+    chosen = own * size + _largest(scores[:, own * size : (own + 1) * size], spec.top_k)
+    for token in sorted(outside, key=lambda token: -float(scores[token].detach().max()))[:most]:
+        chosen[token, -1] = scores[token].argmax()
+    return _served(spec, chosen, _renormalised(scores, chosen))
+
+
+def _sam(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+    size, gate = spec.num_experts // spec.num_groups, spec.gating
+    assert isinstance(gate, SwitchAndMixture)
+    shares = torch.stack([part.sum(1) for part in torch.split(scores.softmax(1), size, 1)], 1)
+    of_group = nn.one_hot(shares.argmax(1), spec.num_groups)
+    arrives = (of_group * (of_group.cumsum(0) <= gate.group_capacity(spec, len(scores)))).sum(1)
+    inside = torch.where(of_group.repeat_interleave(size, 1).bool(), scores, -torch.inf)
+    chosen = _largest(inside, spec.top_k)
+    return _served(spec, chosen, _renormalised(scores, chosen), arrives[:, None].expand(chosen.shape))
+
+
 def _hash(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
     chosen = inputs.hashed[:, None]
     return _served(spec, chosen, torch.ones_like(scores[:, :1]))
@@ -143,7 +175,7 @@ DEFINITIONS: Final[Mapping[ExpertGate, _Gate]] = MappingProxyType(
     {
         "top_k": _best, "switch": _best, "gshard": _gshard, "k_top_1": _k_top_1, "group_limited": _group_limited,
         "expert_choice": _expert_choice, "dense_to_sparse": _dense_to_sparse, "hash": _hash,
-        "base": _base, "bias": _biased,
+        "base": _base, "bias": _biased, "topology_aware": _topology_aware, "sam": _sam,
     }
 )  # fmt: skip
 

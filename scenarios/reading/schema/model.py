@@ -8,7 +8,7 @@ from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
 from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy
 from sim.moe.dense_to_sparse import Decay
-from sim.training.gates.gate import BIAS_UPDATE_RATE, CapacityRule, RoutingWord
+from sim.training.gates.gate import BIAS_UPDATE_RATE, REMOTE_SHARE, CapacityRule, RoutingWord
 from sim.training.gates.registry import ExpertGate
 from sim.training.spec.models.experts import Dispatch, Permutation
 
@@ -162,18 +162,20 @@ class ExpertsSection(Section):
     gate: ExpertGate = "top_k"
     """`top_k`: the experts of the highest scores; `switch`: the one best; `gshard`: two, the second at random;
     `k_top_1`: the best of each of top_k groups; `group_limited`: of the best groups alone; `bias`: with a bias that
-    evens out loads; `expert_choice`: experts
+    evens out loads; `topology_aware`: mostly of the rank's own group; `sam`: of one group; `expert_choice`: experts
     choose tokens; `dense_to_sparse`: many experts at first, one in the end; `hash`: a fixed expert of each word;
     `base`: tokens are assigned to slots so that the scores add up to most.
     """
     dense_to_sparse: DenseToSparseSection | None = None
     """The schedule of the gate of this name."""
     num_groups: Groups = 1
-    """group_limited and bias: equal groups of experts, as those of a node."""
+    """group_limited, bias, topology_aware, sam: equal groups of experts, as those of a node."""
     top_groups: Groups = 1
     """group_limited and bias: groups that a token may choose from, those whose best scores add up to most."""
     bias_update_rate: BiasUpdateRate = BIAS_UPDATE_RATE
     """bias: how much a step adds to the bias of an expert with less than its share, or takes from the others."""
+    remote_share: Probability = REMOTE_SHARE
+    """topology_aware: the part of a rank's tokens that may choose an expert outside the rank's group."""
     capacity_rule: CapacityRule = "even_share"
     """How slots are counted: `even_share`, or as DeepSpeed, Tutel or HetuMoE do."""
     dispatch: Dispatch = "slots"
@@ -289,6 +291,7 @@ class ExpertsOverrides(Section):
     num_groups: Groups | None = None
     top_groups: Groups | None = None
     bias_update_rate: BiasUpdateRate | None = None
+    remote_share: Probability | None = None
     capacity_rule: CapacityRule | None = None
     balance_loss: BalanceLoss | None = None
 

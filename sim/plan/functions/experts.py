@@ -35,6 +35,26 @@ class Routes(Struct, frozen=True):
     slots: Tensor
     num_experts: int
     capacity: int
+    groups: "GroupSlots | None" = None
+    """Where a token is sent once for all its experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSlots:
+    """The slots [s, b, 1] of every token in the one group of experts that it is sent to."""
+
+    slots: Tensor
+    num_groups: int
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """Equal groups of experts on the ranks of ``axis``, and how many tokens of a rank may choose outside its own."""
+
+    num_groups: int
+    axis: str
+    most_outside: int
 
 
 def filled_slots(num_choices: int, num_experts: int, capacity: int) -> int:
@@ -92,6 +112,16 @@ def route_limited(
     """
     groups = {"num_groups": limit[0], "top_groups": limit[1]}
     return _routed(t, name, "route_group_limited", logits, balance_loss, top_k=top_k, capacity=capacity, **groups)
+
+
+def route_near(
+    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, near: Near, forced: Sequence[int],
+    balance_loss: float,
+) -> Routes:  # fmt: skip
+    """Return the choices of ``route``, of which few are outside the rank's own group (``gate: topology_aware``)."""
+    if forced:
+        return route(t, name, logits, top_k=top_k, capacity=capacity, forced=forced, balance_loss=balance_loss)
+    return _routed(t, name, "route_near", logits, balance_loss, top_k=top_k, capacity=capacity, **asdict(near))
 
 
 def route_assigned(t: TaskTracer, name: str, logits: Tensor, *, capacity: int) -> Routes:
@@ -217,10 +247,9 @@ def gate_tokens(t: TaskTracer, name: str, x: Tensor, gate: Tensor) -> Tensor:
     return y
 
 
-def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes, expert_axis: str = "") -> Tensor:
-    """Return x[s, b, h] in the slots of its choices, [E, C, h]. ``expert_axis``: the axis that splits experts."""
-    attributes: dict[str, Any] = {"num_experts": routes.num_experts, "capacity": routes.capacity}
-    (y,) = t.compute(name, "dispatch", (x, routes.slots), (slots_layout(x, expert_axis),), **attributes)
+def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes | GroupSlots, layout: Layout) -> Tensor:
+    """Return x[s, b, h] in the slots of its choices, [E, C, h], which lie as ``layout`` says."""
+    (y,) = t.compute(name, "dispatch", (x, routes.slots), (layout,), **slot_attributes(routes))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         dy = only(gradients)
@@ -229,6 +258,13 @@ def dispatch(t: TaskTracer, name: str, x: Tensor, routes: Routes, expert_axis: s
 
     t.record((x,), (y,), backward, settles=False)
     return y
+
+
+def slot_attributes(routes: Routes | GroupSlots) -> dict[str, Any]:
+    """Return the attributes of a dispatch: of how many experts, or groups of them, the slots are, and how many."""
+    if isinstance(routes, GroupSlots):
+        return {"num_experts": routes.num_groups, "capacity": routes.capacity}
+    return {"num_experts": routes.num_experts, "capacity": routes.capacity}
 
 
 def slots_layout(x: Tensor, expert_axis: str) -> Layout:

@@ -25,6 +25,8 @@ RoutingWord = Literal["learned", "balanced"]
 GATE_KEY: Final = "model.experts.gate"
 BIAS_UPDATE_RATE: Final = 0.001
 """DeepSeek-V3's (DeepSeek-AI 2024, section 4.2), and Megatron-LM's default."""
+REMOTE_SHARE: Final = 0.14
+"""FastMoE's (fmoe/gates/faster_gate.py)."""
 _LEAST_CAPACITY: Final = 8
 """DeepSpeed's min_capacity (deepspeed/moe/sharded_moe.py, TopKGate)."""
 _OPTIONS: Final[Mapping[str, tuple[Any, str, str]]] = MappingProxyType(
@@ -33,6 +35,7 @@ _OPTIONS: Final[Mapping[str, tuple[Any, str, str]]] = MappingProxyType(
         "num_groups": (1, "has no such groups", "group_limited"),
         "top_groups": (1, "has no such groups", "group_limited"),
         "bias_update_rate": (BIAS_UPDATE_RATE, "has no biases", "bias"),
+        "remote_share": (REMOTE_SHARE, "keeps no tokens near", "topology_aware"),
     }
 )
 """Options of some gates: default, what another gate lacks, and a gate that has it."""
@@ -58,6 +61,8 @@ class GateOptions(Struct, frozen=True, kw_only=True):
     top_groups: int = 1
     bias_update_rate: float = BIAS_UPDATE_RATE
     """Of gate ``bias``: what a step adds to an expert's bias, or takes from it."""
+    remote_share: float = REMOTE_SHARE
+    """Of gate ``topology_aware``: the part of a rank's tokens that may choose an expert outside the rank's group."""
     balance_loss: float = 0.0
     """Coefficient of the loss that keeps experts equally busy, per layer, of the choices of every rank's tokens."""
 
@@ -96,6 +101,10 @@ class Choosing(Protocol):
     @property
     def rows(self) -> Rows:
         """Return the positions of the tokens in their sequences."""
+
+    @property
+    def expert_axis(self) -> str:
+        """Return the axis whose ranks share out the experts."""
 
     @property
     def forced(self) -> tuple[int, ...]:
@@ -142,6 +151,13 @@ class Gate(ABC):
             if getattr(spec, key) != default and key not in self.options:
                 remedy = f"leave it out, or write gate: {other}"
                 raise SpecError(f"model.experts.{key}", f"gate {self.name} {lacks}", remedy)
+
+    def check_ranks(self, _spec: GateOptions, _expert_degree: int) -> None:  # noqa: B027
+        """Raise SpecError where the gate does not go with so many ranks that share out experts; most go with any."""
+
+    def limited(self, _spec: GateOptions, routing: Routing, _num_tokens: int) -> Routing:
+        """Return a stated routing of sources of so many tokens as the gate lets it be."""
+        return routing
 
     def choices(self, spec: GateOptions, num_tokens: int) -> int:
         """Return how many choices some tokens make."""

@@ -8,6 +8,7 @@ each scores its own tokens, and the scores are gathered.
 from sim.plan.functions import basic as f
 from sim.plan.functions import exact_experts as exact
 from sim.plan.functions import experts as ex
+from sim.plan.functions import grouped_experts as grouped
 from sim.plan.functions import one_hot_experts as one_hot
 from sim.plan.functions.linear import linear
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
@@ -58,9 +59,21 @@ def slotted_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
         y = one_hot.dispatch(t, f"{name}.dispatch", gating.x, masks, axis)
         y = _exchanged_experts(b, t, y, gating, axis)
         return one_hot.combine(t, f"{name}.combine", y, masks)
-    y = ex.dispatch(t, f"{name}.dispatch", gating.x, routes, axis)
+    if routes.groups is not None:
+        return _grouped_experts(b, t, routes, gating, axis)
+    y = ex.dispatch(t, f"{name}.dispatch", gating.x, routes, ex.slots_layout(gating.x, axis))
     y = _exchanged_experts(b, t, y, gating, axis)
     return ex.combine(t, f"{name}.combine", y, routes)
+
+
+def _grouped_experts(b: LayerBuilder, t: TaskTracer, routes: ex.Routes, gating: Gating, axis: str) -> Tensor:
+    """Return the same where a token is sent once, to the group of all its experts."""
+    name = f"layer{gating.layer}"
+    x, own = grouped.to_groups(t, name, gating.x, routes, axis)
+    y = ex.dispatch(t, f"{name}.group.dispatch", x, own, x.layout)
+    y = _experts(b, t, f"{name}.experts", y, gating.spec)
+    y = ex.combine(t, f"{name}.group.combine", y, own)
+    return grouped.from_groups(t, name, y, routes, axis)
 
 
 def _exchanged_experts(b: LayerBuilder, t: TaskTracer, y: Tensor, gating: Gating, axis: str) -> Tensor:
@@ -81,7 +94,8 @@ def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
         balance_loss=gating.balance_loss,
     )  # fmt: skip
     counts, sizes, back = found.counts, routing.sizes(layer), routing.sizes_back(layer)
-    y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, EXPERT_AXIS if ranks > 1 else "")
+    layout = ex.slots_layout(gating.x, EXPERT_AXIS if ranks > 1 else "")
+    y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, layout)
     if ranks > 1:
         counts = ex.all_to_all(t, counts, EXPERT_AXIS, Kind.ACTIVATION)
         y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, back, routing.place)

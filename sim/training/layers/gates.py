@@ -9,7 +9,7 @@ from sim.plan.functions.rows import Rows
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.training.layers.layer import LayerBuilder
 from sim.training.spec.models.experts import ExpertsSpec
-from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,11 @@ class Gating:
     def rows(self) -> Rows:
         """Return the positions of the tokens in their sequences."""
         return self.builder.rows
+
+    @property
+    def expert_axis(self) -> str:
+        """Return the axis whose ranks share out the experts."""
+        return EXPERT_AXIS
 
     @property
     def forced(self) -> tuple[int, ...]:

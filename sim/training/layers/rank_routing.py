@@ -6,6 +6,7 @@ unless the routing is the same for all.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from itertools import product
 
@@ -180,6 +181,13 @@ def forced_of_replicas(job: TrainingJob, layer: int) -> list[tuple[int, ...]]:
     mesh, counts = training_mesh(job.parallel), routing.counts[layer - experts.first_dense_layers]
     sources = [source_of(rank, routing.num_sources, mesh) for rank in mesh.group(0, SAMPLE_AXES)]
     return [tuple(counts[source].tolist()) for source in sources]
+
+
+def places_of_experts(job: TrainingJob) -> tuple[Fraction, ...]:
+    """Return each data-parallel rank's place, from 0 to 1, among those that share out experts, in dealing order."""
+    mesh = training_mesh(job.parallel)
+    places = [mesh.index(rank, (EXPERT_AXIS,)) for rank in mesh.group(0, SAMPLE_AXES)]
+    return tuple(Fraction(place, job.parallel.expert_degree) for place in places)
 
 
 def source_axes(num_sources: int, mesh: Mesh) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def replicated_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor
         shared=exact.SharedCopies(routing.placement(layer), EXPERT_AXIS, routing.place),
     )  # fmt: skip
     counts = found.counts
-    y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, EXPERT_AXIS)
+    y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, ex.slots_layout(gating.x, EXPERT_AXIS))
     y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, back, routing.place)
     copies = _copies(b, t, layer, spec, routing)
     if any(rows):

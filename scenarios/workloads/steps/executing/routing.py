@@ -21,7 +21,7 @@ from sim.training.spec.parallelism.mesh_axes import PIPELINE_AXIS
 OPTION: Final = "--record-routing"
 _ROUTING_KERNELS: Final = (
     "route", "route_exact", "choose_exact", "route_k_top_1", "route_group_limited", "route_gshard", "route_hash",
-    "route_biased", "route_base",
+    "route_biased", "route_base", "route_near", "route_mixed",
 )  # fmt: skip
 _CHOSEN: Final = re.compile(r"layer(\d+)\.route\.experts")
 

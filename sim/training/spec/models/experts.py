@@ -68,6 +68,9 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
         if self.permutation == "einsum" and self.dispatch == "exact":
             rule, remedy = "masks are of slots, and exact dispatch has none", "write permutation: indexed"
             raise SpecError("model.experts.permutation", rule, remedy)
+        if self.permutation == "einsum" and self.gate == "sam":
+            rule, remedy = "masks are of experts' slots, and sam sends tokens to groups", "write permutation: indexed"
+            raise SpecError("model.experts.permutation", rule, remedy)
         if self.dispatch == "exact" and self.routing == "learned":
             remedy = "write dispatch: slots"
             if self.gating.may_be_forced:
@@ -117,9 +120,10 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
             return None
         source = Even() if isinstance(self.routing, str) else self.routing
         try:
-            return _routing(source, shape)
+            routing = _routing(source, shape)
         except RoutingError as error:
             raise SpecError(_ROUTING_KEY, error.rule, error.remedy) from error
+        return self.gating.limited(self, routing, shape.num_tokens)
 
     def capacity(self, num_tokens: int) -> int:
         """Return the slots of each expert for a rank's tokens, no more than tokens; see ``Gate.capacity``."""

@@ -29,6 +29,7 @@ def check_expert_degree(model: TransformerSpec, expert_degree: int, data_degree:
             f"{expert_degree} ranks of {data_degree} data-parallel ones do not share out {num_experts} experts evenly",
             f"write a number that divides both: {', '.join(map(str, divisors))}",
         )
+    model.experts.gating.check_ranks(model.experts, expert_degree)
 
 
 def check_sources(num_sources: int, expert_degree: int, data_degree: int) -> None:
