@@ -10,8 +10,10 @@ different dimensions, the tensor is written in two orders (cuBLAS, cublasLtMatmu
 from collections.abc import Sequence
 
 from costmodels.kernels.elementwise import streaming
+from costmodels.kernels.exact_moe import EXACT_MOE_KERNELS
 from costmodels.kernels.gemm import GEMM_KERNELS
 from costmodels.kernels.gemm_pieces import GEMM_PIECE_KERNELS
+from costmodels.kernels.moe import MOE_KERNELS
 from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, Work, require
 
 
@@ -53,9 +55,12 @@ def _product(plain: Kernel) -> Kernel:
     return Kernel(f"float8_{plain.name}", plain.family, (least + 2, most + 2), outputs, work)
 
 
+_OF_EXPERTS = [
+    kernel for kernel in (*MOE_KERNELS, *EXACT_MOE_KERNELS) if kernel.name.startswith(("grouped_", "ragged_"))
+]
 FLOAT8_KERNELS = (
     # one pass: what made x knows the largest magnitude, or steps before do (Transformer Engine's delayed scaling)
     Kernel("cast_float8", "elementwise", (1, 1), _cast_outputs, streaming(2)),
     Kernel("transpose_float8", "elementwise", (1, float("inf")), _like_all, streaming(0)),
-    *(_product(kernel) for kernel in (*GEMM_KERNELS, *GEMM_PIECE_KERNELS)),
+    *(_product(kernel) for kernel in (*GEMM_KERNELS, *GEMM_PIECE_KERNELS, *_OF_EXPERTS)),
 )

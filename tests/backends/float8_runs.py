@@ -6,11 +6,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest
+from sim.moe.sources import Shares
 from sim.plan.words.buffer import Kind, Scope
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Plan, Program
 from sim.training.spec.job import DenseTraining, ShardingSpec
+from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.steps.builder import build_dense_training
+from tests.backends.expert_runs import exact
 from tests.backends.jobs import AIAO, GPT, LLAMA, SGD, training
 
 
@@ -46,11 +49,19 @@ FLOAT8 = {
     "fp8, pp2 chimera x dp2": float8(
         {**GPT, "num_layers": 2}, data_degree=2, pipeline={"degree": 2, "schedule": "chimera"}, batch=(4, 1)
     ),
+    "fp8, experts, exact, ep2 x pp2 dualpipe": float8(
+        exact(top_k=2, routing=Shares((0.4, 0.3, 0.3, 0.0))) | {"num_layers": 4}, data_degree=2, expert_degree=2,
+        batch=(8, 1), pipeline={"degree": 2, "schedule": "dualpipe"},
+    ),
 }  # fmt: skip
 """Compared, as other low precisions are, with float64 that casts nothing."""
 
 PLAIN: Mapping[str, Any] = {**GPT, "num_layers": 2, "dropout": 0.0}
+EXPERTS = ExpertsSpec(
+    num_experts=4, top_k=1, ffn_hidden_size=12, dispatch="exact", routing=Shares((0.5, 0.25, 0.25, 0.0))
+)
 WIDE = {
+    "fp8 of float64, experts of unequal rows": float8({**PLAIN, "experts": EXPERTS}, batch=(2, 1)),
     "fp8 of float64, one rank": float8(PLAIN, batch=(2, 1)),
     "fp8 of float64, pp2 x dp2, recompute": float8(
         PLAIN, pipeline={"degree": 2}, data_degree=2, batch=(4, 1), recompute="full"

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from backends.torch.kernels.context import DTYPES, Attributes, KernelContext, KernelFunction, wide
+from backends.torch.kernels.exact_moe import EXACT_MOE_KERNELS
 from backends.torch.kernels.gemm import GEMM_KERNELS
 from backends.torch.kernels.gemm_pieces import GEMM_PIECE_KERNELS
+from backends.torch.kernels.moe import MOE_KERNELS
 from costmodels.kernels.float8 import num_factors
 
 _LARGEST_EXPONENT: Final = 126
@@ -23,7 +25,7 @@ def cast_float8(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribut
     """
     dtype = DTYPES[attributes["dtype"]]
     x = wide(inputs[0])
-    largest = x.abs().max().float()
+    largest = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
     exponent = torch.floor(torch.log2(torch.finfo(dtype).max / largest)).clamp(max=_LARGEST_EXPONENT)
     scale = torch.where(largest > 0, torch.exp2(exponent), 1.0)
     cast = (x * scale).to(dtype)
@@ -51,7 +53,12 @@ def transpose_float8(_: KernelContext, inputs: Sequence[Tensor], _attributes: At
     return tuple(x.clone() for x in inputs)
 
 
-_PRODUCTS: Final = {**GEMM_KERNELS, **GEMM_PIECE_KERNELS}
+_OF_EXPERTS: Final = {
+    name: kernel
+    for name, kernel in {**MOE_KERNELS, **EXACT_MOE_KERNELS}.items()
+    if name.startswith(("grouped_", "ragged_"))
+}
+_PRODUCTS: Final = {**GEMM_KERNELS, **GEMM_PIECE_KERNELS, **_OF_EXPERTS}
 
 FLOAT8_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {

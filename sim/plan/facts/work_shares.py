@@ -26,7 +26,9 @@ _CLEARING: Final = frozenset({"zero", "zeros"})
 """Kernels that clear a rank's own memory: the zeros are equal, but every rank needs its own."""
 _BUFFER_BY_BUFFER: Final = frozenset({"scale", "zero"})
 """Kernels that process many buffers at once, independently of each other."""
-_FROM_SLOTS: Final = frozenset({"combine", "dispatch_backward", "grouped_matmul_weight_gradient"})
+_FROM_SLOTS: Final = frozenset(
+    {"combine", "dispatch_backward", "grouped_matmul_weight_gradient", "float8_grouped_matmul_weight_gradient"}
+)
 """Kernels that read slots of experts, and write none."""
 _EQUALISING: Final = frozenset({CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST})
 """Collectives after which all members hold equal values."""

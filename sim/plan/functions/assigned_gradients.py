@@ -20,6 +20,7 @@ _NEW_WITHOUT: Final = frozenset(
         "matmul_weight_gradient", "float8_matmul_weight_gradient", "matmul_part_weight_gradient", "bias_gradient",
         "matmul_pieces_weight_gradient", "float8_matmul_pieces_weight_gradient", "layer_norm_backward",
         "rms_norm_backward", "router_matmul_weight_gradient", "grouped_matmul_weight_gradient", "norm_of_sums_backward",
+        "float8_grouped_matmul_weight_gradient",
     }
 )  # fmt: skip
 """Kernels that return new gradients if they get no gradient to add to."""

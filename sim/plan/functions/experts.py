@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 from sim.plan.errors import LayoutError
 from sim.plan.functions.basic import only, summed_layout
-from sim.plan.functions.linear import Products, WeightGradient, input_gradient_layout
+from sim.plan.functions.linear import Products, input_gradient_layout
 from sim.plan.functions.rows import Rows as TokenRows
 from sim.plan.functions.tracing import Gradients, Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Kind
@@ -351,35 +351,40 @@ class Rows(Struct, frozen=True):
 
 
 def grouped_linear(
-    t: TaskTracer, name: str, x: Tensor, weight: Parameter, weight_gradient: WeightGradient, rows: Rows | None = None
+    t: TaskTracer, name: str, x: Tensor, weight: Parameter, products: Products, rows: Rows | None = None
 ) -> Tensor:
     """Return x[g, m, k] times weight[g, k, *n]: one product per expert, in one kernel.
 
     ``rows``: numbers of rows per expert, if x is [1, m, k]; None: every expert has m rows.
     Raises LayoutError if the layouts of x and weight do not fit a product.
     """
-    kernel = "grouped_matmul" if rows is None else "ragged_matmul"
+    kernel = f"{products.prefix}{'grouped' if rows is None else 'ragged'}_matmul"
     attributes: dict[str, Any] = {} if rows is None else {"rows": rows.of_experts}
+    attributes |= products.attributes(x)
     counts = () if rows is None else (rows.counts,)
     layout = _grouped_layout(x, weight.value, experts_dim=0 if rows is None else 1)
-    (y,) = t.compute(name, kernel, (x, weight.value, *counts), (layout,), **attributes)
+    taken, factor = products.activation(t, name, x), products.weight(t, weight)
+    (y,) = t.compute(name, kernel, (*taken[0], *factor[0], *counts), (layout,), **attributes)
     t.program.set_gradient_layout(weight, summed_layout(weight, x, (0, 2)))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        dy = only(gradients)
-        if not weight_gradient.overlapped:
-            of_weight(r, dy)
+        dy, kept = only(gradients), products.kept(r, name, x, taken)
+        given = products.gradient(r, name, dy)
+        operands = (*kept, *given[1], *counts)
+        if not products.weight_gradient.overlapped:
+            of_weight(r, operands)
         dx = r.compute(
-            f"{name}.input_gradient", f"{kernel}_input_gradient", (dy, weight.value, *counts),
+            f"{name}.input_gradient", f"{kernel}_input_gradient", (*given[0], *factor[1], *counts),
             (input_gradient_layout(x, weight.value),), kind=Kind.WORKSPACE, **attributes,
         )  # fmt: skip
-        if weight_gradient.overlapped:
-            of_weight(r, dy)
+        if products.weight_gradient.overlapped:
+            of_weight(r, operands)
         return dx
 
-    def of_weight(r: TaskTracer, dy: Tensor) -> None:
-        operands = (x, dy, *counts)
-        weight_gradient.emit(r, name, f"{kernel}_weight_gradient", operands, weight, grouped=True, **attributes)
+    def of_weight(r: TaskTracer, operands: Sequence[Tensor]) -> None:
+        products.weight_gradient.emit(
+            r, name, f"{kernel}_weight_gradient", operands, weight, grouped=True, **attributes
+        )
 
     t.record((x,), (y,), backward)
     return y

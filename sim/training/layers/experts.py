@@ -117,15 +117,15 @@ def _experts(
 
     ``rows``: x is [1, rows, h], with so many of each expert.
     """
-    h, width, weight_gradient = b.model.hidden_size, spec.ffn_hidden_size, b.products.weight_gradient
+    h, width = b.model.hidden_size, spec.ffn_hidden_size
     activation, inner = b.model.activation, (h, width) if b.model.family == "gpt" else (h, 2, width)
     cut = b.tensor.column_layout(outputs=len(inner), inputs=1)
     first = _weight(t, f"{name}.fc1.weight", (spec.num_experts, *inner), cut)
-    y = ex.grouped_linear(t, f"{name}.fc1", x, first, weight_gradient, rows)
+    y = ex.grouped_linear(t, f"{name}.fc1", x, first, b.products, rows)
     y = f.elementwise(t, f"{name}.{activation}", activation, y)
     cut = b.tensor.row_layout(outputs=2, inputs=1)
     second = _weight(t, f"{name}.fc2.weight", (spec.num_experts, width, h), cut)
-    return ex.grouped_linear(t, f"{name}.fc2", y, second, weight_gradient, rows)
+    return ex.grouped_linear(t, f"{name}.fc2", y, second, b.products, rows)
 
 
 def _weight(t: TaskTracer, source: str, shape: tuple[int, ...], cut: Layout) -> Parameter:

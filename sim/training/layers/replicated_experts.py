@@ -66,6 +66,6 @@ def _through(b: LayerBuilder, t: TaskTracer, weights: tuple[Parameter, Parameter
     """Return the output of one copy for its rows x[1, n, h]."""
     first, second = weights
     name, activation = first.source.replace(".weight", ""), b.model.activation
-    y = ex.grouped_linear(t, name, x, first, b.products.weight_gradient)
+    y = ex.grouped_linear(t, name, x, first, b.products)
     y = f.elementwise(t, f"{name}.{activation}", activation, y)
-    return ex.grouped_linear(t, second.source.replace(".weight", ""), y, second, b.products.weight_gradient)
+    return ex.grouped_linear(t, second.source.replace(".weight", ""), y, second, b.products)

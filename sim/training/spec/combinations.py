@@ -291,10 +291,6 @@ _OF_EXPERTS: Final = (
             ("local", "training.method", "local updates are not built for experts", "write method: backprop"),
             ("osdp", f"{_DATA}.osdp", "osdp is not built for experts", "leave it out"),
             (
-                "fp8", "training.precision", "fp8 is not built for the grouped products of experts",
-                "write precision: bf16",
-            ),
-            (
                 "token_slices", SLICES_KEY,
                 "experts have slots for the tokens of a whole micro-batch, and slices of it are not built",
                 "choose a schedule without slices, as 1f1b",

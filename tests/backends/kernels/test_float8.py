@@ -17,8 +17,12 @@ from backends.torch.kernels import KERNELS, KernelContext
 from backends.torch.reference.dense import DenseModel, Objective, Reference, parameter_shapes, run_reference
 from backends.torch.values.randomness import token_ids
 from backends.torch.values.slicing import cut, flat_piece
+from sim.moe.choices import forced_choices
+from sim.moe.routing import dealt
+from sim.moe.sources import Shares
 from sim.plan.facts.slices import buffer_slice
 from sim.training.spec.job import DenseTraining
+from sim.training.spec.models.experts import ExpertsSpec
 from tests.backends.float8_runs import WIDE
 from tests.backends.kernels.test_kernels import rank_context
 
@@ -89,6 +93,39 @@ def product(x: Tensor, w: Tensor, contract: int = 1) -> Tensor:
     return y.reshape(*x.shape[:2], *w.shape[contract:])
 
 
+class Float8ProductOfRows(torch.autograd.Function):
+    """x[t, k] w[e, k, n] of rounded operands, the weight of each row by its expert, [t]; one scale for each of them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, experts: Tensor) -> Tensor:
+        """Return the product of what is left of x and w."""
+        rounded_x, rounded_w = rounded(x, "float8_e4m3fn", (0, 1)), rounded(w, "float8_e4m3fn", (0, 1, 2))
+        ctx.save_for_backward(rounded_x, rounded_w, experts)
+        return torch.einsum("tk,tkn->tn", rounded_x, rounded_w[experts])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        """Return both gradients, of what is left of the output's."""
+        x, w, experts = ctx.saved_tensors
+        dy = rounded(gradients[0], "float8_e5m2", (0, 1))
+        of_rows = torch.einsum("tk,tn->tkn", x, dy)
+        return torch.einsum("tn,tkn->tk", dy, w[experts]), torch.zeros_like(w).index_add(0, experts, of_rows), None
+
+
+def through_float8_experts(spec: ExpertsSpec, layer: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    """Return the outputs of the experts to which a stated routing sends the tokens x[s, b, h], sample by sample."""
+    assert isinstance(spec.routing, Shares)
+    chosen = torch.from_numpy(forced_choices(dealt(x.shape[0], spec.routing.shares), x.shape[0]))[:, 0]
+    outputs = []
+    for tokens in x.unbind(1):
+        weights = (tokens @ layer["router.weight"]).softmax(-1).gather(1, chosen[:, None])
+        y = Float8ProductOfRows.apply(tokens, layer["experts.fc1.weight"], chosen)  # type: ignore[no-untyped-call]
+        y = nn.gelu(y, approximate="tanh")
+        y = Float8ProductOfRows.apply(y, layer["experts.fc2.weight"], chosen)  # type: ignore[no-untyped-call]
+        outputs.append(weights * y)
+    return torch.stack(outputs, 1)
+
+
 def float8_loss(dense: DenseModel) -> tuple[Tensor, Mapping[str, Tensor]]:
     """Return the loss of a GPT without dropout whose layers' products round their operands."""
     m, p = dense.job.model, dense.parameters
@@ -108,6 +145,9 @@ def float8_loss(dense: DenseModel) -> tuple[Tensor, Mapping[str, Tensor]]:
         y = nn.scaled_dot_product_attention(q, k, v, is_causal=True).permute(2, 0, 1, 3)
         x = x + product(y, layer["projection.weight"], 2) + layer["projection.bias"]
         y = nn.layer_norm(x, width, layer["norm2.weight"], layer["norm2.bias"])
+        if m.experts is not None:
+            x = x + through_float8_experts(m.experts, layer, y)
+            continue
         y = nn.gelu(product(y, layer["fc1.weight"]) + layer["fc1.bias"], approximate="tanh")
         x = x + product(y, layer["fc2.weight"]) + layer["fc2.bias"]
     logits = nn.layer_norm(x, width, p["final_norm.weight"], p["final_norm.bias"]) @ p["embedding.word"].T

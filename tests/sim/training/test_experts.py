@@ -273,7 +273,6 @@ def test_more_slots_take_longer() -> None:
          "parallel.data.shard_degree", "groups of 2 ranks do not hold all experts"),
         ({"dp": 2, "expert_degree": 2, "pp": 2, "m": 2, "schedule": "pipedream_2bw"}, "parallel.pipeline.schedule",
          "not built for ranks that share out"),
-        ({"precision": "fp8"}, "training.precision", "grouped products"),
         ({"pp": 2, "schedule": "terapipe", "token_slices": (16, 16)}, "parallel.pipeline.token_slices", "slots"),
     ],
 )  # fmt: skip
