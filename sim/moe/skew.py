@@ -7,10 +7,9 @@ smoothly like this (Nie et al. 2023, FlexMoE); Zipf laws over experts are a comm
 """
 
 from collections.abc import Iterator
-from itertools import islice
+from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -19,7 +18,8 @@ from sim.moe.routing import Counts, Routing, RoutingShape
 Floats = NDArray[np.float64]
 
 
-class Skew(Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skew:
     """A drawn routing; equal seeds draw equal ones.
 
     ``zipf``: the expert of rank r has a share in proportion to r^-zipf; 0: even, 1.26: ten of 64 have three quarters.
@@ -37,10 +37,13 @@ class Skew(Struct, frozen=True, kw_only=True):
     layer_correlation: float = 0.0
     step: int = 0
     seed: int = 0
+    _reached: "_Reached" = field(default_factory=lambda: _Reached(), compare=False, repr=False)  # noqa: PLW0108
+    """How far the shares are drawn; later steps of the same skew go on from there."""
 
     def routing(self, shape: RoutingShape) -> Routing:
-        """Return the routing of the step ``step``."""
-        return next(islice(self.steps(shape), self.step, None))
+        """Return the routing of the step ``step``; steps one after the other take as long as one walk through them."""
+        drift = self._reached.drift(replace(self, step=0), shape.num_layers, shape.num_experts, self.step)
+        return self._of(drift, shape)
 
     def later(self, steps: int) -> "Skew":
         """Return the drawn routing of so many steps later."""
@@ -48,40 +51,20 @@ class Skew(Struct, frozen=True, kw_only=True):
 
     def steps(self, shape: RoutingShape) -> Iterator[Routing]:
         """Yield the routings of step 0, 1, 2 and so on, without end."""
-        for step, shares in enumerate(self.shares(shape.num_layers, shape.num_experts)):
-            yield self._drawn(shares, shape, np.random.default_rng((self.seed, 1, step)))
+        drift = Drift(self, shape.num_layers, shape.num_experts)
+        while True:
+            yield self._of(drift, shape)
+            drift.advance()
 
     def shares(self, num_layers: int, num_experts: int) -> Iterator[Floats]:
         """Yield the common shares [layer, expert] of step 0, 1, 2 and so on, without end."""
-        rng = np.random.default_rng((self.seed, 0))
-        law = -self.zipf * np.log(np.arange(1, num_experts + 1))
-        experts = np.argsort(self._noise(rng, num_layers, num_experts), axis=1)  # [layer, rank of popularity]
-        rest = self.fluctuation * self._noise(rng, num_layers, num_experts)
-        keep = 1.0 - 1.0 / self.memory_steps
-        logits = _around(law, experts) + rest
+        drift = Drift(self, num_layers, num_experts)
         while True:
-            weights = np.exp(logits - logits.max(1, keepdims=True))
-            yield weights / weights.sum(1, keepdims=True)
-            mean = _around(law, experts)
-            fresh = self.fluctuation * np.sqrt(1.0 - keep**2) * self._noise(rng, num_layers, num_experts)
-            logits = mean + keep * (logits - mean) + fresh
-            self._swap(experts, rng)
+            yield drift.shares
+            drift.advance()
 
-    def _noise(self, rng: np.random.Generator, num_layers: int, num_experts: int) -> Floats:
-        """Return normal numbers [layer, expert], correlated between layers."""
-        common, own = rng.standard_normal(num_experts), rng.standard_normal((num_layers, num_experts))
-        part = self.layer_correlation
-        drawn: Floats = np.sqrt(part) * common + np.sqrt(1.0 - part) * own
-        return drawn
-
-    def _swap(self, experts: NDArray[np.int64], rng: np.random.Generator) -> None:
-        """Let two neighbours in rank change places, in the layers where it happens."""
-        num_layers, num_experts = experts.shape
-        happens = rng.random(num_layers) < self.swap_probability
-        places = rng.integers(0, num_experts - 1, num_layers)
-        for layer in np.flatnonzero(happens):
-            here = places[layer]
-            experts[layer, [here, here + 1]] = experts[layer, [here + 1, here]]
+    def _of(self, drift: "Drift", shape: RoutingShape) -> Routing:
+        return self._drawn(drift.shares, shape, np.random.default_rng((self.seed, 1, drift.step)))
 
     def _drawn(self, shares: Floats, shape: RoutingShape, rng: np.random.Generator) -> Routing:
         """Return choices of all sources drawn by the common shares [layer, expert]."""
@@ -94,6 +77,69 @@ class Skew(Struct, frozen=True, kw_only=True):
         for layer, source in np.argwhere(counts.max(2) > shape.num_tokens):
             counts[layer, source] = _within(counts[layer, source], shape.num_tokens, rng)
         return Routing(counts).check(shape)
+
+
+class Drift:
+    """The common shares of a skew as they drift from step to step. ``step``: the one that is reached."""
+
+    def __init__(self, skew: Skew, num_layers: int, num_experts: int) -> None:
+        self.step = 0
+        self._skew, self._shape = skew, (num_layers, num_experts)
+        self._rng = np.random.default_rng((skew.seed, 0))
+        self._law = -skew.zipf * np.log(np.arange(1, num_experts + 1))
+        self._experts = np.argsort(self._noise(), axis=1)  # [layer, rank of popularity]
+        self._logits = _around(self._law, self._experts) + skew.fluctuation * self._noise()
+
+    @property
+    def shares(self) -> Floats:
+        """Return the shares [layer, expert] of this step."""
+        weights = np.exp(self._logits - self._logits.max(1, keepdims=True))
+        found: Floats = weights / weights.sum(1, keepdims=True)
+        return found
+
+    def advance(self) -> None:
+        """Go on to the next step."""
+        skew, keep = self._skew, 1.0 - 1.0 / self._skew.memory_steps
+        mean = _around(self._law, self._experts)
+        fresh = skew.fluctuation * np.sqrt(1.0 - keep**2) * self._noise()
+        self._logits = mean + keep * (self._logits - mean) + fresh
+        self._swap()
+        self.step += 1
+
+    def _noise(self) -> Floats:
+        """Return normal numbers [layer, expert], correlated between layers."""
+        num_layers, num_experts = self._shape
+        common = self._rng.standard_normal(num_experts)
+        own = self._rng.standard_normal((num_layers, num_experts))
+        part = self._skew.layer_correlation
+        drawn: Floats = np.sqrt(part) * common + np.sqrt(1.0 - part) * own
+        return drawn
+
+    def _swap(self) -> None:
+        """Let two neighbours in rank change places, in the layers where it happens."""
+        num_layers, num_experts = self._shape
+        happens = self._rng.random(num_layers) < self._skew.swap_probability
+        places = self._rng.integers(0, num_experts - 1, num_layers)
+        for layer in np.flatnonzero(happens):
+            here = places[layer]
+            self._experts[layer, [here, here + 1]] = self._experts[layer, [here + 1, here]]
+
+
+@dataclass(slots=True)
+class _Reached:
+    """The last drift that was drawn, and of what; what is asked next mostly follows it."""
+
+    _key: tuple[Skew, int, int] | None = None
+    _drift: Drift | None = None
+
+    def drift(self, skew: Skew, num_layers: int, num_experts: int, step: int) -> Drift:
+        """Return the drift of a skew at a step, drawn on from the last one where that was the same and earlier."""
+        key = (skew, num_layers, num_experts)
+        if self._drift is None or self._key != key or self._drift.step > step:
+            self._key, self._drift = key, Drift(skew, num_layers, num_experts)
+        while self._drift.step < step:
+            self._drift.advance()
+        return self._drift
 
 
 def _around(law: Floats, experts: NDArray[np.int64]) -> Floats:

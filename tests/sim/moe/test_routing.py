@@ -1,6 +1,7 @@
 """Routing as data: what is drawn or stated, its laws, and the choices that follow from it."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from sim.moe.choices import forced_choices
 from sim.moe.errors import RoutingError
 from sim.moe.routing import Routing, RoutingShape, of_ranks
-from sim.moe.skew import Skew
+from sim.moe.skew import Drift, Skew
 from sim.moe.sources import Even, Shares
 from sim.moe.statistics import max_over_mean
 from tests.examples import examples
@@ -122,3 +123,22 @@ def test_a_routing_of_another_shape_is_refused() -> None:
         Routing(np.full((1, 1, 2), 2)).check(shape(num_tokens=3, top_k=1))
     with pytest.raises(RoutingError, match="one expert gets 4 choices"):
         Routing(np.array([[[4, 0]]])).check(shape(num_tokens=2, top_k=2))
+
+
+def test_steps_in_a_row_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of n steps advances n times, whatever is asked in between again; each step is what it is on its own."""
+    keys: dict[str, Any] = {"seed": 4, "swap_probability": 0.5, "layer_correlation": 0.3}
+    alone = [Skew(**keys, step=step).routing(shape()).counts for step in range(9)]
+    first, plain = Skew(**keys), Drift.advance
+    advances: list[int] = []
+
+    def counted(drift: Drift) -> None:
+        advances.append(drift.step)
+        plain(drift)
+
+    monkeypatch.setattr(Drift, "advance", counted)
+    for step in (*range(6), 5, 8):
+        assert np.array_equal(first.later(step).routing(shape()).counts, alone[step])
+    assert advances == [*range(8)]
+    assert np.array_equal(first.later(2).routing(shape()).counts, alone[2])
+    assert all(np.array_equal(a.counts, b) for a, b in zip(first.steps(shape()), alone, strict=False))
