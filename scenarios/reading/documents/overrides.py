@@ -17,8 +17,8 @@ BASED: Final[frozenset[KeyPath]] = frozenset({("cluster", "topology"), ("cluster
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
     """Return the document with each ``key=value`` put in, later ones over earlier ones.
 
-    Keys are dotted paths, values YAML. A mapping replaces the whole mapping. Raises ScenarioError where
-    the text is not ``key=value`` or the path runs through something that is no mapping.
+    Keys are dotted paths, values YAML. A mapping replaces the whole mapping; ``null`` takes the key out. Raises
+    ScenarioError where the text is not ``key=value`` or the path runs through something that is no mapping.
     """
     data, origins = deepcopy(document.data), dict(document.origins)
     for text in overrides:
@@ -109,7 +109,7 @@ def _option(text: str) -> str:
 
 
 def _put(data: dict[str, Any], path: tuple[str, ...], value: object, origin: Origin) -> None:
-    """Put ``value`` into nested mappings in place, making those that are missing."""
+    """Put ``value`` into nested mappings in place, making those that are missing; None takes the key out."""
     for length, name in enumerate(path[:-1], start=1):
         child = data.setdefault(name, {})
         if not isinstance(child, dict):
@@ -117,7 +117,10 @@ def _put(data: dict[str, Any], path: tuple[str, ...], value: object, origin: Ori
             rule = f"{'.'.join(map(str, above))} holds {describe(child)}, which has no keys below it"
             raise ScenarioError(origin, ".".join(path), rule, _remedy(above, child, path[length]))
         data = child
-    data[path[-1]] = value
+    if value is None:
+        data.pop(path[-1], None)
+    else:
+        data[path[-1]] = value
 
 
 def _remedy(above: KeyPath, held: object, wanted: str) -> str:

@@ -85,10 +85,10 @@ def document_of(text: str, path: Path, start_hint: str = START_HINT) -> Document
 
 
 def read_value(text: str, option: str) -> Any:
-    """Return the value that a command line ``option`` gives as YAML text."""
+    """Return the value that a command line ``option`` gives as YAML text. ``null`` gives None."""
     origin = Origin(option=option)
     root = _TreeReader(lambda _line: origin).read(text)
-    if root is None or (root.value is None and not root.quoted):
+    if root is None or (root.value is None and not root.quoted and text.strip() not in _WORDS):
         raise ScenarioError(origin, "", "there is no value after =", "write --set key=value")
     return _plain(root)
 

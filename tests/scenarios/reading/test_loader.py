@@ -160,6 +160,14 @@ def test_later_override_wins_and_keeps_the_others(write) -> None:
     assert scenario.overrides == tuple(overrides)
 
 
+def test_null_takes_a_key_out(write) -> None:
+    """The scenario is that of a file without the key, whether the key was there or not."""
+    text = write()
+    of_file = load_scenario(text, ["training.recompute=none", "parallel.data.degree=24"])
+    taken = ["training.recompute=null", "parallel.data.degree=24", "model.rotary=null", "parallel.data.bucket=~"]
+    assert load_scenario(text, taken).job == of_file.job
+
+
 def test_quantities_and_lists_by_override(write) -> None:
     """Override values are YAML: quantities, lists and truth values."""
     stages = "parallel.pipeline={degree: 8, layers_per_stage: [9, 10, 10, 10, 10, 10, 10, 11]}"

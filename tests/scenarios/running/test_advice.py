@@ -16,6 +16,8 @@ from scenarios.workloads.steps.cost import CostModel
 from scenarios.workloads.steps.findings.changes import merged
 from scenarios.workloads.steps.running import SimulatedStep, plan_of, simulate
 from scenarios.workloads.steps.scenario import step_of
+from scenarios.workloads.training.changes.recomputation import recomputing
+from sim.training.pipeline.spec import Recompute
 from tests.scenarios.typed_results import role_of
 
 SCENARIOS = Path(__file__).parents[3] / "scenarios" / "library"
@@ -292,6 +294,34 @@ def test_recomputation_is_named_even_where_nothing_else_fits() -> None:
     assert cause.cause == "recomputation"
     without = with_change(found, ["training.recompute=none"]).summary.iteration_time_s
     assert cause.iteration_time_s == pytest.approx(without, rel=1e-9)
+
+
+RECOMPUTED_IN_PART = {
+    "layers by name": ("training.recompute_layers=[0,2,3]",),
+    "a number of layers": ("training.recompute_num_layers=3", "training.recompute_method=block"),
+    "levels of stages": ("parallel.pipeline.recompute_per_stage=[full]",),
+    "options": ("training.checkpoint_early_stop=true", "parallel.tensor.distribute_saved_activations=true"),
+}
+
+
+@pytest.mark.parametrize("keys", RECOMPUTED_IN_PART.values(), ids=RECOMPUTED_IN_PART)
+def test_less_recomputation_is_tried_beside_every_key_of_recomputation(keys: tuple[str, ...]) -> None:
+    """Keys that only some levels of recomputation have are taken back, so the rules refuse no level."""
+    found = named(
+        "tiny-gpt-2x2", "parallel.pipeline.degree=1", "parallel.data.degree=2", "training.recompute=full",
+        "parallel.tensor.sequence_parallel=false", *keys,
+    )  # fmt: skip
+    job = found.scenario.dense_job
+    assert job is not None
+    levels: tuple[Recompute, ...] = ("none", "selective")
+    for level in levels:
+        after = with_change(found, recomputing(job, level))
+        assert after.scenario.dense_job is not None
+        assert after.scenario.dense_job.training.recompute == level
+        assert after.summary.iteration_time_s < found.summary.iteration_time_s
+    changes = {change.overrides for change in found.scenario.changes()}
+    assert {recomputing(job, "none"), recomputing(job, "selective")} <= changes
+    assert recomputing(job, "none") in {cause.overrides for cause in found.scenario.counterfactuals()}
 
 
 # --- words ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from typing import Any
 
 from scenarios.workloads.steps.findings.changes import Change, Overrides
 from scenarios.workloads.training.changes.degrees import resized
+from scenarios.workloads.training.changes.recomputation import recomputing
 from sim.training.spec.job import ParallelSpec, TrainingJob
 
 
@@ -30,20 +31,18 @@ def ladder_of(job: TrainingJob, written: Mapping[str, Any]) -> list[Overrides]:
 def _mild(job: TrainingJob) -> Iterator[Overrides]:
     """Yield what changes no degree: a sharded optimizer state, a split sequence, recomputation, fewer sequences."""
     parallel, training = job.parallel, job.training
-    per_stage = parallel.pipeline.recompute_per_stage
     if parallel.data_degree > 1 and parallel.osdp is None and parallel.zero_stage == 0:
         yield ("parallel.data.zero_stage=1",)
     if parallel.tensor.degree > 1 and not parallel.tensor.cuts_residual:
         yield ("parallel.tensor.sequence_parallel=true",)
-    if training.recompute == "none" and not per_stage:
+    if training.recompute == "none" and not parallel.pipeline.recompute_per_stage:
         yield ("training.recompute=selective",)
     if training.microbatch_size > 3:
         yield (f"training.microbatch_size={training.microbatch_size // 2}",)
     if training.microbatch_size > 1:
         yield ("training.microbatch_size=1",)
-    if training.recompute != "full" or any(level != "full" for level in per_stage):
-        listed = ("parallel.pipeline.recompute_per_stage=[]",) if per_stage else ()
-        yield (*listed, "training.recompute=full")
+    if more := recomputing(job, "full"):
+        yield more
 
 
 def _sharded(parallel: ParallelSpec) -> Iterator[Overrides]:

@@ -8,9 +8,12 @@ from scenarios.workloads.steps.findings.changes import (
     COMPUTING,
     RECOMPUTED,
     Change,
+    Overrides,
     schedule_changes,
 )
 from scenarios.workloads.training.changes.degrees import degree_changes
+from scenarios.workloads.training.changes.recomputation import recomputing
+from sim.training.pipeline.spec import Recompute
 from sim.training.spec.job import ParallelSpec, TrainingJob
 
 _BUCKET: Final = "100 MB"
@@ -50,15 +53,11 @@ def _of_tensor(parallel: ParallelSpec) -> Iterator[Change]:
 
 def _of_recomputation(job: TrainingJob) -> Iterator[Change]:
     """Yield less recomputation."""
-    per_stage, now = job.parallel.pipeline.recompute_per_stage, job.training.recompute
-    if per_stage:
-        less = [level for level in ("selective", "none") if any(stage != level for stage in per_stage)]
-    else:
-        less = {"full": ["selective", "none"], "selective": ["none"], "none": []}[now]
-    listed = ("parallel.pipeline.recompute_per_stage=[]",) if per_stage else ()
-    above: tuple[str, ...] = ()
-    for level, part in zip(less, (1.0, 0.95), strict=False):
-        overrides = (*listed, f"training.recompute={level}")
+    now = {*(job.parallel.pipeline.recompute_per_stage or (job.training.recompute,))}
+    levels: tuple[Recompute, ...] = ("selective", "none") if now != {"none"} else ()
+    less = [overrides for level in levels if (overrides := recomputing(job, level))]
+    above: Overrides = ()
+    for overrides, part in zip(less, (1.0, 0.95), strict=False):
         yield Change(overrides, {RECOMPUTED: part}, above)
         above = overrides
 

@@ -4,7 +4,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from scenarios.workloads.steps.findings.changes import Counterfactual, Overrides
+from scenarios.workloads.steps.findings.changes import Counterfactual
+from scenarios.workloads.training.changes.recomputation import recomputing
 from sim.cluster.topology.topology import Topology
 from sim.training.spec.job import TrainingJob
 
@@ -27,7 +28,7 @@ def counterfactuals_of(
     yield from _oversubscription(cluster, described.get("fabric"))
     if job.model.experts is not None and job.model.experts.is_forced:
         yield Counterfactual("uneven routing of experts", ("model.experts.routing=balanced",))
-    if without := _without_recomputation(job):
+    if without := recomputing(job, "none"):
         yield Counterfactual("recomputation", without)
 
 
@@ -59,12 +60,3 @@ def _oversubscription(cluster: Mapping[str, Any], fabric: object) -> Iterator[Co
         ratio = ratio["value"] if isinstance(ratio, Mapping) else ratio
         if ratio > 1:
             yield Counterfactual(f"oversubscription {where} ({ratio:g}:1)", (f"{_FABRIC}.{key}=1",))
-
-
-def _without_recomputation(job: TrainingJob) -> Overrides:
-    """Return overrides for a step that recomputes nothing; none where nothing is."""
-    per_stage = job.parallel.pipeline.recompute_per_stage
-    if per_stage:
-        listed = ("parallel.pipeline.recompute_per_stage=[]", "training.recompute=none")
-        return listed if any(level != "none" for level in per_stage) else ()
-    return () if job.training.recompute == "none" else ("training.recompute=none",)
