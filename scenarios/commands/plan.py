@@ -6,7 +6,15 @@ from typing import get_args
 
 import click
 
-from scenarios.commands.shared.options import Folder, bundling, jobs_option, json_option, scenario_argument, set_option
+from scenarios.commands.shared.options import (
+    Folder,
+    bundling,
+    jobs_option,
+    json_option,
+    scenario_argument,
+    scheduler_option,
+    set_option,
+)
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
@@ -15,7 +23,7 @@ from scenarios.planning.page import plan_blocks
 from scenarios.planning.request import Goal, Planner, Request
 from scenarios.planning.search import search
 from scenarios.results.folder import refuse_unwritable, writing_to
-from scenarios.sweep.workers import available_cores, local_workers
+from scenarios.sweep.workers import available_cores, workers_at
 
 
 class NodeCounts(click.ParamType[tuple[int, ...]]):
@@ -59,17 +67,19 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
     help="Sizes of clusters to search, as 4,8,16; default the scenario's.",
 )
 @jobs_option
+@scheduler_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, plan.json and best.yaml.")
 @json_option
 @bundling(Request)
 def command(
-    request: Request, scenario: Path, overrides: tuple[str, ...], jobs: int | None, out: Path | None, as_json: bool
-) -> None:
+    request: Request, scenario: Path, overrides: tuple[str, ...], jobs: int | None, scheduler: str | None,
+    out: Path | None, as_json: bool,
+) -> None:  # fmt: skip
     """Search for the best strategy: keys that are left out or `auto` are searched, all others are fixed."""
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
-        with local_workers(jobs or available_cores()) as workers:
+        with workers_at(scheduler, jobs)(jobs or available_cores()) as workers:
             found = search(scenario, overrides, request, workers)
         if out is not None:
             with writing_to(out):

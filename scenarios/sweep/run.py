@@ -1,8 +1,7 @@
 """Simulate all points of a sweep, and put them in order."""
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future
-from contextlib import AbstractContextManager
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -17,14 +16,12 @@ from scenarios.summaries.sweep import RefusedPoint, SweepSummary, SweptPoint, Sw
 from scenarios.sweep.point import Measured, measure
 from scenarios.sweep.refusal import one_line
 from scenarios.sweep.settings import Point, Setting, points
+from scenarios.sweep.workers import OpenWorkers
 from scenarios.workloads.loading import point_of, scenario_of
 from scenarios.workloads.workload import Scenario, Workload
 
 MAX_PICTURES: Final = 24
 """Sweeps of more points get no pictures of pipelines."""
-
-OpenWorkers = Callable[[int], AbstractContextManager[Executor]]
-"""From a number of processes to what runs there."""
 
 
 class Sweep(Struct, frozen=True):

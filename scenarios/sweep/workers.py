@@ -1,19 +1,25 @@
 """Where the points of a sweep are simulated: anything that is a ``concurrent.futures.Executor``.
 
-So a cluster's executor can take the place of the local processes; what it runs and returns can be pickled.
+Local processes, or the workers of a Dask cluster; what they run and return can be pickled.
 """
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any, ParamSpec, TypeVar
 
 from backends.processes import Line, LocalProcess, local_processes
+from scenarios.errors import Origin, ScenarioError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+OpenWorkers = Callable[[int], AbstractContextManager[Executor]]
+"""From a number of processes to what runs there."""
 
 
 class ThisProcess(Executor):
@@ -94,3 +100,22 @@ def local_workers(num_jobs: int) -> Iterator[Executor]:
             executor.shutdown(wait=False, cancel_futures=True)
             raise
         executor.shutdown()
+
+
+def workers_at(scheduler: str | None, jobs: int | None = None) -> OpenWorkers:
+    """Return what opens local processes, or the workers of a Dask scheduler, which has its own number of them.
+
+    Raises ScenarioError where Dask is not installed, or ``jobs`` asks for another number of workers.
+    """
+    if scheduler is None:
+        return local_workers
+    origin = Origin(option=f"--scheduler {scheduler[:200]}")
+    if jobs is not None:
+        rule = "a cluster has its own number of workers, and --jobs asks for local processes"
+        raise ScenarioError(origin, "", rule, "leave one of them out")
+    if find_spec("distributed") is None:
+        raise ScenarioError(origin, "", "Dask is not installed", "pip install 'meshtwin[cluster]'")
+    opened: Callable[[str], AbstractContextManager[Executor]] = import_module(
+        "scenarios.sweep.dask_workers"
+    ).dask_workers
+    return lambda _: opened(scheduler)

@@ -53,8 +53,11 @@ OPTIONS = {
         "--timeout",
         "--record-routing",
     },
-    "sweep": {"scenario", "--set", "--jobs", "--out", "--resume", "--json"},
-    "plan": {"scenario", "--set", "--objective", "--planner", "--proofs", "--num-nodes", "--jobs", "--out", "--json"},
+    "sweep": {"scenario", "--set", "--jobs", "--scheduler", "--out", "--resume", "--json"},
+    "plan": {
+        *("scenario", "--set", "--objective", "--planner", "--proofs", "--num-nodes", "--jobs", "--scheduler"),
+        *("--out", "--json"),
+    },
     "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
     "replay": {"path", "--set", "--steps", "--out", "--json"},

@@ -84,6 +84,11 @@ set_option = click.option(
 jobs_option = click.option(
     "--jobs", type=click.IntRange(1, 1_024), metavar="N", help="Processes that simulate; default one per core."
 )
+scheduler_option = click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Dask scheduler whose workers simulate, as tcp://10.0.0.1:8786; not with --jobs.",
+)
 out_option = click.option(
     "--out",
     type=Folder(),
