@@ -20,7 +20,8 @@ _MOST_PARTS: Final = 1_000_000
 class DeviceSpec(Struct, frozen=True, kw_only=True):
     """One accelerator (or CPU core). ``peak_flop_per_s`` is dense, by dtype; ``profile`` names its efficiencies.
 
-    ``price_usd_per_s``: for rent, as one provider lists it; None: none is known.
+    ``price_usd_per_s``: for rent, as one provider lists it; None: none is known. ``power_limit_w``: the largest mean
+    electric power, of the data sheet; None: none is known.
     """
 
     name: str
@@ -34,6 +35,7 @@ class DeviceSpec(Struct, frozen=True, kw_only=True):
     clock_hz: float
     peak_flop_per_s: Mapping[str, float]
     price_usd_per_s: float | None = None
+    power_limit_w: float | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bytes, self.memory_bandwidth_bytes_per_s, self.num_multiprocessors))
@@ -134,6 +136,7 @@ def parse_device(name: str, entry: Mapping[str, Any]) -> DeviceSpec:
         clock_hz=_quantity(entry, "clock", Dimension.FREQUENCY, where),
         peak_flop_per_s={dtype: _quantity(peak, dtype, Dimension.FLOP_RATE, f"{where} peak") for dtype in peak},
         price_usd_per_s=_quantity(entry, "price", Dimension.PRICE, where) if "price" in entry else None,
+        power_limit_w=_quantity(entry, "power_limit", Dimension.POWER, where) if "power_limit" in entry else None,
     )
 
 

@@ -32,6 +32,7 @@ class Dimension(StrEnum):
     FLOP_RATE = "arithmetic rate"
     FREQUENCY = "frequency"
     PRICE = "price of time"
+    POWER = "power"
 
 
 _UNITS: Final[dict[Dimension, dict[str, float]]] = {
@@ -41,6 +42,7 @@ _UNITS: Final[dict[Dimension, dict[str, float]]] = {
     Dimension.FLOP_RATE: {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
     Dimension.FREQUENCY: {f"{prefix}Hz": factor for prefix, factor in _DECIMAL.items()},
     Dimension.PRICE: {"USD/h": 1.0 / _HOUR_S, "USD/s": 1.0},
+    Dimension.POWER: {"W": 1.0, "kW": 1e3},
 }
 _EXAMPLES: Final = {
     Dimension.TIME: "2.5 us",
@@ -49,6 +51,7 @@ _EXAMPLES: Final = {
     Dimension.FLOP_RATE: "312 TFLOP/s",
     Dimension.FREQUENCY: "1.41 GHz",
     Dimension.PRICE: "2.50 USD/h",
+    Dimension.POWER: "700 W",
 }
 MULTIPLE: Final = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?)\s*x")
 """A multiple of another value: ``2x``, ``0.5x``."""
@@ -62,7 +65,7 @@ _QUANTITY: Final = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s
 
 
 def parse_quantity(text: object, dimension: Dimension, example: str = "") -> float:
-    """Return a quantity in SI units (s, B, B/s, FLOP/s, Hz), prices in USD/s, read from text such as ``2.5 us``.
+    """Return a quantity in SI units (s, B, B/s, FLOP/s, Hz, W), prices in USD/s, from text such as ``2.5 us``.
 
     ``example``: what a message shows as right; empty for one of the dimension.
 

@@ -52,10 +52,12 @@ def _cards(summary: PlanSummary) -> tuple[Card, ...]:
         if best.cost_usd is None
         else (Card("Cost", f"{_usd_per_million(best)} USD", "per million tokens, list price"),)
     )
+    energy = () if best.energy_j is None else (Card("Energy", f"{_joules(best)} J", "per token, of the devices alone"),)
     return (
         Card("Best", format_time(best.iteration_time_s), _name(best)),
         Card("Memory", format_bytes(best.peak_memory_bytes), f"room for {format_bytes(summary.memory_room_bytes)}"),
         *cost,
+        *energy,
         Card("Strategies", f"{summary.num_strategies:,}", f"{len(summary.plans)} simulated"),
     )
 
@@ -97,7 +99,16 @@ def _name(plan: ProvedPlan) -> str:
 
 def _table(summary: PlanSummary) -> Table:
     keys = varied(summary)
-    heads = [*map(_head, keys), "time", "estimated time", "tokens/s", "memory", "front", "USD per M tokens"]
+    heads = [
+        *map(_head, keys),
+        "time",
+        "estimated time",
+        "tokens/s",
+        "memory",
+        "front",
+        "USD per M tokens",
+        "J per token",
+    ]
     columns = [Column(head, is_number=place >= len(keys), overflow="whole") for place, head in enumerate(heads)]
     return Table(columns, [_row(plan, keys) for plan in summary.plans], repeats=len(keys))
 
@@ -111,11 +122,16 @@ def _row(plan: ProvedPlan, keys: Sequence[str]) -> list[Line]:
         format_bytes(plan.peak_memory_bytes),
         "yes" if plan.on_front else "",
         _usd_per_million(plan),
+        _joules(plan),
     ]
 
 
 def _usd_per_million(plan: ProvedPlan) -> str:
     return "-" if plan.cost_usd_per_million_tokens is None else f"{plan.cost_usd_per_million_tokens:,.3f}"
+
+
+def _joules(plan: ProvedPlan) -> str:
+    return "-" if plan.energy_j_per_token is None else f"{plan.energy_j_per_token:,.3g}"
 
 
 def _front(summary: PlanSummary) -> Section:

@@ -19,13 +19,14 @@ from sim.planner.trust import at_least
 
 
 class _Proved(Struct, frozen=True):
-    """A strategy that fits: its cluster and row, seconds, bytes and dollars, and the interval of the seconds."""
+    """A strategy that fits: its cluster and row, seconds and their interval, bytes, dollars and joules."""
 
     of: Searched
     row: int
     time_s: float
     memory_bytes: int
     interval_s: tuple[float, float] | None
+    energy_j: float | None
 
     @property
     def cost_usd(self) -> float | None:
@@ -36,7 +37,11 @@ class _Proved(Struct, frozen=True):
     def value(self, goal: Goal) -> tuple[float, float, float, int]:
         """Return what plans are sorted by. A batch has the same tokens on all clusters."""
         cost = self.cost_usd or 0.0
-        first = {"memory": (self.memory_bytes, self.time_s, cost), "cost": (cost, self.time_s, self.memory_bytes)}
+        first = {
+            "memory": (self.memory_bytes, self.time_s, cost),
+            "cost": (cost, self.time_s, self.memory_bytes),
+            "energy": (self.energy_j or 0.0, self.time_s, self.memory_bytes),
+        }
         return (*first.get(goal, (self.time_s, self.memory_bytes, cost)), self.row)
 
     def beats(self, other: "_Proved") -> bool:
@@ -49,7 +54,11 @@ def summarise(name: str, clusters: Sequence[Searched], lost: Counter[str], reque
     """Return the answer. ``lost``: what else lost, by reason."""
     proofs = [(of, row, outcome) for of in clusters for row, outcome in of.tried if isinstance(outcome, Proof)]
     fitting = sorted(
-        (_Proved(of, row, p.time_s, p.memory_bytes, p.interval_s) for of, row, p in proofs if p.time_s is not None),
+        (
+            _Proved(of, row, p.time_s, p.memory_bytes, p.interval_s, p.energy_j)
+            for of, row, p in proofs
+            if p.time_s is not None
+        ),
         key=lambda plan: plan.value(request.goal),
     )
     studied = clusters[0].studied
@@ -112,6 +121,8 @@ def _plan(plan: _Proved, fitting: Sequence[_Proved]) -> ProvedPlan:
         estimated_memory_bytes=float(studied.estimates.memory_bytes[plan.row]),
         cost_usd=cost,
         cost_usd_per_million_tokens=None if cost is None else cost / tokens * 1e6,
+        energy_j=plan.energy_j,
+        energy_j_per_token=None if plan.energy_j is None else plan.energy_j / tokens,
         indistinguishable=low_s <= plan.time_s <= high_s,
         on_front=not any(other.beats(plan) for other in fitting),
     )

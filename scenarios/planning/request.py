@@ -6,8 +6,8 @@ from msgspec import Struct
 
 from sim.planner.trust import Objective
 
-Goal = Literal["throughput", "time", "memory", "cost"]
-"""What is to be best: tokens per second, seconds or dollars per step, or bytes of the fullest rank."""
+Goal = Literal["throughput", "time", "memory", "cost", "energy"]
+"""What is to be best: tokens per second, seconds, dollars or joules per step, or bytes of the fullest rank."""
 Planner = Literal["auto", "exhaustive", "galvatron", "galvatron_bmw", "megatron", "osdp"]
 NUM_NODES: Final = "cluster.num_nodes"
 MOST_EXHAUSTIVE: Final = 2_000
@@ -27,5 +27,8 @@ class Request(Struct, frozen=True):
 
     @property
     def objective(self) -> Objective:
-        """Return what strategies of one cluster are compared by: there, the fastest are the cheapest."""
+        """Return what strategies of one cluster are tried by.
+
+        There, the fastest are the cheapest, and energy falls with time: only the part that is not idle can differ.
+        """
         return "memory" if self.goal == "memory" else "time"

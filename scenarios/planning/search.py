@@ -39,6 +39,8 @@ def search(path: Path, overrides: Sequence[str], request: Request, workers: Exec
     document = apply_overrides(read_document(path), overrides)
     if request.goal == "cost":
         _refuse_unpriced(document)
+    if request.goal == "energy":
+        _refuse_unmetered(document)
     if not request.num_nodes:
         clusters, lost = [searched(document, {}, request, workers)], Counter[str]()
         if not clusters[0].fits:
@@ -80,3 +82,11 @@ def _refuse_unpriced(document: Document) -> None:
         rule = "no price of these devices is known, and plans are to be compared by cost"
         origin = document.origin(("cluster",))
         raise ScenarioError(origin, "cluster.device_price", rule, "write one, as in 2.50 USD/h")
+
+
+def _refuse_unmetered(document: Document) -> None:
+    unknown = [device.name for device, _ in openings_of(document).anchor.devices if device.power_limit_w is None]
+    if unknown:
+        rule = f"the power of {unknown[0]} is not known, and plans are to be compared by energy"
+        origin = document.origin(("cluster",))
+        raise ScenarioError(origin, "cluster.node", rule, "take another node, or --objective time")

@@ -13,7 +13,8 @@ class ProvedPlan(Struct, frozen=True, kw_only=True):
 
     ``indistinguishable``: its time lies in the interval of the best plan's, on the same cluster. ``on_front``: no other
     proved plan beats it in time, memory and dollars. ``iteration_time_interval_s``: None where it never was the best.
-    ``cost_usd``: of a step, None where the price of a device is not known.
+    ``cost_usd``: of a step, None where the price of a device is not known. ``energy_j``: of all devices for a step,
+    without hosts; None where the power of one is not known.
     """
 
     set: Mapping[str, Any]
@@ -25,6 +26,8 @@ class ProvedPlan(Struct, frozen=True, kw_only=True):
     estimated_memory_bytes: float
     cost_usd: float | None
     cost_usd_per_million_tokens: float | None
+    energy_j: float | None
+    energy_j_per_token: float | None
     indistinguishable: bool
     on_front: bool
 

@@ -309,6 +309,7 @@ PLAN = {
     *("time_disagreement", "memory_disagreement", "lost.reason", "lost.number", "plans.set"),
     *("plans.iteration_time_s", "plans.iteration_time_interval_s", "plans.estimated_time_s"),
     *("plans.peak_memory_bytes", "plans.estimated_memory_bytes", "plans.cost_usd", "plans.tokens_per_s"),
+    *("plans.energy_j", "plans.energy_j_per_token"),
     *("plans.cost_usd_per_million_tokens", "plans.indistinguishable", "plans.on_front"),
 }
 JOB_MIX = {

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from costmodels.hardware import load_device
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.files import write_plan
@@ -10,6 +11,11 @@ from scenarios.planning.request import Request
 from scenarios.planning.search import Found, search
 from scenarios.summaries.planning import ProvedPlan
 from scenarios.sweep.workers import ThisProcess
+from scenarios.workloads.loading import point_of
+from scenarios.workloads.steps.running import plan_of
+from scenarios.workloads.steps.scenario import step_of
+from sim.plan.facts.description import kernel_work
+from sim.plan.words.op import Compute
 
 SMALL = """
 name: small
@@ -77,6 +83,38 @@ def test_cost_needs_a_price(scenario: Path) -> None:
     with pytest.raises(ScenarioError, match=r"no price .* is known.*\n.*as in 2.50 USD/h") as found:
         search(scenario, ["cluster.node=dgx-1-v100-16g"], Request(goal="cost", num_proofs=1), ThisProcess())
     assert found.value.key == "cluster.device_price"
+
+
+def test_plans_of_least_energy_come_first(scenario: Path) -> None:
+    """One node takes less energy than two; joules lie between idle power and the limit of all devices."""
+    found = search(scenario, [], Request(goal="energy", num_proofs=1, num_nodes=SIZES), ThisProcess()).summary.plans
+    joules = [plan.energy_j for plan in found if plan.energy_j is not None]
+    assert joules == sorted(joules)
+    assert len(joules) == len(found)
+    assert found[0].set["cluster.num_nodes"] == 1
+    for plan in found:
+        assert plan.energy_j is not None
+        limit_j = plan.iteration_time_s * 4 * plan.set["cluster.num_nodes"] * 700.0
+        assert 116 / 700 * limit_j < plan.energy_j <= limit_j * (1 + 1e-9)
+        assert plan.energy_j_per_token == pytest.approx(plan.energy_j / (16 * 512))
+    with pytest.raises(ScenarioError, match="the power of quadro-rtx-5000 is not known"):
+        search(scenario, ["cluster.node=frontera-rtx"], Request(goal="energy"), ThisProcess())
+
+
+def test_energy_is_that_of_all_kernels(scenario: Path) -> None:
+    """One device that computes takes idle power all the time, and for every FLOP and byte its part, counted by op."""
+    keys = ["cluster.devices_per_node=1", "training.global_batch_size=1", "model.hidden_size=256", "model.num_heads=2"]
+    found = search(scenario, keys, Request(num_proofs=1), ThisProcess())
+    plan, best = found.summary.plans[0], step_of(point_of(found.best, ()))
+    (program,) = plan_of(best).programs
+    ops = [op for call in program.calls for op in program.tasks[call.task].ops if isinstance(op, Compute)]
+    works = [kernel_work(program, op) for op in ops]
+    device = load_device("h100-sxm5-80gb")
+    joules = 116.0 * plan.iteration_time_s
+    joules += 1140.0 * sum(work.executed_flop for work in works) / device.peak("bfloat16")
+    joules += 556.0 * sum(work.num_bytes for work in works) / device.memory_bandwidth_bytes_per_s
+    assert plan.energy_j == pytest.approx(joules, rel=1e-9)
+    assert joules < 700.0 * plan.iteration_time_s
 
 
 def test_sizes_of_clusters_are_numbers(scenario: Path) -> None:

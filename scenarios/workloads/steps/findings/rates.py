@@ -6,10 +6,8 @@ from msgspec import Struct
 
 from costmodels.hardware import DeviceSpec
 from scenarios.workloads.steps.findings.means import mean_over_ranks
+from scenarios.workloads.steps.findings.program_work import KnownWork, program_work
 from sim.engine.running.run import SimulatedRun
-from sim.plan.facts.description import kernel_signature, kernel_work
-from sim.plan.words.op import Compute
-from sim.plan.words.program import Program
 from sim.training.spec.job import TrainingJob
 from sim.training.spec.precision import PRECISIONS
 
@@ -28,8 +26,8 @@ def rates_of(job: TrainingJob, run: SimulatedRun, devices: Sequence[tuple[Device
     """Return tokens/s, FLOP/s per device and their share of the mean device's peak."""
     time_s, world = run.iteration_time_s, run.plan.mesh.size
     model_rate = job.model_flop / time_s / world
-    known: dict[tuple[object, ...], float] = {}
-    flop_of = {id(program): _program_flop(program, known) for program in run.plan.programs}
+    known: KnownWork = {}
+    flop_of = {id(program): program_work(program, known).flop for program in run.plan.programs}
     flop = mean_over_ranks(run, {rank: flop_of[id(run.plan.program_of(rank))] for rank in run.programs})
     hardware_rate = flop / run.plan.num_steps / time_s
     dtype = PRECISIONS[job.training.precision].product
@@ -41,20 +39,3 @@ def rates_of(job: TrainingJob, run: SimulatedRun, devices: Sequence[tuple[Device
         mfu=model_rate / peak,
         hfu=hardware_rate / peak,
     )
-
-
-def _program_flop(program: Program, known: dict[tuple[object, ...], float]) -> float:
-    """Return the FLOP that one rank's program spends, recomputation included; ``known``: of kernels met so far."""
-    per_task = {
-        name: sum(_flop(program, op, known) for op in task.ops if isinstance(op, Compute))
-        for name, task in program.tasks.items()
-    }
-    return sum(per_task[call.task] for call in program.calls)
-
-
-def _flop(program: Program, op: Compute, known: dict[tuple[object, ...], float]) -> float:
-    """Return the FLOP of a kernel: layers have the same kernels, so each is worked out once."""
-    key = kernel_signature(program, op)
-    if key not in known:
-        known[key] = kernel_work(program, op).flop
-    return known[key]
