@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
@@ -109,8 +110,10 @@ def _point(entry: object, rows: TypeAdapter[Any]) -> tuple[int, Measured | str]:
     point = TypeAdapter(_KeptPoint).validate_python(entry)
     if point.refused is not None:
         return point.index, point.refused
-    row = rows.validate_python(point.results)
-    as_written = {name: value for name, value in (point.results or {}).items() if value == getattr(row, name)}
+    row, written = rows.validate_python(point.results), point.results or {}
+    if unknown := written.keys() - {field.name for field in fields(row)}:
+        raise ValueError(f"no results: {unknown}")
+    as_written = {name: value for name, value in written.items() if value == getattr(row, name)}
     return point.index, Measured(replace(row, **as_written))  # a whole number stays one where the field is a float
 
 

@@ -16,6 +16,10 @@ import pandas as pd
 import yaml
 
 from costmodels.profile import packaged_entry
+from scenarios.sweep.kept import KEPT, kept_points
+from scenarios.sweep.run import prepare, run
+from scenarios.sweep.settings import read_settings
+from scenarios.sweep.workers import local_workers
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 from sim.moe.recorded import RecordedRouting
@@ -32,6 +36,9 @@ from traces.chakra.file import write_trace
 from traces.chakra.node import ChakraTrace, Node
 
 SCENARIOS: Final = Path(__file__).parents[2] / "scenarios" / "library"
+PIPELINE: Final = SCENARIOS / "textbook-1f1b.yaml"
+SWEPT: Final = ("--set", "training.num_microbatches=2,3", "--set", "parallel.pipeline.schedule=1f1b,interleaved_1f1b")
+"""A sweep of four points, of which the simulation or the rules refuse some."""
 MOST_NODES: Final = 72
 CATALOGUE: Final = Path(__file__).parents[2] / "costmodels" / "catalogue"
 
@@ -324,6 +331,17 @@ def results() -> list[Case]:
                     case[f"{side}/{file}"] = (out / file).read_bytes()
             found.append(case)
     return [*found, {name: raw for name, raw in found[0].items() if name.endswith(".parquet")}]
+
+
+def points() -> list[Case]:
+    """Return kept points of a sweep: all of them, and those of one that was cut off."""
+    job = prepare(PIPELINE, read_settings(SWEPT[1::2]))
+    with tempfile.TemporaryDirectory() as scratch:
+        with kept_points(Path(scratch), job) as kept:
+            run(job, local_workers, 1, tick=lambda: None, keep=kept.add)
+            kept.add(job.points[0][0].index, "a rule that refuses it")
+        whole = (Path(scratch) / KEPT).read_bytes()
+    return [{f"kept/{KEPT}": whole}, {f"kept/{KEPT}": whole[: len(whole) // 2]}]
 
 
 def traces() -> list[Case]:

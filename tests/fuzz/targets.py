@@ -140,6 +140,11 @@ def sweep(folder: Path) -> int:
     return run("sweep", folder / "a.yaml", *settings, "--jobs", 1, "--out", folder / "out")
 
 
+def points(folder: Path) -> int:
+    """Go on with a sweep from the points of a folder."""
+    return run("sweep", seeds.PIPELINE, *seeds.SWEPT, "--jobs", 1, "--resume", folder / "kept")
+
+
 def validate(folder: Path) -> int:
     """Predict a table of measurements."""
     return run("validate", folder / "steps.yaml") if _has_small_steps(folder) else 0
@@ -242,6 +247,7 @@ TARGETS: Final = (
     Target("catalogue", seeds.entries, catalogue),
     Target("presets", seeds.presets, presets),
     Target("sweep", seeds.options, sweep),
+    Target("points", seeds.points, points),
     Target("validate", seeds.tables, validate),
     Target("fit", seeds.steps, fit),
     Target("residuals", seeds.measured, residuals),

@@ -102,6 +102,15 @@ def test_damaged_lines_are_refused(line: str, tmp_path: Path) -> None:
         swept(tmp_path, Mortal(99))
 
 
+def test_results_that_no_point_has_are_refused(tmp_path: Path) -> None:
+    """A key that was damaged is an error with its line, not a traceback."""
+    swept(tmp_path, Mortal(99))
+    path = tmp_path / KEPT
+    path.write_text(path.read_text(encoding="utf-8").replace("bubble_fraction", "bubble_friction"), encoding="utf-8")
+    with pytest.raises(ScenarioError, match=r"points\.jsonl:2: it is no line of a sweep's points"):
+        swept(tmp_path, Mortal(99))
+
+
 def test_the_command_keeps_points_and_goes_on(tmp_path: Path) -> None:
     """``--resume DIR`` gives the same answer twice, the second time from the folder; another sweep is exit code 2."""
     command = ["sweep", str(TEXTBOOK), "--set", "training.num_microbatches=2,3", "--jobs", "1", "--json"]
