@@ -7,7 +7,7 @@ from rich.console import Console
 from costmodels.units import format_change, format_percent, format_time
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.report.blocks import Block, Only, Piece, Table, Text
-from scenarios.summaries.measured.here import HereSummary, PlanRow
+from scenarios.summaries.measured.here import HereSummary, Pick, PlanRow
 
 
 def print_here(summary: HereSummary, console: Console, out: Path | None = None) -> None:
@@ -34,9 +34,16 @@ def here_block(summary: HereSummary) -> Block:
             Text((Piece(f"Plans of {words}", "strong"),), is_wrapped=True),
             Table(("plan", "measured", "predicted", "error", "90 %", "inside", "runs", "spread"), rows),
             Text((Piece(quiet, "soft"),), is_wrapped=True),
+            Text(_pick(summary.pick), is_wrapped=True),
             Text((f"{mean}, {worst}, {right}, {inside}: ", verdict), is_wrapped=True),
         ),
     )
+
+
+def _pick(pick: Pick) -> str:
+    loss = "is the fastest" if pick.loss == 0.0 else f"takes {format_percent(pick.loss)} longer than {pick.fastest}"
+    tau = "no pair is told apart" if pick.tau is None else f"Kendall's tau {pick.tau:.2f} over {pick.pairs} pairs"
+    return f"the fastest by prediction, {pick.plan}, {loss}; {tau} that intervals tell apart"
 
 
 def _cells(row: PlanRow) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from scenarios.calibration.page import write_calibration_page
 from scenarios.calibration.request import write_profile
 from scenarios.errors import Origin, ScenarioError
 from scenarios.here.plan_set import PlanSet, with_profile
-from scenarios.here.ranking import ranking
+from scenarios.here.ranking import pick_of, ranking
 from scenarios.results.files import all_or_none, write_summary
 from scenarios.results.folder import writing_to
 from scenarios.summaries.as_json import as_json
@@ -103,6 +103,7 @@ def _summary(plans: PlanSet, rows: tuple[PlanRow, ...], calibration: Calibration
         worst=max(errors),
         coverage=fmean(row.inside for row in rows),
         ranking=order,
+        pick=pick_of(rows),
         thresholds=most,
         passed=fmean(errors) <= most.mean and max(errors) <= most.worst and order.fraction >= most.ranking,
         machine=origin.machine,

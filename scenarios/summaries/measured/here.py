@@ -36,6 +36,20 @@ class Ranking(Struct, frozen=True, kw_only=True):
     fraction: float
 
 
+class Pick(Struct, frozen=True, kw_only=True):
+    """The plan of least predicted time, the one of least measured time, and how well all plans are ordered.
+
+    ``loss``: the relative excess of the picked plan's measured time over the least. ``tau``: Kendall's, over the
+    ``pairs`` that their intervals tell apart; None where there are none.
+    """
+
+    plan: str
+    fastest: str
+    loss: float
+    tau: float | None
+    pairs: int
+
+
 class Thresholds(Struct, frozen=True, kw_only=True):
     """Limits of a passing validation.
 
@@ -57,6 +71,7 @@ class HereSummary(Struct, frozen=True, kw_only=True):
     worst: float
     coverage: float
     ranking: Ranking
+    pick: Pick
     thresholds: Thresholds
     passed: bool
     machine: MeasuredMachine

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.here.plan_set import PACKAGED, read_plan_set
-from scenarios.here.ranking import ranking
+from scenarios.here.ranking import pick_of, ranking
 from scenarios.here.this_machine import COLUMNS
 from scenarios.reading.clusters.profile_file import read_profile
-from scenarios.summaries.measured.here import Ranking
+from scenarios.summaries.measured.here import PlanRow, Ranking
 from scenarios.workloads.steps.running import plan_of
 from sim.plan.checking.check import check
 
@@ -74,6 +74,34 @@ def test_ranking_leaves_out_near_pairs(times: list[tuple[float, float]], least: 
     far = sum(max(a, b) > (1 + least) * min(a, b) for i, a in enumerate(measured) for b in measured[:i])
     assert pairs_and_right(ranking(measured, measured, least)) == (far, far)
     assert pairs_and_right(ranking(measured, [-time for time in measured], least)) == (far, 0)
+
+
+def row(plan: str, measured_s: float, predicted_s: float, width: float = 0.0) -> PlanRow:
+    """Return a plan's row with an interval of a relative width to both sides."""
+    low_s, high_s = predicted_s * (1 - width), predicted_s * (1 + width)
+    return PlanRow(
+        plan=plan, measured_s=measured_s, predicted_s=predicted_s, error=predicted_s / measured_s - 1, low_s=low_s,
+        high_s=high_s, inside=low_s <= measured_s <= high_s, runs=1, spread=0.0,
+    )  # fmt: skip
+
+
+@given(TIMES)
+def test_tau_without_intervals_is_kendalls(times: list[tuple[float, float]]) -> None:
+    """Plans that are all told apart have SciPy's tau; the loss is that of the plan of least predicted time."""
+    rows = [row(str(place), *pair) for place, pair in enumerate(times)]
+    found, predicted = pick_of(rows), [pair[1] for pair in times]
+    if len(set(predicted)) == len(predicted):
+        assert found.tau == pytest.approx(scipy.stats.kendalltau(*zip(*times, strict=True)).statistic)
+        assert found.pairs == len(times) * (len(times) - 1) // 2
+        assert found.loss == pytest.approx(min(times, key=lambda t: t[1])[0] / min(t[0] for t in times) - 1)
+
+
+def test_pairs_within_an_interval_do_not_count() -> None:
+    """Of three plans two lie in each other's intervals: two pairs are left, of which one is in the wrong order."""
+    found = pick_of([row("a", 1.0, 1.0, 0.1), row("b", 3.0, 1.05, 0.1), row("c", 2.0, 2.0, 0.1)])
+    assert (found.pairs, found.tau, found.plan, found.fastest, found.loss) == (2, 0.0, "a", "a", 0.0)
+    alike = pick_of([row("a", 1.5, 1.0, 0.5), row("b", 1.0, 1.2, 0.5)])
+    assert (alike.pairs, alike.tau, alike.fastest, alike.loss) == (0, None, "b", 0.5)
 
 
 def test_ranking_of_nothing_is_right() -> None:
