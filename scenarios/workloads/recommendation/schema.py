@@ -10,7 +10,7 @@ from scenarios.reading.schema.values import ScenarioSection, Section, Spread
 from sim.embedding.click_model import ClickModelName
 from sim.embedding.policies import PolicyName
 from sim.embedding.rank_batch import Sharding
-from sim.embedding.step import MoveOrder
+from sim.embedding.step.spec import MoveOrder
 from sim.embedding.turns import Consistency
 
 MAX_ROWS = 50_000_000

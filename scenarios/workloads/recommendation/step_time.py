@@ -13,7 +13,7 @@ from scenarios.workloads.steps.pricing import cluster_pricing
 from sim.embedding.ids import Ids
 from sim.embedding.rank_batch import RankBatch, rank_batches
 from sim.embedding.run import CacheRun
-from sim.embedding.step import build_step
+from sim.embedding.step.builder import build_step
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.findings.breakdown import breakdown
 from sim.engine.findings.critical_path import critical_path

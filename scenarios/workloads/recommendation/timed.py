@@ -11,7 +11,7 @@ from scenarios.workloads.recommendation.schema import ClickModelSection, Recomme
 from sim.embedding.click_model import WITH_FIRST_ORDER, ClickModel
 from sim.embedding.ids import Table
 from sim.embedding.rank_batch import Sharding, tables_of_ranks
-from sim.embedding.step import ClickStep, MoveOrder
+from sim.embedding.step.spec import ClickStep, MoveOrder
 
 MAX_RANKS = 256
 """Ranks have programs of their own, which bounds the time of a simulation."""

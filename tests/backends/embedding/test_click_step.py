@@ -14,7 +14,8 @@ from sim.embedding.click_model import ClickModel, ClickModelName
 from sim.embedding.ids import Table, id_source
 from sim.embedding.rank_batch import RankBatch, Sharding, rank_batches, tables_of_ranks
 from sim.embedding.run import CacheSpec
-from sim.embedding.step import ClickStep, MoveOrder, build_step
+from sim.embedding.step.builder import build_step
+from sim.embedding.step.spec import ClickStep, MoveOrder
 from sim.plan.checking.check import check
 from sim.plan.words.program import Plan
 from tests.backends.one_process import CPU, ranks_after_a_step

@@ -7,7 +7,8 @@ from sim.embedding.click_model import ClickModel
 from sim.embedding.ids import Table, id_source
 from sim.embedding.rank_batch import RankBatch, Sharding, rank_batches, tables_of_ranks
 from sim.embedding.run import CacheSpec, run_cache
-from sim.embedding.step import ClickStep, build_step
+from sim.embedding.step.builder import build_step
+from sim.embedding.step.spec import ClickStep
 from sim.plan.facts.description import collective_bytes, payload_bytes
 from sim.plan.words.op import Collective, CollectiveKind, Copy
 from sim.plan.words.program import Plan
