@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
+from backends.execution.clicks import ClickCheck
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.het import HetExecution, HetRequest
 from backends.execution.jobs import JobsExecution, JobsRequest, LiveTraining, MeasuredJobs
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Measured
 from backends.execution.request import DeviceKind, ExecutionRequest
-from backends.execution.result import Execution
+from backends.execution.result import CheckReport, Execution
 from backends.execution.silence import SILENCE_S
 from backends.protocol import Backend
 from sim.plan.session.protocol import Session
@@ -63,6 +64,10 @@ class TorchLibrary(Protocol):
 
         Raises ExecutionError if the machine has too few devices, or a process fails or does not answer.
         """
+        ...
+
+    def check_clicks(self, check: ClickCheck) -> CheckReport:
+        """Return the errors of executed steps of a click model, beside plain torch on whole tables."""
         ...
 
     def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:

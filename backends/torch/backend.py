@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from backends.execution.clicks import ClickCheck
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
 from backends.execution.het import HetExecution, HetRequest
@@ -11,7 +12,7 @@ from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Measured
 from backends.execution.protocol import ExecutingBackend, TorchLibrary
 from backends.execution.request import DeviceKind, ExecutionRequest
-from backends.execution.result import Execution
+from backends.execution.result import CheckReport, Execution
 from backends.execution.silence import SILENCE_S
 from backends.torch.embedding.het import train_with_servers
 from backends.torch.embedding.training import train
@@ -19,6 +20,7 @@ from backends.torch.jobs.controller import run_jobs
 from backends.torch.jobs.measuring import measure_jobs
 from backends.torch.launching.timeline import timeline
 from backends.torch.measuring.session import copy_bandwidths, measure
+from backends.torch.reference.click_check import check_clicks
 from backends.torch.session import TorchSession, execute
 from sim.plan.checking.check import check
 from sim.plan.words.program import Plan
@@ -88,6 +90,10 @@ class Library(TorchLibrary):
     def train_with_servers(self, request: HetRequest) -> HetExecution:
         """Return what workers and a parameter server counted; see ``backends.torch.embedding.het``."""
         return train_with_servers(request)
+
+    def check_clicks(self, check: ClickCheck) -> CheckReport:
+        """Return the errors of a click model's steps; see ``backends.torch.reference.click_check``."""
+        return check_clicks(check)
 
     def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:
         """Return what a training of cached embedding tables counted; see ``backends.torch.embedding.training``."""

@@ -85,13 +85,13 @@ def rank_batches(
     tables: Sequence[Table],
     cache: CacheSpec | None,
     shards: tuple[Sharding, int],
-    batch: int,
+    batches: range,
     batch_size: int,
     seed: int,
     recorded: Ints | None = None,
     source: Ids | None = None,
-) -> list[RankBatch]:
-    """Return each rank's part of batch number ``batch``, after all batches before it. Raises CacheTooSmallError.
+) -> list[list[RankBatch]]:
+    """Return each rank's part of each of ``batches``, after all batches before them. Raises CacheTooSmallError.
 
     ``cache``: the slots of all ranks together, of which each has as many as its part of the rows; None: every row is on
     the device. ``shards``: the sharding, and the number of ranks. By column all ranks do the same, and the only part is
@@ -105,9 +105,11 @@ def rank_batches(
     ]
     table_of = np.repeat(np.arange(len(tables)), [batch_size * table.num_lookups for table in tables])
     sample_of = np.concatenate([np.repeat(np.arange(batch_size), table.num_lookups) for table in tables])
-    for number, ids in enumerate(source.batches(batch + 1, batch_size)):
-        parts = [rank.part(ids, table_of, sample_of, source.num_rows, whole=number == batch) for rank in ranks]
-    return [part for part in parts if part is not None]
+    found = []
+    for number, ids in enumerate(source.batches(batches.stop, batch_size)):
+        parts = [rank.part(ids, table_of, sample_of, source.num_rows, whole=number in batches) for rank in ranks]
+        found.append([part for part in parts if part is not None])
+    return found[batches.start :]
 
 
 @dataclass(slots=True)

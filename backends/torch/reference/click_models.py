@@ -29,39 +29,46 @@ class ClickReference(Struct, frozen=True):
     rows: Tensor
 
 
-class ClickBatch(Struct, frozen=True, kw_only=True):
-    """A whole batch: ``ids``: rows of all tables, table after table. ``order``: of the tables' vectors in the model."""
+class ClickTraining(Struct, frozen=True, kw_only=True):
+    """A training on whole tables. ``order``: of the tables' vectors in the model."""
 
     model: ClickModel
     tables: Sequence[Table]
     order: Sequence[int]
-    ids: Ints
     batch_size: int
     seed: int
     learning_rate: float
 
+    def after(self, batches: Sequence[Ints], initial: Weights) -> ClickReference:
+        """Return the last step of SGD over some batches of ids, table after table, in 64 bits.
 
-def train_a_step(batch: ClickBatch, initial: Weights) -> ClickReference:
-    """Return a step of SGD on whole tables, in 64 bits. ``initial``: dense weights before it."""
-    num_rows = sum(table.num_rows for table in batch.tables)
-    rows = drawn_rows(batch.seed, num_rows, batch.model.row_elements).requires_grad_()
-    weights = {name: value.double().clone().requires_grad_() for name, value in initial.items()}
-    numbers, labels = drawn_clicks(batch.seed, 0, batch.batch_size, batch.model.num_numbers)
-    vectors = _vectors(batch, rows)
-    logits = _LOGITS[batch.model.name](batch.model, weights, numbers, vectors)
-    loss = binary_cross_entropy_with_logits(logits, labels)
-    found = torch.autograd.grad(loss, [rows, *weights.values()])
-    gradients = dict(zip(weights, found[1:], strict=True))
-    after = {name: (weight - batch.learning_rate * gradients[name]).detach() for name, weight in weights.items()}
-    return ClickReference(loss.detach(), gradients, after, (rows - batch.learning_rate * found[0]).detach())
+        ``initial``: dense weights before the first.
+        """
+        num_rows = sum(table.num_rows for table in self.tables)
+        rows, weights = drawn_rows(self.seed, num_rows, self.model.row_elements), initial
+        for step, ids in enumerate(batches):
+            last = self._step(ids, step, weights, rows)
+            rows, weights = last.rows, last.parameters
+        return last
 
+    def _step(self, ids: Ints, step: int, before: Weights, rows_before: Tensor) -> ClickReference:
+        """Return one step; ``step``: its number."""
+        rows = rows_before.requires_grad_()
+        weights = {name: value.double().clone().requires_grad_() for name, value in before.items()}
+        numbers, labels = drawn_clicks(self.seed, step, self.batch_size, self.model.num_numbers)
+        logits = _LOGITS[self.model.name](self.model, weights, numbers, self._vectors(ids, rows))
+        loss = binary_cross_entropy_with_logits(logits, labels)
+        found = torch.autograd.grad(loss, [rows, *weights.values()])
+        gradients = dict(zip(weights, found[1:], strict=True))
+        after = {name: (weight - self.learning_rate * gradients[name]).detach() for name, weight in weights.items()}
+        return ClickReference(loss.detach(), gradients, after, (rows - self.learning_rate * found[0]).detach())
 
-def _vectors(batch: ClickBatch, rows: Tensor) -> Tensor:
-    """Return [batch, tables, row elements]: the sum of each table's rows of a sample."""
-    lookups = [batch.batch_size * table.num_lookups for table in batch.tables]
-    by_table = torch.split(torch.from_numpy(batch.ids), lookups)
-    sums = [embedding_bag(ids.view(batch.batch_size, -1), rows, mode="sum") for ids in by_table]
-    return torch.stack([sums[place] for place in batch.order], dim=1)
+    def _vectors(self, ids: Ints, rows: Tensor) -> Tensor:
+        """Return [batch, tables, row elements]: the sum of each table's rows of a sample."""
+        lookups = [self.batch_size * table.num_lookups for table in self.tables]
+        by_table = torch.split(torch.from_numpy(ids), lookups)
+        sums = [embedding_bag(part.view(self.batch_size, -1), rows, mode="sum") for part in by_table]
+        return torch.stack([sums[place] for place in self.order], dim=1)
 
 
 def errors_of(reference: ClickReference, found: Weights, rows: Tensor, loss: Tensor) -> dict[str, float]:

@@ -16,9 +16,10 @@ from scenarios.report.pages.executed import executed_blocks
 from scenarios.results.registry import load_writer
 from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options
 from scenarios.workloads.recommendation.compared import shown_counts, shown_weights
-from scenarios.workloads.recommendation.running import refuse_too_large, refusing_small_cache, simulate
+from scenarios.workloads.recommendation.running import refuse_large_tables, refusing_small_cache, simulate
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
 from scenarios.workloads.recommendation.server_execution import execute_servers
+from scenarios.workloads.recommendation.step_execution import execute_steps
 from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
 from sim.embedding.run import CacheRun
 
@@ -81,23 +82,35 @@ class ExecutedCache(Executed):
         load_writer()(self.as_json(), None, self.blocks(), out)
 
 
-def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> Executed:
-    """Return what a training with caches counted. Raises ScenarioError if the scenario cannot be run here."""
-    return _execute_on_device(scenario, options) if scenario.het is None else execute_servers(scenario, options)
+def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> Executed | None:
+    """Return what a training with caches counted, or the steps of a timed model; None where nothing is to report.
+
+    Raises ScenarioError if the scenario cannot be run here.
+    """
+    if scenario.het is not None:
+        return execute_servers(scenario, options)
+    _refuse_unservable(scenario)
+    if scenario.timed is not None:
+        return execute_steps(scenario, scenario.timed, options)
+    return _execute_on_device(scenario, options)
 
 
-def _execute_on_device(scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedCache:
-    refuse_options(options, "recommendation", but=("device", "check"))
+def _refuse_unservable(scenario: RecommendationScenario) -> None:
+    """Raise ScenarioError for a cache that no device can have."""
     if scenario.cache.served == "lookup":
         origin, rule = scenario.document.origin(("cache", "served")), "a device needs all rows of a batch together"
         raise ScenarioError(origin, "cache.served", rule, "leave it out, or simulate")
     if scenario.cache.policy == "belady":
         origin, rule = scenario.document.origin(("cache", "policy")), "belady knows all batches, which no cache does"
         raise ScenarioError(origin, "cache.policy", rule, "take another policy, or simulate")
+
+
+def _execute_on_device(scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedCache:
+    refuse_options(options, "recommendation", but=("device", "check"))
     if options.check and options.device == "cuda":
         rule = "the bits cannot be compared: a GPU adds gradients up in no fixed order"
         raise ScenarioError(Origin(option="--check"), "", rule, "leave out --device cuda")
-    refuse_too_large(scenario, scenario.num_rows * (2 if options.check else 1) + scenario.cache.num_slots)
+    refuse_large_tables(scenario, scenario.num_rows * (2 if options.check else 1) + scenario.cache.num_slots)
     request = EmbeddingRequest(
         tables=scenario.tables,
         embedding_dim=scenario.embedding_dim,

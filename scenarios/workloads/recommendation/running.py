@@ -35,7 +35,7 @@ def simulate(scenario: RecommendationScenario) -> RecommendationOutcome:
     return RecommendationOutcome(scenario, run, summary, None if timed is None else timed.run)
 
 
-def refuse_too_large(scenario: RecommendationScenario, num_rows: int) -> None:
+def refuse_large_tables(scenario: RecommendationScenario, num_rows: int) -> None:
     """Raise ScenarioError if the memory of this computer cannot hold so many rows."""
     needed_bytes, memory_bytes = num_rows * scenario.embedding_dim * ELEMENT_BYTES, physical_memory_bytes()
     if needed_bytes > memory_bytes:

@@ -16,7 +16,7 @@ from scenarios.report.pages.executed import executed_blocks
 from scenarios.results.registry import load_writer
 from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options, silence_s
 from scenarios.workloads.recommendation.compared import shown_counts, shown_weights
-from scenarios.workloads.recommendation.running import refuse_too_large, refusing_small_cache
+from scenarios.workloads.recommendation.running import refuse_large_tables, refusing_small_cache
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
 from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
 from sim.embedding.het_run import HetRun, HetSpec, run_het
@@ -89,7 +89,7 @@ def execute_servers(scenario: RecommendationScenario, options: ExecutionOptions)
     if options.device != "cpu":
         rule = "workers keep rows in the memory of their hosts"
         raise ScenarioError(Origin(option="--device"), "", rule, "leave out --device")
-    refuse_too_large(scenario, _rows_held(scenario, spec, check=options.check))
+    refuse_large_tables(scenario, _rows_held(scenario, spec, check=options.check))
     trace = num_steps, scenario.batch_size, scenario.seed
     request = HetRequest(
         tables=scenario.tables,

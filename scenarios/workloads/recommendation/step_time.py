@@ -57,24 +57,29 @@ def time_step(scenario: RecommendationScenario, timed: TimedSpec, counted: Cache
 
     ``source``: of the batches that were counted.
     """
-    batch = _middle_batch(scenario, counted)
-    on_device = scenario.cache.num_slots >= scenario.num_rows
-    parts = rank_batches(
-        scenario.tables,
-        None if on_device else scenario.cache,
-        (timed.sharding, timed.cluster.world_size),
-        batch,
-        scenario.batch_size,
-        scenario.seed,
-        source=source,
-    )
-    plan = build_step(timed.step(scenario.name, list(scenario.tables), scenario.batch_size, scenario.seed), parts)
+    batch = middle_batch(scenario, counted)
+    (parts,) = parts_of(scenario, timed, range(batch, batch + 1), source)
+    plan = build_step(timed.step(scenario.name, scenario.tables, scenario.batch_size, scenario.seed), parts)
     pricing = cluster_pricing(timed.cluster, {}, scenario.seed, timed.software)
     run = SimulatedBackend(pricing).simulate(plan)
     return TimedStep(run, _summary(scenario, timed, run, parts, batch))
 
 
-def _middle_batch(scenario: RecommendationScenario, counted: CacheRun) -> int:
+def parts_of(scenario: RecommendationScenario, timed: TimedSpec, batches: range, source: Ids) -> list[list[RankBatch]]:
+    """Return the ranks' parts of some batches. Raises CacheTooSmallError for a rank's cache."""
+    on_device = scenario.cache.num_slots >= scenario.num_rows
+    return rank_batches(
+        scenario.tables,
+        None if on_device else scenario.cache,
+        (timed.sharding, timed.cluster.world_size),
+        batches,
+        scenario.batch_size,
+        scenario.seed,
+        source=source,
+    )
+
+
+def middle_batch(scenario: RecommendationScenario, counted: CacheRun) -> int:
     """Return the number of the measured batch that is in the middle by its moved rows, of equals the first."""
     moved = (counted.rows_in + counted.rows_out)[scenario.num_unmeasured :]
     place = np.argsort(moved, kind="stable")[len(moved) // 2]

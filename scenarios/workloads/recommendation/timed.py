@@ -1,5 +1,7 @@
 """The training step whose time is simulated: its model, machine and sharding."""
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from costmodels.software import Software
@@ -32,7 +34,7 @@ class TimedSpec(Struct, frozen=True, kw_only=True):
         """Return the elements of a row."""
         return self.model.row_elements
 
-    def step(self, name: str, tables: list[Table], batch_size: int, seed: int) -> ClickStep:
+    def step(self, name: str, tables: Sequence[Table], batch_size: int, seed: int) -> ClickStep:
         """Return the step of a batch."""
         num_ranks = self.cluster.world_size
         counts = (len(tables),) * num_ranks

@@ -47,6 +47,6 @@ class Recommendation(Workload[RecommendationScenario]):
         del detail, fold, announce
         return simulate(scenario)
 
-    def execute(self, scenario: RecommendationScenario, options: ExecutionOptions) -> Executed:
-        """Return what a training with a cache counted, beside its simulation."""
+    def execute(self, scenario: RecommendationScenario, options: ExecutionOptions) -> Executed | None:
+        """Return what a training with a cache counted, or the steps of a timed model, beside their simulation."""
         return execute(scenario, options)

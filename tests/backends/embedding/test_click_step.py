@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
+from backends.execution.clicks import ClickCheck, persistent
 from backends.execution.errors import ExecutionError
-from backends.torch.reference.click_models import ClickBatch, errors_of, train_a_step
-from backends.torch.running.state import persistent_slots
+from backends.execution.request import ExecutionRequest
+from backends.torch.reference.click_check import check_clicks
+from backends.torch.reference.references import References
 from sim.embedding.click_model import ClickModel, ClickModelName
 from sim.embedding.ids import Table, id_source
 from sim.embedding.rank_batch import RankBatch, Sharding, rank_batches, tables_of_ranks
@@ -18,7 +18,7 @@ from sim.embedding.step.builder import build_step
 from sim.embedding.step.spec import ClickStep, MoveOrder
 from sim.plan.checking.check import check
 from sim.plan.words.program import Plan
-from tests.backends.one_process import CPU, ranks_after_a_step
+from tests.backends.one_process import CPU, execute_in_one_process, ranks_after_a_step
 
 TABLES = [
     Table(name="users", num_rows=50, num_lookups=1, zipf=1.1),
@@ -41,7 +41,7 @@ def build(
         name=name, model=model, batch_size=BATCH_SIZE, num_ranks=num_ranks, sharding=sharding, tables=tables,
         order=order, dtype="float64", seed=SEED,
     )  # fmt: skip
-    batches = rank_batches(TABLES, cache, (sharding, num_ranks), NUMBER, BATCH_SIZE, SEED)
+    (batches,) = rank_batches(TABLES, cache, (sharding, num_ranks), range(NUMBER, NUMBER + 1), BATCH_SIZE, SEED)
     plan = build_step(step, batches, starts=True)
     check(plan)
     return step, plan, batches
@@ -50,38 +50,10 @@ def build(
 def errors_after(
     step: ClickStep, plan: Plan, batches: list[RankBatch], mute: frozenset[str] = frozenset()
 ) -> Mapping[str, float]:
-    """Return the errors of every tensor after an executed step; rows are put together from hosts and devices."""
-    initial = {name: slot.tensor.clone() for name, slot in persistent_slots(plan, 0, CPU).items()}
-    dense = {name: value for name, value in initial.items() if f"{name}.gradient" in initial}
+    """Return the errors of every tensor after an executed step."""
     *_, ids = id_source(TABLES, SEED).batches(NUMBER + 1, BATCH_SIZE)
-    order = [0, 1, 2]
-    if step.sharding == "table" and step.num_ranks > 1:
-        order = [place for places in tables_of_ranks(TABLES, step.num_ranks) for place in places]
-    batch = ClickBatch(
-        model=step.model, tables=TABLES, order=order, ids=ids, batch_size=BATCH_SIZE, seed=SEED,
-        learning_rate=step.learning_rate,
-    )  # fmt: skip
-    reference = train_a_step(batch, dense)
-    states = [rank.persistent_tensors() for rank in ranks_after_a_step(plan, mute)]
-    rows = torch.full_like(reference.rows, torch.nan)
-    width = states[0]["rows_on_device"].shape[1]
-    for rank, state in enumerate(states):
-        part = batches[rank] if len(batches) > 1 else batches[0]
-        columns = slice(rank * width, (rank + 1) * width) if step.sharding == "column" else slice(None)
-        rows[torch.from_numpy(part.owned), columns] = _own_rows(part, state)
-    loss = torch.stack([state["loss"] for state in states]).sum()
-    found = [errors_of(reference, state, rows, loss) for state in states]
-    return {name: max(errors[name] for errors in found) for name in found[0]}
-
-
-def _own_rows(part: RankBatch, state: Mapping[str, Tensor]) -> Tensor:
-    """Return a rank's rows after a step: those in its cache, by the maps on the device, the others on its host."""
-    if part.found is None:
-        return state["rows_on_device"]
-    rows, slot_of_row = state["rows_on_host"].clone(), state["maps"][: part.num_rows]
-    is_cached = slot_of_row >= 0
-    rows[is_cached] = state["rows_on_device"][slot_of_row[is_cached]]
-    return rows
+    last = execute_in_one_process(ExecutionRequest(plan=plan, keep=persistent(plan), mute=mute), References(CPU))
+    return check_clicks(ClickCheck(step=step, tables=TABLES, ids=[ids], last=last, parts=batches)).errors
 
 
 @pytest.mark.parametrize("cache", [CACHE, None], ids=["cached", "on_device"])

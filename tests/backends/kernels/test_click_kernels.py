@@ -83,7 +83,7 @@ def test_rows_read_and_written_are_counted() -> None:
     """Sums read a row per lookup; moved rows are read and written once; finding sorts ids, and the cache's rows."""
     tables = [Table(name="a", num_rows=100, num_lookups=2, zipf=1.0)]
     cache = CacheSpec(num_slots=20, policy="lru", warm_up=1.0)
-    (batch,) = rank_batches(tables, cache, ("row", 1), 3, 8, 0)
+    ((batch,),) = rank_batches(tables, cache, ("row", 1), range(3, 4), 8, 0)
     row, ids = TensorSpec((batch.num_slots, 32), "float32"), TensorSpec((16,), "int64")
     maps = TensorSpec((240,), "int64")
 

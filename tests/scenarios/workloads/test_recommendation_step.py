@@ -121,3 +121,24 @@ def test_weights_beside_vectors_have_no_columns(path: Path, tmp_path: Path, caps
     settings = ["model={name: deepfm}", "sharding=column", "cluster.devices_per_node=2"]
     words = refuse(capsys, tmp_path, str(path), *(word for one in settings for word in ("--set", one)))
     assert "which has no columns" in words
+
+
+def test_steps_are_executed_as_simulated_and_checked(path: Path, tmp_path: Path) -> None:
+    """Two ranks run steps on consecutive batches: rows that stay cached and rows that move end as plain torch says."""
+    settings = ("cluster.node=local-cpu", "cluster.devices_per_node=2", "sharding=row", "trace.batch_size=32")
+    arguments = ["execute", str(path), "--check", "--steps", "3", "--out", str(tmp_path)]
+    arguments += [word for setting in settings for word in ("--set", setting)]
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    found = json.loads((tmp_path / "summary.json").read_text(encoding="utf-8"))
+    assert ended.value.code == 0
+    assert found["same_work"]
+    assert found["same_peak_memory"]
+    assert len(found["iteration_times_s"]) == 2
+    assert found["checked_tensors"] > 20
+    assert found["check_passed"]
+
+
+def test_more_steps_than_batches_are_refused(path: Path, tmp_path: Path, capsys) -> None:
+    """Steps are on the scenario's batches, of which there are twelve."""
+    assert "12 batches" in refuse(capsys, tmp_path, "execute", str(path), "--steps", "13")

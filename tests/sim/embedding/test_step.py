@@ -30,7 +30,7 @@ def built(sharding: Sharding, num_ranks: int) -> tuple[Plan, list[RankBatch]]:
         name="step", model=ClickModel(name="dlrm", embedding_dim=DIM, bottom=(4,), hidden=(4,)), tables=tables,
         batch_size=BATCH_SIZE, num_ranks=num_ranks, sharding=sharding,
     )  # fmt: skip
-    batches = rank_batches(TABLES, CACHE, (sharding, num_ranks), NUMBER, BATCH_SIZE, 0)
+    (batches,) = rank_batches(TABLES, CACHE, (sharding, num_ranks), range(NUMBER, NUMBER + 1), BATCH_SIZE, 0)
     return build_step(step, batches), batches
 
 

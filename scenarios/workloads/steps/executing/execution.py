@@ -122,7 +122,7 @@ def compared(
     plan = execution.plan
     priced = scenario if algorithms is None else dataclasses.replace(scenario, algorithms=algorithms)
     simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
-    work = _work(simulated.timeline, timeline) if len(timeline) else None
+    work = executed_work(simulated.timeline, timeline) if len(timeline) else None
     checked = None if execution.check is None else checked_numbers(execution.check)
     num_cores = len(os.sched_getaffinity(0)) if device == "cpu" else None
     summary = _summary(scenario, execution, simulated.summary, plan.num_steps, work, checked, num_cores)
@@ -205,7 +205,7 @@ def _summary(
         simulated_iteration_time_s=simulated.makespan_s / num_steps,
         simulated_iteration_time_median_s=simulated.iteration_time_median_s if num_steps == 1 else None,
         simulated_iteration_time_interval_s=simulated.iteration_time_interval_s if num_steps == 1 else None,
-        roles=_roles(execution, {role: peak_bytes for role, (peak_bytes, _) in peaks.items()}),
+        roles=executed_roles(execution, {role: peak_bytes for role, (peak_bytes, _) in peaks.items()}),
         same_peak_memory=same_peak_memory,
         collectives=NATIVE,
         num_cores=num_cores,
@@ -216,7 +216,7 @@ def _summary(
     )
 
 
-def _roles(execution: Execution, simulated_peak_bytes: Mapping[str, int]) -> tuple[ExecutedRole, ...]:
+def executed_roles(execution: Execution, simulated_peak_bytes: Mapping[str, int]) -> tuple[ExecutedRole, ...]:
     """Return a row per role, with the memory of its first rank, in the order of the ranks."""
     num_ranks = Counter(result.role for result in execution.ranks)
     first = {result.role: result for result in reversed(execution.ranks)}
@@ -233,13 +233,23 @@ def _roles(execution: Execution, simulated_peak_bytes: Mapping[str, int]) -> tup
     )
 
 
-def _work(simulated: Timeline, executed: Timeline) -> ExecutedWork:
+def executed_work(simulated: Timeline, executed: Timeline) -> ExecutedWork:
     """Return whether both timelines hold the same ops, in the same order per stream, with the same bytes."""
     comparison = compare(simulated, executed)
     return ExecutedWork(
         ops=len(comparison.sides.second),
         same_work=comparison.same_work,
         mismatches={what: count for what, count in comparison.mismatches.items() if count},
+    )
+
+
+def has_stated_memory(execution: Execution) -> bool:
+    """Return whether every rank's peaks of memory are those that its program states."""
+    plan = execution.plan
+    return all(
+        [memory_use(plan.program_of(rank.rank), tier).peak_bytes for tier in (Tier.DEVICE, Tier.HOST)]
+        == [rank.memory.peak_bytes, rank.host_peak_bytes]
+        for rank in execution.ranks
     )
 
 

@@ -16,19 +16,18 @@ from scenarios.workloads.steps.executing.execution import (
     ExecutedStep,
     checked_numbers,
     compared,
+    has_stated_memory,
     refuse_too_large,
 )
 from scenarios.workloads.steps.executing.routing import check_recordable, chosen_experts, routings_of
 from scenarios.workloads.training.placing.decisions import moving_of, policy_of
 from scenarios.workloads.training.placing.steps import last_step, simulated_turns
 from scenarios.workloads.training.scenario import TrainingScenario
-from sim.engine.running.memory import memory_use
 from sim.moe.balancing.replicas import Placed
 from sim.moe.recorded import RecordedRouting
 from sim.moe.routing_file import write_routing
 from sim.plan.session.driver import Turn, run_policy
 from sim.plan.session.residents import Residents
-from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan
 from sim.training.adjusting.experts import replica_steps
 from sim.training.spec.job import DenseTraining
@@ -92,7 +91,7 @@ def _over_steps(
     )
     checks = [execution.check for execution in executions]
     checked = None if None in checks else checked_numbers(_joined([check for check in checks if check is not None]))
-    same_memory = summary.same_peak_memory and all(map(_has_stated_memory, executions))
+    same_memory = summary.same_peak_memory and all(map(has_stated_memory, executions))
     passed = summary.passed and same_memory and placement.same_decisions and placement.same_work
     return replace(
         summary, placement=placement, check=checked, same_peak_memory=same_memory,
@@ -115,16 +114,6 @@ def _joined(checks: Sequence[CheckReport]) -> CheckReport:
     """Return the checks of all steps as one, with names that begin with the step."""
     errors = {f"step {n}, {name}": error for n, check in enumerate(checks) for name, error in check.errors.items()}
     return CheckReport(errors, checks[0].tolerance)
-
-
-def _has_stated_memory(execution: Execution) -> bool:
-    """Return whether every rank's peaks of memory are those that its program states."""
-    plan = execution.plan
-    return all(
-        [memory_use(plan.program_of(rank.rank), tier).peak_bytes for tier in (Tier.DEVICE, Tier.HOST)]
-        == [rank.memory.peak_bytes, rank.host_peak_bytes]
-        for rank in execution.ranks
-    )
 
 
 def _record(file: Path, job: DenseTraining, executions: Sequence[Execution]) -> None:
