@@ -7,7 +7,7 @@ src/hetu_cache): a copy is fetched again where it lacks *more* than the bound, a
 *more* than the bound.
 
     worker, server = WorkerClocks(cache, clocking), ServerClocks(num_rows)
-    read = worker.look_up(ids)                              # what it asks the servers
+    read = worker.look_up(cache.prepare(ids))               # what it asks the servers
     worker.receive(read, server.answer(read, clocking.read_bound))
     server.apply(worker.write(read))                        # after the gradients of these rows
 
@@ -96,9 +96,8 @@ class WorkerClocks:
         self._clocks = np.where(cache.row_of_slot >= 0, 0, NEVER_FETCHED)
         self._updates = np.zeros(num_slots, dtype=np.int64)
 
-    def look_up(self, ids: Ints) -> Read:
-        """Return what a batch needs; its missing rows have slots from now on. Raises CacheTooSmallError."""
-        found = self._cache.prepare(ids)
+    def look_up(self, found: Prepared) -> Read:
+        """Return what a batch asks for. ``found``: what its cache has found and moved; each batch once, in order."""
         updates = self._updates[found.slots_out]
         is_changed = updates > 0
         self._updates[found.slots_in] = 0

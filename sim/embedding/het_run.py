@@ -1,12 +1,14 @@
 """Workers that share embedding tables on parameter servers under HET's protocol: what they find, fetch and push."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from sim.embedding.cache import BatchCache, Prepared
 from sim.embedding.het import Clocking, Push, Read, ServerClocks, WorkerClocks
 from sim.embedding.ids import Ids, Table, id_source
 from sim.embedding.policies import Ints
@@ -15,6 +17,9 @@ from sim.embedding.turns import Turn, Workers
 
 HEADER_BYTES: Final = 16
 """Number and clock of a row, before its elements in a message."""
+
+_AT_ONCE: Final = 32
+"""Batches of a worker that are looked up in its cache before those of the next worker."""
 
 
 class HetSpec(Struct, frozen=True, kw_only=True):
@@ -104,14 +109,15 @@ def run_het(
     source = id_source(tables, seed, recorded, num_workers)
     expected = source.lookups_per_sample()
     server = ServerClocks(source.num_rows)
-    workers = [WorkerClocks(filled_cache(spec.cache, expected, seed), clocking) for _ in range(num_workers)]
-    batches = [source.batches(num_steps, batch_size, worker) for worker in range(num_workers)]
+    caches = [filled_cache(spec.cache, expected, seed) for _ in range(num_workers)]
+    workers = [WorkerClocks(cache, clocking) for cache in caches]
+    found = [_found(cache, source.batches(num_steps, batch_size, place)) for place, cache in enumerate(caches)]
     counter = HetCounter(source, num_steps, num_workers)
     reads = dict[int, tuple[Read, NDArray[np.bool_]]]()
     for turn in spec.workers.turns(num_steps) if turns is None else turns:
         worker = workers[turn.worker]
         if turn.kind == "read":
-            read = worker.look_up(next(batches[turn.worker]))
+            read = worker.look_up(next(found[turn.worker]))
             answer = server.answer(read.found.rows, read.clocks, clocking.read_bound)
             worker.receive(read, answer)
             reads[turn.worker] = read, answer.is_sent
@@ -125,3 +131,12 @@ def run_het(
         server.apply(push)
         counter.flush(place, push)
     return counter.counted(static_hit_rate(spec.cache.num_slots, expected), server.clocks)
+
+
+def _found(cache: BatchCache, batches: Iterator[Ints]) -> Iterator[Prepared]:
+    """Yield what each batch of a worker finds in its cache, which does not depend on clocks.
+
+    Several batches are prepared one after the other, while the arrays of one cache are near the processor.
+    """
+    while found := [cache.prepare(ids) for ids in islice(batches, _AT_ONCE)]:
+        yield from found

@@ -150,7 +150,7 @@ class _Copies:
     """A worker's rows in the slots of its cache, and its changes of them that the server does not have yet."""
 
     def __init__(self, request: HetRequest, source: Ids) -> None:
-        cache = filled_cache(request.spec.cache, source.lookups_per_sample(), request.seed)
+        self.cache = cache = filled_cache(request.spec.cache, source.lookups_per_sample(), request.seed)
         self.clocks = WorkerClocks(cache, request.spec.clocking)
         self.rows = torch.zeros(len(cache.row_of_slot), request.embedding_dim)
         self._changes = torch.zeros_like(self.rows)
@@ -188,7 +188,7 @@ def _train(request: HetRequest, worker: int) -> _Worked:
     copies, dense = _Copies(request, source), model.initial_dense(_CPU)
     counts, began_s = list[Sequence[int]](), perf_counter()
     for step, ids in enumerate(source.batches(request.num_steps, request.batch_size, worker)):
-        read = copies.clocks.look_up(ids)
+        read = copies.clocks.look_up(copies.cache.prepare(ids))
         leaving = copies.make_room(read)
         received_bytes, asked_bytes, num_pulled = _pull(copies, read, request.embedding_dim)
         places = torch.from_numpy(read.found.slots[np.searchsorted(read.found.rows, ids)])

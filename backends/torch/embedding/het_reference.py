@@ -55,7 +55,7 @@ def _in_turns(request: HetRequest, model: RowModel, turns: Iterable[Turn]) -> Te
         one = turn.worker
         if turn.kind == "read":
             ids = next(batches[one])
-            read = clocks[one].look_up(ids)
+            read = clocks[one].look_up(caches[one].prepare(ids))
             answer = server.answer(read.found.rows, read.clocks, request.spec.clocking.read_bound)
             clocks[one].receive(read, answer)
             pulled = torch.from_numpy(read.found.rows[answer.is_sent])

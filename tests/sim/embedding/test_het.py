@@ -37,11 +37,12 @@ def test_bounds_hold_and_no_update_is_lost(batches, num_workers, bounds, counted
     """After a read no copy lacks more than the bound; after a write no worker keeps more; servers apply each update."""
     clocking = Clocking(read_bound=bounds[0], write_bound=bounds[1], counted=counted)
     server = ServerClocks(NUM_ROWS)
-    workers = [WorkerClocks(BatchCache(4, policy, np.ones(NUM_ROWS), 0), clocking) for _ in range(num_workers)]
+    caches = [BatchCache(4, policy, np.ones(NUM_ROWS), 0) for _ in range(num_workers)]
+    workers = [WorkerClocks(cache, clocking) for cache in caches]
     made = np.zeros(NUM_ROWS, dtype=np.int64)
     for place, batch in enumerate(batches):
         worker = workers[place % num_workers]
-        read = worker.look_up(np.array(batch))
+        read = worker.look_up(caches[place % num_workers].prepare(np.array(batch)))
         worker.receive(read, server.answer(read.found.rows, read.clocks, clocking.read_bound))
         lacking = server.clocks[read.found.rows] - worker._clocks[read.found.slots]
         assert (lacking >= 0).all()
@@ -59,13 +60,14 @@ def test_bound_of_zero_is_bsp() -> None:
     table = Table(name="t", num_rows=40, num_lookups=3, zipf=1.0)
     spec_of = spec(0, 3, 20, "bsp")
     server, seen = ServerClocks(40), list[bool]()
-    workers = [WorkerClocks(BatchCache(20, "lru", np.ones(40), 0), spec_of.clocking) for _ in range(3)]
+    caches = [BatchCache(20, "lru", np.ones(40), 0) for _ in range(3)]
+    workers = [WorkerClocks(cache, spec_of.clocking) for cache in caches]
     made, reads = np.zeros(40, dtype=np.int64), {}
     rng = np.random.default_rng(0)
     for turn in spec_of.workers.turns(20):
         worker = workers[turn.worker]
         if turn.kind == "read":
-            read = worker.look_up(rng.integers(0, 40, 6))
+            read = worker.look_up(caches[turn.worker].prepare(rng.integers(0, 40, 6)))
             worker.receive(read, server.answer(read.found.rows, read.clocks, 0))
             seen.append((worker._clocks[read.found.slots] == made[read.found.rows]).all())
             reads[turn.worker] = read
