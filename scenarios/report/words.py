@@ -11,7 +11,7 @@ from scenarios.summaries.steps.mean_rank import mean_computing_s, mean_exposed_s
 from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.role_names import fullest_row, row_name
 from scenarios.summaries.steps.routing import RoutingSummary
-from scenarios.summaries.steps.step import HostMemory, LinksSummary, OperatorSharding, StepSummary
+from scenarios.summaries.steps.step import AllocatorUse, HostMemory, LinksSummary, OperatorSharding, StepSummary
 
 _COUNTS: Final = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 _STATED: Final = "model.sequence_length"
@@ -59,6 +59,8 @@ def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
     Host memory, sharding, fullest link, critical path, slices.
     """
     rows = []
+    if summary.allocator is not None:
+        rows.append(("allocator", allocator_words(summary.allocator)))
     if summary.host_memory is not None:
         rows.append(("host memory", host_memory_words(summary.host_memory)))
     if summary.storage is not None:
@@ -78,6 +80,12 @@ def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
     if summary.goal is not None:
         rows.append(("goal", goal_words(summary.goal)))
     return rows
+
+
+def allocator_words(use: AllocatorUse) -> str:
+    """Return what an allocator reserves for its tensors."""
+    held, live = format_bytes(use.reserved_bytes), format_bytes(use.live_bytes)
+    return f"{use.name} reserves {held} for at most {live}: {format_percent(use.fragmentation)} stays empty"
 
 
 def routing_words(routing: RoutingSummary) -> str:

@@ -4,6 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
+from sim.memory.allocators import AllocatorName
+
 Manager = Literal["on_demand", "deepspeed", "angel_ptm", "gemini"]
 Placement = Literal["static", "auto"]
 
@@ -37,6 +39,7 @@ class MemorySpec(Struct, frozen=True, kw_only=True):
     ``cached_bytes``: angel_ptm: device memory for units whose shards stay there and are updated there.
     ``optimizer_on_drives``: master weights and moments lie on the node's NVMe drives, not in the host's memory.
     ``chunks``: gemini: its options; None with all other managers.
+    ``allocator``: of device memory, whose reserved bytes must fit; None: tensors alone count.
     """
 
     manager: Manager
@@ -44,6 +47,7 @@ class MemorySpec(Struct, frozen=True, kw_only=True):
     cached_bytes: int = 0
     optimizer_on_drives: bool = False
     chunks: ChunkSpec | None = None
+    allocator: AllocatorName | None = None
 
     @property
     def awaits_capacity(self) -> bool:

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from scenarios.reading.quantities import Bandwidth, Bytes, DurationOrZero
 from scenarios.reading.schema.values import Section
+from sim.memory.allocators import AllocatorName
 from sim.memory.spec import Manager, Placement
 
 
@@ -60,6 +61,11 @@ class MemorySection(Section):
     offload: ChunkOffloadSection | None = None
     gradients_in_chunks: bool = False
     """gemini: gradients replace the parameters of gathered chunks in backward; one micro-batch per step."""
+    allocator: AllocatorName | None = None
+    """Of device memory: `caching` (torch's), `chunks` of 64 MiB, `pages` of 4 MiB. What it reserves must fit then.
+
+    Default: tensors alone count.
+    """
     tiers: TiersSection = TiersSection()
     cached: Bytes | None = None
     """angel_ptm: device memory for the state of the first layers, which then stays there; default none."""

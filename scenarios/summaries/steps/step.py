@@ -33,6 +33,15 @@ class RoleSummary(Struct, frozen=True, kw_only=True):
     computing_s: Mapping[str, float]
 
 
+class AllocatorUse(Struct, frozen=True, kw_only=True):
+    """What an allocator reserves of the fullest device for its tensors, and the part that they never fill."""
+
+    name: str
+    live_bytes: int
+    reserved_bytes: int
+    fragmentation: float
+
+
 class BusiestLink(Struct, frozen=True, kw_only=True):
     """The busiest link of a kind, and the number of links with the same load."""
 
@@ -146,6 +155,7 @@ class StepSummary:
     fits_memory: bool | None
     memory_capacity_bytes: int | None
     memory_reserve_bytes: int | None = field(default=None, metadata=ABSENT)
+    allocator: AllocatorUse | None = field(default=None, metadata=ABSENT)
     host_memory: HostMemory | None = field(default=None, metadata=ABSENT)
     storage: HostMemory | None = field(default=None, metadata=ABSENT)
     token_slices: tuple[int, ...] | None = field(default=None, metadata=ABSENT)

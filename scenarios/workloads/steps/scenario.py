@@ -16,6 +16,7 @@ from scenarios.workloads.steps.findings.rates import Rates
 from scenarios.workloads.workload import Scenario, unable
 from sim.engine.prices.activity import Pricing
 from sim.engine.running.run import SimulatedRun
+from sim.memory.allocators import AllocatorName
 from sim.plan.words.program import Plan
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.spec import PipelineSpec
@@ -48,6 +49,12 @@ class StepScenario(Scenario, ABC):
     @abstractmethod
     def num_samples(self) -> int:
         """Return the samples of a step; where times are stated, its micro-batches."""
+
+    @property
+    def allocator(self) -> AllocatorName | None:
+        """Return the allocator whose reserved memory must fit; None: tensors alone count."""
+        memory = None if self.dense_job is None else self.dense_job.parallel.memory
+        return None if memory is None else memory.allocator
 
     @property
     def dense_job(self) -> DenseTraining | None:

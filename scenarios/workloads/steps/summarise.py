@@ -6,7 +6,7 @@ from itertools import accumulate
 from msgspec.structs import asdict, replace
 
 from costmodels.hardware import DeviceSpec
-from scenarios.summaries.steps.step import EngineWork, Folded, HostMemory, RoleSummary, StepSummary
+from scenarios.summaries.steps.step import AllocatorUse, EngineWork, Folded, HostMemory, RoleSummary, StepSummary
 from scenarios.workloads.steps.findings.links import communication_of, links_of
 from scenarios.workloads.steps.findings.means import mean_over_ranks
 from scenarios.workloads.steps.scenario import StepScenario
@@ -18,6 +18,7 @@ from sim.engine.running.memory import peak_live_chunks
 from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.errors import ModelErrors
 from sim.engine.uncertainty.interval import step_time_interval
+from sim.memory.replay import ALLOCATORS, reserved
 from sim.plan.facts.work_shares import work_shares
 from sim.plan.words.buffer import Tier
 from sim.training.data.axes import SAMPLE_AXES
@@ -41,6 +42,7 @@ def summarise(
     roles = _roles(run, parts, scenario.devices)
     host, storage = (_on_node(scenario, run, tier) for tier in (Tier.HOST, Tier.NVME))
     reserve_bytes = max((scenario.software.reserve_bytes(device) for device, _ in scenario.devices), default=None)
+    allocator = _allocator_use(scenario, run)
     return StepSummary(
         scenario=scenario.name,
         seed=scenario.seed,
@@ -57,9 +59,10 @@ def summarise(
         bubble_fraction=mean_over_ranks(run, {r: p.exposed_s[BUBBLE] for r, p in parts.items()}) / run.iteration_time_s,
         exposed_communication_fraction=mean_over_ranks(run, exposed) / run.iteration_time_s,
         critical_path_s=dict(sorted(path.seconds.items(), key=lambda part: (-part[1], part[0]))),
-        fits_memory=_fits(roles, (host, storage), reserve_bytes or 0),
+        fits_memory=_fits(roles, allocator, (host, storage), reserve_bytes or 0),
         memory_capacity_bytes=min((device.memory_bytes for device, _ in scenario.devices), default=None),
         memory_reserve_bytes=reserve_bytes,
+        allocator=allocator,
         host_memory=host,
         storage=storage,
         token_slices=tuple(scenario.pipeline.token_slices) or None,
@@ -100,16 +103,37 @@ def _roles(run: SimulatedRun, parts: dict[int, Breakdown], devices: Devices) -> 
     )
 
 
-def _fits(roles: Sequence[RoleSummary], on_node: Sequence[HostMemory | None], reserve_bytes: int) -> bool | None:
+def _allocator_use(scenario: StepScenario, run: SimulatedRun) -> AllocatorUse | None:
+    """Return what the scenario's allocator reserves on the fullest device; None where tensors alone count."""
+    name = scenario.allocator
+    if name is None:
+        return None
+    uses = [reserved(run.program_in_full(rank), ALLOCATORS[name]()) for rank in run.programs]
+    most = max(uses, key=lambda use: use.reserved_bytes)
+    return AllocatorUse(
+        name=name,
+        live_bytes=most.live_bytes,
+        reserved_bytes=most.reserved_bytes,
+        fragmentation=most.fragmentation,
+    )
+
+
+def _fits(
+    roles: Sequence[RoleSummary],
+    allocator: AllocatorUse | None,
+    on_node: Sequence[HostMemory | None],
+    reserve_bytes: int,
+) -> bool | None:
     """Return whether every row fits on its ranks' device beside the reserve, and on their host and its drives.
 
-    None: no devices.
+    With an allocator what it reserves on the fullest device must fit on all. None: no devices.
     """
+    reserved_bytes = 0 if allocator is None else allocator.reserved_bytes
     capacities = [role.memory_capacity_bytes for role in roles]
     if None in capacities:
         return None
     fits = all(
-        role.peak_memory_bytes + reserve_bytes <= (capacity or 0)
+        max(role.peak_memory_bytes, reserved_bytes) + reserve_bytes <= (capacity or 0)
         for role, capacity in zip(roles, capacities, strict=True)
     )
     return fits and all(used is None or used.fits for used in on_node)

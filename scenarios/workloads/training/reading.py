@@ -204,6 +204,7 @@ def _memory(section: MemorySection) -> MemorySpec:
         cached_bytes=round(section.cached or 0),
         optimizer_on_drives=section.tiers.nvme is not None,
         chunks=_chunks(section),
+        allocator=section.allocator,
     )
 
 
