@@ -1,9 +1,13 @@
 """A job in the cluster: what it has done, what it holds. Policies read it; only the simulator changes it."""
 
+import math
 from dataclasses import dataclass
 
 from sim.jobs.job import Job
 from sim.jobs.placement import Placement
+
+ROUNDING = 1e-9
+"""Relative error of the work after a whole number of epochs."""
 
 
 @dataclass(slots=True)
@@ -12,6 +16,7 @@ class ActiveJob:
 
     ``index``: its place in order of arrival. ``placement``: empty while it waits. ``ready_s``: the instant from which
     it makes progress, after its start, restart or change of GPUs. ``waiting_since_s``: the arrival, or the last stop.
+    ``num_failures``: stops by failures of nodes; ``lost_gpu_s``: service with progress that was lost by them.
     ``version``: counts starts, stops and the finish, so that an event planned before one of them is known to be stale.
     """
 
@@ -25,9 +30,12 @@ class ActiveJob:
     first_start_s: float | None = None
     num_preemptions: int = 0
     num_rescales: int = 0
+    num_failures: int = 0
+    lost_gpu_s: float = 0.0
     version: int = 0
     _work_per_s: float = 0.0
     _done: float = 0.0
+    _saved: float = 0.0
     _held_s: float = 0.0
     _held_gpu_s: float = 0.0
     _useful_gpu_s: float = 0.0
@@ -83,6 +91,15 @@ class ActiveJob:
         self._work_per_s = self.job.work_per_s(self.num_gpus, len(placement))
         self.version += 1
 
+    def saved(self, now_s: float, save_every_s: float) -> float:
+        """Return the saved work: that of the last stop, of each epoch, or of each ``save_every_s`` of a rigid job."""
+        unit = save_every_s if self.job.training is None else self.job.training.samples_per_epoch
+        return max(self._saved, math.floor(self.done(now_s) / unit * (1.0 + ROUNDING)) * unit)
+
+    def save(self, now_s: float) -> None:
+        """Take note that its state is saved now."""
+        self._saved = self.done(now_s)
+
     def stop(self, now_s: float) -> None:
         """Take its GPUs; nothing that is done is lost."""
         self._done, self._held_s, self.waiting_since_s = self.done(now_s), self.held_s(now_s), now_s
@@ -102,8 +119,9 @@ class ActiveJob:
     def lose(self, saved: float) -> None:
         """Fall back to saved work after a failure that has stopped it; the service of what is lost was of no use."""
         if self._done > saved:
-            self._useful_gpu_s *= saved / self._done
-            self._done = saved
+            kept_gpu_s = self._useful_gpu_s * saved / self._done
+            self.lost_gpu_s += self._useful_gpu_s - kept_gpu_s
+            self._useful_gpu_s, self._done = kept_gpu_s, saved
 
     def _progress_s(self, now_s: float) -> float:
         """Return the time with progress since it got its GPUs."""

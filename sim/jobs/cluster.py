@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from sim.jobs.active import ActiveJob
 from sim.jobs.job import Job
 from sim.jobs.order import Order, Ordered, Ranking
+from sim.jobs.outages import Outage
 from sim.jobs.placement import FreeGpus, Placement
 from sim.jobs.policy import Change, View
 from sim.jobs.record import Allocation, Decided, FinishedJob, Record
@@ -25,6 +26,8 @@ class SharedCluster:
         self.running: dict[int, ActiveJob] = {}
         self.free = FreeGpus(gpus_per_node)
         self._gpus_per_node = tuple(gpus_per_node)
+        self._up = self._gpus_per_node
+        """GPUs of each node, 0 where it is down."""
         self._waiting_gpus = 0
         self._ranking = ranking
         self._ranked_waiting, self._ranked_running = Order(), Order()
@@ -34,6 +37,7 @@ class SharedCluster:
         self._ordered = None if ranking is None else Ordered(waiting, running, ranking.most)
         self._decisions: list[Decided] = []
         self._allocations: list[Allocation] = []
+        self._outages: list[Outage] = []
 
     def view(self, now_s: float) -> View:
         """Return what a policy sees."""
@@ -43,14 +47,16 @@ class SharedCluster:
             running=self.running,
             free_gpus=self.free.total,
             waiting_gpus=self._waiting_gpus,
-            gpus_per_node=self._gpus_per_node,
+            gpus_per_node=self._up,
             ordered=self._ordered,
         )
 
     def record(self) -> Record:
         """Return what happened."""
         jobs = sorted(self._finished, key=lambda each: each.index)
-        return Record(sum(self._gpus_per_node), self._gpus_per_node, jobs, self._decisions, self._allocations)
+        return Record(
+            sum(self._gpus_per_node), self._gpus_per_node, jobs, self._decisions, self._allocations, self._outages
+        )
 
     def submit(self, job: Job, index: int, now_s: float) -> ActiveJob:
         """Let a job wait from now on; ``index``: its place in order of arrival."""
@@ -63,17 +69,33 @@ class SharedCluster:
         self._decisions.append(Decided(now_s, change.job.job.id, change.num_gpus, change.why))
 
     def release(self, each: ActiveJob, now_s: float, *, goes_on: bool) -> None:
-        """Take the GPUs of a running job; it waits from now on, unless it goes on elsewhere."""
-        self._give_back(each, now_s)
-        each.stop(now_s)
-        if self._ranking is not None:
-            self._ranked_running.remove(each)
+        """Take the GPUs of a running job; it waits from now on, with its state saved, unless it goes on elsewhere."""
+        self._stop(each, now_s)
         if goes_on:
             each.num_rescales += 1
         else:
+            each.save(now_s)
             each.num_preemptions += 1
-            del self.running[each.index]
-            self._wait(each, now_s)
+            self._leave_running(each, now_s)
+
+    def fail(self, each: ActiveJob, now_s: float, saved: float) -> None:
+        """Take the GPUs of a running job that failed; it waits from now on, with the work that was saved."""
+        self._stop(each, now_s)
+        each.lose(saved)
+        each.num_failures += 1
+        self._leave_running(each, now_s)
+
+    def node_down(self, outage: Outage) -> None:
+        """Take a node on which no job runs any more out of the cluster."""
+        self._outages.append(outage)
+        self.free.take_node(outage.node)
+        self._up = (*self._up[: outage.node], 0, *self._up[outage.node + 1 :])
+
+    def node_up(self, node: int) -> None:
+        """Give a node back to the cluster."""
+        count = self._gpus_per_node[node]
+        self._up = (*self._up[:node], count, *self._up[node + 1 :])
+        self.free.give_back(((node, count),))
 
     def grant(self, each: ActiveJob, placement: Placement, now_s: float, delay_s: float) -> None:
         """Give a job its GPUs; progress begins ``delay_s`` later."""
@@ -115,10 +137,22 @@ class SharedCluster:
                 service_gpu_s=each.attained_gpu_s(now_s),
                 useful_gpu_s=each.useful_gpu_s(finish_s),
                 idle_gpu_s=each.num_gpus * (now_s - finish_s),
+                lost_gpu_s=each.lost_gpu_s,
                 num_preemptions=each.num_preemptions,
                 num_rescales=each.num_rescales,
+                num_failures=each.num_failures,
             )
         )
+
+    def _stop(self, each: ActiveJob, now_s: float) -> None:
+        self._give_back(each, now_s)
+        each.stop(now_s)
+        if self._ranking is not None:
+            self._ranked_running.remove(each)
+
+    def _leave_running(self, each: ActiveJob, now_s: float) -> None:
+        del self.running[each.index]
+        self._wait(each, now_s)
 
     def _wait(self, each: ActiveJob, now_s: float) -> None:
         insort(self.waiting, each, key=lambda other: other.index)

@@ -14,9 +14,10 @@ class MixMetrics(Struct, frozen=True, kw_only=True):
 
     ``mean_jct_s`` and so on: job completion times, from arrival to finish. ``mean_queueing_s``: from arrival to first
     start. ``mean_waiting_s``: all time without GPUs. ``utilisation``: GPU-seconds held, divided by those until all are
-    free for good. ``useful_fraction``: of the held GPU-seconds with progress. ``mean_unfairness``: finish-time fairness
-    of Themis, the completion time divided by that on an equal share of the cluster; ``unfair_fraction``: of jobs
-    above 1.
+    free for good. ``useful_fraction``: of the held GPU-seconds with progress that was kept. ``num_failures``: stops of
+    jobs by failures of nodes; ``lost_gpu_s``: progress that they undid; ``down_gpu_s``: of nodes that were down.
+    ``mean_unfairness``: finish-time fairness of Themis, the completion time divided by that on an equal share of the
+    cluster; ``unfair_fraction``: of jobs above 1.
     """
 
     num_jobs: int
@@ -31,8 +32,11 @@ class MixMetrics(Struct, frozen=True, kw_only=True):
     useful_fraction: float
     num_preemptions: int
     num_rescales: int
+    num_failures: int
     restart_gpu_s: float
     idle_gpu_s: float
+    lost_gpu_s: float
+    down_gpu_s: float
     mean_unfairness: float
     unfair_fraction: float
 
@@ -57,8 +61,11 @@ def measure(record: Record) -> MixMetrics:
         useful_fraction=sum(each.useful_gpu_s for each in jobs) / held,
         num_preemptions=sum(each.num_preemptions for each in jobs),
         num_rescales=sum(each.num_rescales for each in jobs),
+        num_failures=sum(each.num_failures for each in jobs),
         restart_gpu_s=sum(each.restart_gpu_s for each in jobs),
         idle_gpu_s=sum(each.idle_gpu_s for each in jobs),
+        lost_gpu_s=sum(each.lost_gpu_s for each in jobs),
+        down_gpu_s=record.down_gpu_s,
         mean_unfairness=float(unfairness.mean()),
         unfair_fraction=float((unfairness > 1.0).mean()),
     )

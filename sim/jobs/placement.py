@@ -46,6 +46,10 @@ class FreeGpus:
         self.by_node = list(gpus_per_node)
         self.total = sum(gpus_per_node)
 
+    def take_node(self, node: int) -> None:
+        """Take all free GPUs of a node that is down."""
+        self.take(((node, self.by_node[node]),))
+
     def take(self, placement: Placement) -> None:
         """Take the GPUs of a placement. Raises ValueError where a node has fewer free."""
         for node, count in placement:

@@ -7,7 +7,7 @@ its GPUs until the round ends.
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import simpy
@@ -17,11 +17,17 @@ from sim.jobs.active import ActiveJob
 from sim.jobs.cluster import SharedCluster
 from sim.jobs.errors import JobsError
 from sim.jobs.job import Job
+from sim.jobs.outages import Failures, Outage
+from sim.jobs.placement import fewest_nodes
 from sim.jobs.policy import Change, Policy
 from sim.jobs.record import Record
 
 ROUNDING: float = 1e-9
 """Relative error of the beginning of a round."""
+MOST_FAILURES: float = 3.0
+"""Mean number of failures of a job's nodes in the time that it needs to save anything."""
+
+NO_FAILURES: Failures = Failures()
 
 
 class Mix(Struct, frozen=True, kw_only=True):
@@ -29,7 +35,7 @@ class Mix(Struct, frozen=True, kw_only=True):
 
     ``start_s``, ``resume_s``, ``rescale_s``: for which a job holds GPUs without progress, at its first start, at later
     ones, and when a running job goes to other GPUs.
-    ``round_s``: the time between decisions; None decides at every event.
+    ``round_s``: the time between decisions; None decides at every event. ``failures``: of nodes.
     """
 
     jobs: Sequence[Job]
@@ -38,13 +44,32 @@ class Mix(Struct, frozen=True, kw_only=True):
     resume_s: float = 0.0
     rescale_s: float = 0.0
     round_s: float | None = None
+    failures: Failures = NO_FAILURES
 
     def __post_init__(self) -> None:
         most = sum(self.gpus_per_node)
+        for outage in self.failures.listed:
+            if outage.node >= len(self.gpus_per_node):
+                rule = f"node {outage.node} fails, where the cluster has nodes 0 to {len(self.gpus_per_node) - 1}"
+                raise JobsError("failures", rule, "write a node of the cluster")
+        if self.failures.mtbf_s is not None:
+            self._refuse_endless(self.failures.mtbf_s)
         for job in self.jobs:
             if job.num_gpus > most:
                 rule = f"job {job.id} needs {job.num_gpus} GPUs, where the cluster has {most}"
                 raise JobsError("cluster.num_nodes", rule, "add nodes, or leave the job out")
+
+    def _refuse_endless(self, mtbf_s: float) -> None:
+        """Raise JobsError for a job that would hardly ever save anything between two failures of its nodes."""
+        for job in self.jobs:
+            save_s = self.failures.save_every_s
+            if job.training is not None:
+                save_s = job.duration_s / job.training.num_epochs
+            span_s = self.resume_s + min(save_s, job.duration_s)
+            fails_s = mtbf_s / fewest_nodes(self.gpus_per_node, job.num_gpus)
+            if span_s > MOST_FAILURES * fails_s:
+                rule = f"a node of job {job.id} fails every {fails_s:.3g} s; it needs {span_s:.3g} s to save anything"
+                raise JobsError("failures", rule, "write more time between failures, or let jobs save more often")
 
 
 def simulate_jobs(mix: Mix, policy: Policy) -> Record:
@@ -67,6 +92,7 @@ class _World:
         self._jobs = sorted(mix.jobs, key=lambda job: job.arrival_s)
         self._done: list[tuple[ActiveJob, float]] = []
         """Jobs that are done, with their finish, whose GPUs the round still holds."""
+        self._unfinished = len(self._jobs)
         self._decides_at_s = math.inf
         self._wakes_at_s: float | None = None
         self._attaining: list[tuple[float, int, int, ActiveJob]] = []
@@ -76,6 +102,8 @@ class _World:
         """Let time pass until nothing happens any more, and return what happened."""
         for index, job in enumerate(self._jobs):
             self._at(job.arrival_s, partial(self._arrive, job, index))
+        for node in range(len(self._mix.gpus_per_node)):
+            self._expect_failure(self._mix.failures.of_node(node))
         self._environment.run()
         if waiting := self._cluster.waiting:
             rule = (
@@ -90,6 +118,32 @@ class _World:
         timeout = self._environment.timeout(delay_s)
         assert timeout.callbacks is not None
         timeout.callbacks.append(lambda _: act())
+
+    def _expect_failure(self, outages: Iterator[Outage]) -> None:
+        """Plan the next failure of a node; after the last job none happens."""
+        outage = next(outages, None)
+        if outage is not None and self._unfinished:
+            self._at(outage.start_s, partial(self._fail, outage, outages))
+
+    def _fail(self, outage: Outage, outages: Iterator[Outage]) -> None:
+        """Stop the jobs of a node, each with the work that it saved, and take the node out until it is repaired."""
+        if not self._unfinished:
+            return
+        now_s, node = self._environment.now, outage.node
+        for each, finish_s in [done for done in self._done if _is_on(done[0], node)]:
+            self._cluster.leave(each, finish_s, now_s)
+            self._done.remove((each, finish_s))
+        for each in [each for each in self._cluster.running.values() if _is_on(each, node)]:
+            self._cluster.note(Change(each, 0, f"node {node} failed"), now_s)
+            self._cluster.fail(each, now_s, each.saved(now_s, self._mix.failures.save_every_s))
+        self._cluster.node_down(outage)
+        self._at(outage.end_s, partial(self._repair, node, outages))
+        self._decide_soon()
+
+    def _repair(self, node: int, outages: Iterator[Outage]) -> None:
+        self._cluster.node_up(node)
+        self._expect_failure(outages)
+        self._decide_soon()
 
     def _arrive(self, job: Job, index: int) -> None:
         self._cluster.submit(job, index, self._environment.now)
@@ -114,9 +168,10 @@ class _World:
             self._cluster.leave(each, finish_s, now_s)
         self._done.clear()
         self._rank_what_rounds_up(now_s)
-        if not self._cluster.waiting and not self._cluster.running:
+        view = self._cluster.view(now_s)
+        if not view.capacity or (not view.waiting and not view.running):
             return
-        self._state, decision = self._policy.decide(self._state, self._cluster.view(now_s))
+        self._state, decision = self._policy.decide(self._state, view)
         self._apply(decision.changes, now_s)
         self._wake_again(now_s, decision.wake_s)
 
@@ -183,6 +238,12 @@ class _World:
 
     def _finish(self, each: ActiveJob) -> None:
         """Note that a job is done; its GPUs are free at the decision that follows."""
+        self._unfinished -= 1
         self._cluster.finish(each)
         self._done.append((each, self._environment.now))
         self._decide_soon()
+
+
+def _is_on(each: ActiveJob, node: int) -> bool:
+    """Return whether a job holds GPUs of a node."""
+    return any(place == node for place, _ in each.placement)

@@ -197,6 +197,7 @@ KEYS = {
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
+    *(f"failures.{key}" for key in ("list", "mtbf_per_node", "repair", "save_every")),
     *(f"policies.{key}" for key in ("las.quantum", "themis.lease", "tiresias.thresholds", "tiresias.starvation")),
     "policies.tiresias.past_services",
     *(f"policies.ones.{key}" for key in ("generation", "population_size", "refit_growth")),
@@ -319,7 +320,8 @@ JOB_MIX = {
     *("num_preemptions", "restart_gpu_s", "idle_gpu_s", "mean_unfairness", "unfair_fraction"),
     *(f"jobs.{key}" for key in ("job_id", "num_gpus", "arrival_s", "first_start_s", "finish_s", "jct_s")),
     *(f"jobs.{key}" for key in ("useful_gpu_s", "restart_gpu_s", "idle_gpu_s", "num_preemptions")),
-    *("num_rescales", "jobs.num_rescales"),
+    *("num_rescales", "jobs.num_rescales", "num_failures", "jobs.num_failures", "lost_gpu_s", "jobs.lost_gpu_s"),
+    "down_gpu_s",
     *(f"decisions.{key}" for key in ("at_s", "job_id", "num_gpus", "why")),
 }
 

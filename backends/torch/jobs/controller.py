@@ -110,8 +110,9 @@ class Controller:
             if each.is_running:
                 now_s = self._now_s()
                 self._cluster.note(Change(each, 0, "a worker ended"), now_s)
-                self._cluster.release(each, now_s, goes_on=False)
-            each.lose(self._teams.crews[index].saved)
+                self._cluster.fail(each, now_s, self._teams.crews[index].saved)
+            else:
+                each.lose(self._teams.crews[index].saved)
             self._is_due = True
         for each in [each for each in self._cluster.running.values() if self._teams.crews[each.index].is_done]:
             now_s, crew = self._now_s(), self._teams.crews[each.index]

@@ -36,6 +36,9 @@ def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
     if file.round is not None:
         rule = "an execution decides at every event"
         raise ScenarioError(scenario.document.origin(("round",)), "round", rule, "leave it out")
+    if file.failures.list or file.failures.mtbf_per_node is not None:
+        rule = "an execution has the failures that happen, and draws none"
+        raise ScenarioError(scenario.document.origin(("failures",)), "failures", rule, "leave it out")
     trainings = _trainings(scenario, file)
     torch = load_torch_backend()
     timeout_s = silence_s(options)

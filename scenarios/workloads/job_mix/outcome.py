@@ -30,8 +30,10 @@ class JobResult(Struct, frozen=True, kw_only=True):
     useful_gpu_s: float
     restart_gpu_s: float
     idle_gpu_s: float
+    lost_gpu_s: float
     num_preemptions: int
     num_rescales: int
+    num_failures: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ class SimulatedMix(Outcome):
             Card(
                 "All done after",
                 format_time(found.makespan_s),
-                f"{found.num_preemptions:,} preemptions{_rescales(found)}",
+                f"{found.num_preemptions:,} preemptions{_others(found)}",
             ),
             Card(
                 "GPUs held",
@@ -121,8 +123,9 @@ class SimulatedMix(Outcome):
         return Section("Jobs", (table,), f"The {len(rows)} jobs with the longest completion times.")
 
 
-def _rescales(found: MixMetrics) -> str:
-    return f", {found.num_rescales:,} rescales" if found.num_rescales else ""
+def _others(found: MixMetrics) -> str:
+    counts = ((found.num_rescales, "rescales"), (found.num_failures, "failures"))
+    return "".join(f", {count:,} {what}" for count, what in counts if count)
 
 
 def result_of(each: FinishedJob) -> JobResult:
@@ -137,8 +140,10 @@ def result_of(each: FinishedJob) -> JobResult:
         useful_gpu_s=each.useful_gpu_s,
         restart_gpu_s=each.restart_gpu_s,
         idle_gpu_s=each.idle_gpu_s,
+        lost_gpu_s=each.lost_gpu_s,
         num_preemptions=each.num_preemptions,
         num_rescales=each.num_rescales,
+        num_failures=each.num_failures,
     )
 
 

@@ -7,8 +7,9 @@ from typing import Final
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.workloads.job_mix.schema import JobMixScenario, OnesSection, TiresiasSection
+from scenarios.workloads.job_mix.schema import FailuresSection, JobMixScenario, OnesSection, TiresiasSection
 from scenarios.workloads.job_mix.submitted import jobs_of
+from sim.jobs.outages import Failures, Outage
 from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
@@ -51,6 +52,7 @@ def mix_of(document: Document, file: JobMixScenario) -> Mix:
             resume_s=file.costs.resume,
             rescale_s=file.costs.rescale,
             round_s=file.round,
+            failures=_failures(file.failures, file.seed),
         )
 
 
@@ -67,6 +69,16 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
     if file.policy == "tiresias":
         _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
     return _POLICIES[file.policy](file)
+
+
+def _failures(section: FailuresSection, seed: int) -> Failures:
+    return Failures(
+        listed=[Outage(each.node, each.at, each.at + each.repair) for each in section.list],
+        mtbf_s=section.mtbf_per_node,
+        repair_s=section.repair,
+        save_every_s=section.save_every,
+        seed=seed,
+    )
 
 
 def _tiresias(options: TiresiasSection) -> Tiresias:

@@ -186,6 +186,30 @@ class CostsSection(Section):
     """Of a running job that goes to other GPUs."""
 
 
+class OutageSection(Section):
+    """One failure of a node."""
+
+    node: int = Field(ge=0, lt=MAX_GPUS)
+    """The node, from 0."""
+    at: Arrival
+    """The time of the failure."""
+    repair: DurationOfJob
+    """How long the node is down."""
+
+
+class FailuresSection(Section):
+    """Failures of nodes."""
+
+    list: Annotated[tuple[OutageSection, ...], Field(strict=False, max_length=100_000)] = ()
+    """Failures written one by one."""
+    mtbf_per_node: DurationOfJob | None = None
+    """Mean time between failures of a node; left out: none is drawn."""
+    repair: Duration = 3_600.0
+    """How long a node is down after a drawn failure."""
+    save_every: Duration = 600.0
+    """Training time between two saved states of a rigid job; elastic ones save after each epoch."""
+
+
 class TiresiasSection(Section):
     """Options of tiresias."""
 
@@ -244,3 +268,4 @@ class JobMixScenario(ScenarioSection):
     """Time between decisions; left out: decide at every event."""
     policies: PoliciesSection = PoliciesSection()
     costs: CostsSection = CostsSection()
+    failures: FailuresSection = FailuresSection()

@@ -81,7 +81,7 @@ def run(policy: Policy, sizes: tuple[int, ...] = SIZES, num_epochs: int = 5) -> 
     assert set(found.compared) == {job.id for job in jobs}
     assert all(max(each.loss_error, each.parameter_error) < 1e-5 for each in found.compared.values())
     held = sum((each.end_s - each.start_s) * count for each in found.record.allocations for _, count in each.placement)
-    parts = sum(job.useful_gpu_s + job.restart_gpu_s + job.idle_gpu_s for job in found.record.jobs)
+    parts = sum(job.useful_gpu_s + job.restart_gpu_s + job.idle_gpu_s + job.lost_gpu_s for job in found.record.jobs)
     assert held == pytest.approx(parts, rel=1e-9)
     assert all(each.restart_gpu_s > 0.0 for each in found.record.jobs)
     return found
@@ -109,7 +109,8 @@ def test_killed_worker_is_replaced_and_no_job_is_lost() -> None:
     found = run(KillingOnce(FifoStrict()), sizes=(2, 2, 4), num_epochs=12)
     assert found.num_ended == 1
     assert [made.num_gpus for made in found.record.decisions if made.why == "a worker ended"] == [0]
-    assert sum(each.num_preemptions for each in found.record.jobs) == 1
+    assert sum(job.num_failures for job in found.record.jobs) == 1
+    assert sum(job.num_preemptions for job in found.record.jobs) == 0
 
 
 @settings(max_examples=60, deadline=None)

@@ -78,6 +78,16 @@ def test_elastic_jobs_get_what_helps_most(mix: Path, capsys) -> None:
     assert [job["jct_s"] for job in found["jobs"]] == pytest.approx([1000 / 30, 100.0])
 
 
+def test_failures_of_nodes_are_read(mix: Path, capsys) -> None:
+    """The only node is down from 50 s to 60 s: of 40 s since its restart, the first job saved 30 s."""
+    failures = "failures={list: [{node: 0, at: 90 s, repair: 10 s}], save_every: 30 s}"
+    found = json.loads(answered(capsys, str(mix), "--set", failures, "--json"))
+    assert [job["num_failures"] for job in found["jobs"]] == [1, 0, 0]
+    assert (found["num_failures"], found["down_gpu_s"]) == (1, 40.0)
+    assert found["lost_gpu_s"] == 20.0
+    assert found["makespan_s"] == 140.0
+
+
 def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
     """Each bar has GPUs of its own while it lasts, and all bars together the GPU-seconds of the allocations."""
     scenario = load_scenario(mix, ["jobs={draw: {num_jobs: 60, load: 1.5}}", "cluster.num_nodes=3", "policy=las"])
@@ -113,6 +123,8 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
          "jobs.list[0].elastic: the speed has no form, or several"),
         ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 4, elastic: {samples_per_epoch: 1, num_epochs: 1, "
          "throughput: [{num_gpus: 2, samples_per_s: 1}]}}]}", "job a asks for 4 GPUs, and can use 2"),
+        ("failures={list: [{node: 1, at: 0 s, repair: 1 s}]}", "node 1 fails, where the cluster has nodes 0 to 0"),
+        ("failures.mtbf_per_node=20 s", "a node of job one fails every 20 s; it needs 100 s to save anything"),
         ("jobs={ones: {}}", "the jobs ask for up to 16 GPUs of 4"),
         ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}, "
          "{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}]}", "two jobs are called a"),

@@ -182,7 +182,7 @@ def test_best_score_never_rises_while_nothing_changes() -> None:
 
 def test_slots_lie_on_their_nodes() -> None:
     """Slots 2 to 8 of nodes with four GPUs."""
-    assert placement_of([2, 3, 4, 5, 6, 7, 8], 4) == ((0, 2), (1, 4), (2, 1))
+    assert placement_of([2, 3, 4, 5, 6, 7, 8], (4, 4, 4)) == ((0, 2), (1, 4), (2, 1))
 
 
 def test_drawn_jobs_have_the_measured_speed() -> None:

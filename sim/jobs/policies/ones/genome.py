@@ -5,8 +5,10 @@ a job follows from its number of slots. ``caps``: the GPUs granted to each job t
 ran.
 """
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Final
 
 from sim.jobs.placement import Placement
@@ -88,7 +90,17 @@ def filled(
     return held
 
 
-def placement_of(slots: Sequence[int], gpus_per_node: int) -> Placement:
+def placement_of(slots: Sequence[int], gpus_per_node: Sequence[int]) -> Placement:
     """Return the nodes of some slots."""
-    counts = Counter(slot // gpus_per_node for slot in slots)
+    ends = list(accumulate(gpus_per_node))
+    counts = Counter(bisect_right(ends, slot) for slot in slots)
     return tuple(sorted(counts.items()))
+
+
+def genome_of(placements: Mapping[int, Placement], gpus_per_node: Sequence[int]) -> Genome:
+    """Return the genome of jobs on their nodes: each has neighbouring slots of a node."""
+    slots: list[int] = []
+    for node, count in enumerate(gpus_per_node):
+        held = [job for job, placement in placements.items() for _ in range(dict(placement).get(node, 0))]
+        slots += held + [EMPTY] * (count - len(held))
+    return tuple(slots)

@@ -16,7 +16,7 @@ from sim.jobs.active import ActiveJob
 from sim.jobs.job import Job
 from sim.jobs.order import Ranking
 from sim.jobs.policies.ones.evolution import Prospects, evolved
-from sim.jobs.policies.ones.genome import EMPTY, Genome, allocation_of, placement_of
+from sim.jobs.policies.ones.genome import EMPTY, Genome, allocation_of, genome_of, placement_of
 from sim.jobs.policies.ones.limits import Limit, lowered
 from sim.jobs.policies.ones.predictor import Array, Network, drawn, epoch_rows, features, fitted
 from sim.jobs.policy import Change, Decision, View
@@ -27,7 +27,9 @@ MATURE_EPOCHS = 2
 
 @dataclass(frozen=True)
 class OnesState:
-    """The state between generations. ``live``: the installed genome; ``measured``: speeds by GPUs of each job.
+    """The state between generations. ``live``: the installed genome; ``nodes``: GPUs of each node then.
+
+    ``measured``: speeds by GPUs of each job.
 
     ``rows``, ``progress``: epochs of the jobs that are done; ``fitted_rows``: their number at the last fit.
     """
@@ -35,6 +37,7 @@ class OnesState:
     generation: int
     network: Network
     live: Genome = ()
+    nodes: tuple[int, ...] = ()
     population: tuple[Genome, ...] = ()
     limits: Mapping[int, Limit] = field(default_factory=dict)
     measured: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
@@ -90,7 +93,11 @@ class Ones:
             if view.now_s > each.ready_s and measured[index].get(each.num_gpus) != each.work_per_s:
                 measured[index] = {**measured[index], each.num_gpus: each.work_per_s}
         limits = {index: state.limits.get(index, Limit()) for index in active}
-        live = tuple(index if index in view.running else EMPTY for index in state.live or (EMPTY,) * view.capacity)
+        nodes, population = tuple(view.gpus_per_node), state.population
+        live = tuple(index if index in view.running else EMPTY for index in state.live)
+        if nodes != state.nodes:
+            live = genome_of({index: each.placement for index, each in view.running.items()}, nodes)
+            population = ()
         return dataclasses.replace(
             state,
             network=network,
@@ -100,12 +107,14 @@ class Ones:
             jobs={index: each.job for index, each in active.items()},
             limits=_changed_limits(limits, view),
             live=live,
+            nodes=nodes,
+            population=population,
         )
 
     def _prospects(self, state: OnesState, view: View) -> Prospects:
         """Return what the search needs to know of each job; the progress of mature ones is drawn."""
         now_s = view.now_s
-        mature = [each for each in view.active if each.epochs(now_s) >= MATURE_EPOCHS]
+        mature = [each for each in view.active if each.epochs(now_s) >= MATURE_EPOCHS and state.measured[each.index]]
         random = self._random(state.generation, "progress")
         rests: dict[int, float] = {}
         if mature:
@@ -175,10 +184,9 @@ def installed(state: OnesState, view: View) -> tuple[OnesState, Sequence[Change]
     after = best if not blocked else tuple(
         job if job in starts else held for job, held in zip(best, live, strict=True)
     )  # fmt: skip
-    per_node = view.gpus_per_node[0]
     changes = [Change(jobs[job], 0, "others have less left to do") for job in leaving]
     changes += [
-        Change(jobs[job], len(slots[job]), why, placement_of(slots[job], per_node))
+        Change(jobs[job], len(slots[job]), why, placement_of(slots[job], view.gpus_per_node))
         for why, those in (("least remaining utilisation", entering), ("other GPUs in the best schedule", moved))
         for job in those
     ]
