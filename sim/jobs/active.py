@@ -83,12 +83,12 @@ class ActiveJob:
         """Return the instant at which a running job attains an amount of service if nothing changes."""
         return self.granted_s + (attained_gpu_s - self._held_gpu_s) / self.num_gpus
 
-    def start(self, now_s: float, placement: Placement, delay_s: float) -> None:
-        """Give it GPUs; progress begins ``delay_s`` later."""
+    def start(self, now_s: float, placement: Placement, delay_s: float, relative_speed: float = 1.0) -> None:
+        """Give it GPUs; progress begins ``delay_s`` later, at a speed relative to that of its job."""
         self.first_start_s = now_s if self.first_start_s is None else self.first_start_s
         self.granted_s, self.ready_s, self.placement = now_s, now_s + delay_s, placement
         self.num_gpus = sum(count for _, count in placement)
-        self._work_per_s = self.job.work_per_s(self.num_gpus, len(placement))
+        self._work_per_s = relative_speed * self.job.work_per_s(self.num_gpus, len(placement))
         self.version += 1
 
     def saved(self, now_s: float, save_every_s: float) -> float:

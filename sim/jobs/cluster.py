@@ -21,10 +21,13 @@ class SharedCluster:
     ``waiting``: in order of arrival. ``running``: by index.
     """
 
-    def __init__(self, gpus_per_node: Sequence[int], ranking: Ranking | None = None) -> None:
+    def __init__(
+        self, gpus_per_node: Sequence[int], ranking: Ranking | None = None, node_types: Sequence[str] = ()
+    ) -> None:
         self.waiting: list[ActiveJob] = []
         self.running: dict[int, ActiveJob] = {}
-        self.free = FreeGpus(gpus_per_node)
+        self.free = FreeGpus(gpus_per_node, node_types)
+        self._types = node_types
         self._gpus_per_node = tuple(gpus_per_node)
         self._up = self._gpus_per_node
         """GPUs of each node, 0 where it is down."""
@@ -49,6 +52,7 @@ class SharedCluster:
             waiting_gpus=self._waiting_gpus,
             gpus_per_node=self._up,
             ordered=self._ordered,
+            node_types=self._types,
         )
 
     def record(self) -> Record:
@@ -100,7 +104,8 @@ class SharedCluster:
     def grant(self, each: ActiveJob, placement: Placement, now_s: float, delay_s: float) -> None:
         """Give a job its GPUs; progress begins ``delay_s`` later."""
         self.free.take(placement)
-        each.start(now_s, placement, delay_s)
+        types = {self._types[node] for node, _ in placement} if self._types else ()
+        each.start(now_s, placement, delay_s, min((each.job.speed_on(name) for name in types), default=1.0))
         if each.index not in self.running:
             del self.waiting[bisect_left(self.waiting, each.index, key=lambda other: other.index)]
             self._waiting_gpus -= each.job.num_gpus

@@ -1,6 +1,7 @@
 """Drawn job mixes: arrivals, sizes and durations from seeded generators, scaled to an offered load."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Final
 from zlib import crc32
 
@@ -21,11 +22,13 @@ class PhillyLike(Struct, frozen=True, kw_only=True):
     """Rigid jobs with sizes and a spread of durations like those of the Philly cluster, and Poisson arrivals.
 
     ``load``: offered GPU-seconds per GPU-second of the cluster; above 1 the queue grows for as long as jobs arrive.
+    ``speeds``: each job draws one of these relative speeds on types of GPU.
     """
 
     num_jobs: int
     load: float
     median_duration_s: float = 900.0
+    speeds: Sequence[Mapping[str, float]] = ()
 
     def jobs(self, num_gpus: int, seed: int) -> list[Job]:
         """Return the jobs for a cluster of ``num_gpus``. Raises JobsError where no drawn job could fit."""
@@ -42,7 +45,9 @@ class PhillyLike(Struct, frozen=True, kw_only=True):
         arrivals_s = np.cumsum(generator("arrival", seed).exponential(gap_s, self.num_jobs))
         arrivals_s -= arrivals_s[0]
         rows = zip(arrivals_s.tolist(), gpus.tolist(), durations_s.tolist(), strict=True)
-        return [Job(str(place), *row) for place, row in enumerate(rows)]
+        kinds = generator("speeds", seed).integers(0, len(self.speeds) or 1, self.num_jobs).tolist()
+        speeds = self.speeds or ({},)
+        return [Job(str(place), *row, speeds=speeds[kinds[place]]) for place, row in enumerate(rows)]
 
 
 def generator(name: str, seed: int) -> np.random.Generator:

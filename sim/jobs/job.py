@@ -1,6 +1,8 @@
 """A job as it is submitted: its arrival, the GPUs that it asks for, and its training time on them."""
 
-from msgspec import Struct
+from collections.abc import Mapping
+
+from msgspec import Struct, field
 
 from sim.jobs.errors import JobsError
 from sim.jobs.training import Training
@@ -9,7 +11,8 @@ from sim.jobs.training import Training
 class Job(Struct, frozen=True):
     """A training job. A rigid one makes progress on exactly its GPUs; one with a ``training`` is elastic.
 
-    ``duration_s``: on ``num_gpus`` GPUs of as few nodes as possible.
+    ``duration_s``: on ``num_gpus`` GPUs of as few nodes as possible. ``speeds``: the speed on types of GPU, relative to
+    that of the duration; 1 on a type that is not there.
 
     Job("3", arrival_s=20.0, num_gpus=1, duration_s=30.0)
     """
@@ -19,11 +22,18 @@ class Job(Struct, frozen=True):
     num_gpus: int
     duration_s: float
     training: Training | None = None
+    speeds: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.num_gpus < 1 or not self.duration_s > 0.0 or self.arrival_s < 0.0:
             rule = f"job {self.id} asks at {self.arrival_s:g} s for {self.num_gpus} GPUs for {self.duration_s:g} s"
             raise JobsError("jobs", rule, "write an arrival of 0 s or later, at least one GPU, and a time above 0")
+        if slow := [name for name, speed in self.speeds.items() if not speed > 0.0]:
+            raise JobsError("jobs", f"job {self.id} makes no progress on {slow[0]}", "write a speed above 0")
+
+    def speed_on(self, gpu_type: str) -> float:
+        """Return the relative speed on a type of GPU."""
+        return self.speeds.get(gpu_type, 1.0)
 
     @property
     def work(self) -> float:

@@ -40,11 +40,22 @@ def fewest_nodes(gpus_per_node: Sequence[int], num_gpus: int) -> int:
 
 
 class FreeGpus:
-    """The free GPUs of each node, and their total."""
+    """The free GPUs of each node, and their total. ``node_types``: the type of GPU of each node; empty: one type."""
 
-    def __init__(self, gpus_per_node: Sequence[int]) -> None:
+    def __init__(self, gpus_per_node: Sequence[int], node_types: Sequence[str] = ()) -> None:
+        self._types = node_types
         self.by_node = list(gpus_per_node)
         self.total = sum(gpus_per_node)
+
+    def place(self, num_gpus: int, gpu_type: str | None = None) -> Placement | None:
+        """Return a placement on free GPUs of a type, or None; without a type, on GPUs of one type if that can be."""
+        if not self._types:
+            return consolidated(self.by_node, num_gpus)
+        for name in dict.fromkeys(self._types) if gpu_type is None else (gpu_type,):
+            kept = [count if its == name else 0 for count, its in zip(self.by_node, self._types, strict=True)]
+            if (found := consolidated(kept, num_gpus)) is not None:
+                return found
+        return consolidated(self.by_node, num_gpus) if gpu_type is None else None
 
     def take_node(self, node: int) -> None:
         """Take all free GPUs of a node that is down."""

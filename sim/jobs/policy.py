@@ -9,14 +9,15 @@ from msgspec import Struct
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.order import Ordered, Rank, Ranked, Ranking
-from sim.jobs.placement import FreeGpus, Placement, consolidated, fewest_nodes
+from sim.jobs.placement import FreeGpus, Placement, fewest_nodes
 
 
 class View(Struct, frozen=True):
     """The cluster at a decision.
 
     ``waiting``: in order of arrival. ``running``: by index. ``free_gpus``: held by no job. ``waiting_gpus``: requests
-    of all waiting jobs. ``gpus_per_node``: of each node. ``ordered``: the jobs in the order of the policy's ranking;
+    of all waiting jobs. ``gpus_per_node``: of each node, 0 while it is down. ``node_types``: the type of GPU of each
+    node; empty: one type. ``ordered``: the jobs in the order of the policy's ranking;
     None where it has none.
     """
 
@@ -27,6 +28,21 @@ class View(Struct, frozen=True):
     waiting_gpus: int
     gpus_per_node: Sequence[int]
     ordered: Ordered | None = None
+    node_types: Sequence[str] = ()
+
+    @property
+    def gpu_types(self) -> Sequence[str]:
+        """Return the types of GPU, those of the first nodes first; one without a name where nodes have none."""
+        return list(dict.fromkeys(self.node_types)) or [""]
+
+    def num_gpus_of(self, gpu_type: str) -> int:
+        """Return all GPUs of a type."""
+        types = self.node_types or [""] * len(self.gpus_per_node)
+        return sum(count for count, name in zip(self.gpus_per_node, types, strict=True) if name == gpu_type)
+
+    def type_of(self, each: ActiveJob) -> str:
+        """Return the type of GPU that a running job holds first."""
+        return self.node_types[each.placement[0][0]] if self.node_types else ""
 
     @property
     def capacity(self) -> int:
@@ -46,17 +62,18 @@ class View(Struct, frozen=True):
 class Change(Struct, frozen=True):
     """A job that holds other GPUs from now on, and why: ``num_gpus`` of them, 0 if it stops.
 
-    ``placement``: on these nodes; None: on nodes that the simulator chooses.
+    ``placement``: on these nodes; None: on nodes that the simulator chooses, of a ``gpu_type`` if there is one.
     """
 
     job: ActiveJob
     num_gpus: int
     why: str
     placement: Placement | None = None
+    gpu_type: str | None = None
 
     def placed_on(self, free: FreeGpus) -> Placement:
         """Return the nodes of the GPUs: the policy's, or few with free GPUs. Raises ValueError if too few are free."""
-        placement = self.placement or consolidated(free.by_node, self.num_gpus)
+        placement = self.placement or free.place(self.num_gpus, self.gpu_type)
         if placement is None:
             raise ValueError(f"job {self.job.job.id} gets {self.num_gpus} GPUs of {free.total} free")
         return placement

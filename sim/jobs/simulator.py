@@ -31,7 +31,7 @@ NO_FAILURES: Failures = Failures()
 
 
 class Mix(Struct, frozen=True, kw_only=True):
-    """Jobs, the GPUs of each node, and how decisions take effect.
+    """Jobs, the GPUs of each node and their type, and how decisions take effect. Without types all GPUs are equal.
 
     ``start_s``, ``resume_s``, ``rescale_s``: for which a job holds GPUs without progress, at its first start, at later
     ones, and when a running job goes to other GPUs.
@@ -40,6 +40,7 @@ class Mix(Struct, frozen=True, kw_only=True):
 
     jobs: Sequence[Job]
     gpus_per_node: Sequence[int]
+    node_types: Sequence[str] = ()
     start_s: float = 0.0
     resume_s: float = 0.0
     rescale_s: float = 0.0
@@ -88,7 +89,7 @@ class _World:
     def __init__(self, mix: Mix, policy: Policy) -> None:
         self._mix, self._policy, self._state = mix, policy, policy.start()
         self._environment = simpy.Environment()
-        self._cluster = SharedCluster(mix.gpus_per_node, policy.ranking)
+        self._cluster = SharedCluster(mix.gpus_per_node, policy.ranking, mix.node_types)
         self._jobs = sorted(mix.jobs, key=lambda job: job.arrival_s)
         self._done: list[tuple[ActiveJob, float]] = []
         """Jobs that are done, with their finish, whose GPUs the round still holds."""

@@ -29,6 +29,9 @@ def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
     refuse_options(options, "job mixes", but=("check", "timeout"))
     file = check_document(scenario.document, JobMixScenario)
     slots = scenario.mix.gpus_per_node
+    if file.cluster.types:
+        rule = "an execution has processes of one type"
+        raise ScenarioError(scenario.document.origin(("cluster", "types")), "cluster.types", rule, "write num_nodes")
     if sum(slots) > MOST_SLOTS:
         rule = f"{sum(slots)} GPUs are as many processes of this machine, and at most {MOST_SLOTS} are started"
         origin = scenario.document.origin(("cluster", "num_nodes"))

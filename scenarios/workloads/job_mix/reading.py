@@ -10,6 +10,8 @@ from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.job_mix.schema import FailuresSection, JobMixScenario, OnesSection, TiresiasSection
 from scenarios.workloads.job_mix.submitted import jobs_of
 from sim.jobs.outages import Failures, Outage
+from sim.jobs.policies.gandiva import Gandiva
+from sim.jobs.policies.gavel import Gavel
 from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
@@ -29,6 +31,8 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "srsf": lambda _: ShortestRemainingService(),
     "las": lambda file: LeastAttainedService(file.policies.las.quantum),
     "tiresias": lambda file: _tiresias(file.policies.tiresias),
+    "gavel": lambda file: Gavel(file.policies.gavel.round),
+    "gandiva": lambda file: Gandiva(file.policies.gandiva.slice),
     "themis": lambda file: Themis(file.policies.themis.lease),
     "optimus": lambda _: Optimus(),
     "afs": lambda _: ApatheticFutureSharing(),
@@ -40,20 +44,36 @@ _FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "ones")
 
 def mix_of(document: Document, file: JobMixScenario) -> Mix:
     """Return the jobs and the cluster of a checked file. Raises ScenarioError where they do not go together."""
-    if file.cluster.num_nodes * file.cluster.devices_per_node > MAX_GPUS:
-        rule = f"{file.cluster.num_nodes} nodes of {file.cluster.devices_per_node} GPUs are more than {MAX_GPUS:,} GPUs"
-        origin = document.origin(("cluster", "num_nodes"))
-        raise ScenarioError(origin, "cluster.num_nodes", rule, "write fewer nodes")
+    _check_cluster(document, file)
     with located(document):
         return Mix(
             jobs=jobs_of(document, file),
-            gpus_per_node=(file.cluster.devices_per_node,) * file.cluster.num_nodes,
+            gpus_per_node=tuple(count for _, count in file.cluster.nodes),
+            node_types=tuple(name for name, _ in file.cluster.nodes) if file.cluster.types else (),
             start_s=file.costs.start,
             resume_s=file.costs.resume,
             rescale_s=file.costs.rescale,
             round_s=file.round,
             failures=_failures(file.failures, file.seed),
         )
+
+
+def _check_cluster(document: Document, file: JobMixScenario) -> None:
+    """Raise ScenarioError for a cluster without one form, with two types of a name, or with too many GPUs."""
+    section = file.cluster
+    plain = (section.num_nodes, section.devices_per_node)
+    if any(plain) if section.types else not all(plain):
+        rule = "the nodes have no form, or two"
+        remedy = "write num_nodes and devices_per_node, or types"
+        raise ScenarioError(document.origin(("cluster",)), "cluster", rule, remedy)
+    names = [each.name for each in section.types]
+    if len(set(names)) < len(names):
+        origin = document.origin(("cluster", "types"))
+        raise ScenarioError(origin, "cluster.types", "two types have one name", "write a name for each type")
+    num_gpus = sum(each.num_nodes * each.devices_per_node for each in section.types)
+    if (num_gpus or (section.num_nodes or 0) * (section.devices_per_node or 0)) > MAX_GPUS:
+        rule, key = f"the nodes have more than {MAX_GPUS:,} GPUs", "types" if section.types else "num_nodes"
+        raise ScenarioError(document.origin(("cluster", key)), f"cluster.{key}", rule, "write fewer nodes")
 
 
 def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
@@ -66,6 +86,10 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
         _check_turn(document, file, "las", "quantum", file.policies.las.quantum)
     if file.policy == "themis":
         _check_turn(document, file, "themis", "lease", file.policies.themis.lease)
+    if file.policy == "gavel":
+        _check_gavel(document, file, mix)
+    if file.policy == "gandiva":
+        _check_turn(document, file, "gandiva", "slice", file.policies.gandiva.slice)
     if file.policy == "tiresias":
         _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
     return _POLICIES[file.policy](file)
@@ -98,6 +122,18 @@ def _check_turn(document: Document, file: JobMixScenario, policy: str, option: s
     if turn_s <= resume_s:
         rule = f"a {key} of {turn_s:g} s ends before a restart of {resume_s:g} s, so no job would end"
         raise ScenarioError(document.origin(path), ".".join(path), rule, f"write a longer {key}")
+
+
+def _check_gavel(document: Document, file: JobMixScenario, mix: Mix) -> None:
+    """Raise ScenarioError for rounds that are too short, and for a job that is larger than every type."""
+    _check_turn(document, file, "gavel", "round", file.policies.gavel.round)
+    counts: dict[str, int] = {}
+    for name, count in file.cluster.nodes:
+        counts[name] = counts.get(name, 0) + count
+    most = max(counts.values())
+    if large := [job for job in mix.jobs if job.num_gpus > most]:
+        rule = f"job {large[0].id} needs {large[0].num_gpus} GPUs of one type, where the largest has {most}"
+        raise ScenarioError(document.origin(("cluster", "types")), "cluster.types", rule, "add nodes to a type")
 
 
 def _check_tiresias(document: Document, file: JobMixScenario, most_gpus: int) -> None:

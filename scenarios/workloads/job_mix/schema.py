@@ -29,18 +29,43 @@ PolicyName = Literal[
     "ones",
     "sia",
     "themis",
+    "gavel",
+    "gandiva",
 ]
 Above0 = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 
 
-class SharedClusterSection(Section):
-    """The cluster that the jobs share."""
+class NodesSection(Section):
+    """Nodes with one type of GPU."""
 
+    name: str = Field(min_length=1, max_length=200)
+    """The type of GPU, as jobs name it in ``speeds``."""
     num_nodes: int = Field(ge=1, le=MAX_GPUS)
     """Number of nodes."""
     devices_per_node: int = Field(ge=1, le=1_000)
     """GPUs of a node."""
+
+
+class SharedClusterSection(Section):
+    """The cluster that the jobs share: nodes of one type, or types."""
+
+    num_nodes: int | None = Field(None, ge=1, le=MAX_GPUS)
+    """Number of nodes."""
+    devices_per_node: int | None = Field(None, ge=1, le=1_000)
+    """GPUs of a node."""
+    types: Annotated[tuple[NodesSection, ...], Field(strict=False, max_length=100)] = ()
+    """In place of the two: nodes of several types of GPU."""
+
+    @property
+    def nodes(self) -> tuple[tuple[str, int], ...]:
+        """Return type and GPUs of each node; the type has no name where all nodes are alike."""
+        if self.types:
+            return tuple((each.name, each.devices_per_node) for each in self.types for _ in range(each.num_nodes))
+        return (("", self.devices_per_node or 0),) * (self.num_nodes or 0)
+
+
+Speeds = Annotated[dict[str, Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]], Field(max_length=100)]
 
 
 class StepSection(Section):
@@ -140,6 +165,8 @@ class JobSection(Section):
     """Training time of a rigid job on these GPUs."""
     elastic: ElasticSection | None = None
     """In place of a duration: how the job trains on any number of GPUs."""
+    speeds: Speeds = Field(default_factory=dict)
+    """Speeds on types of GPU, relative to that of the duration; 1 on types that are left out."""
 
 
 class DrawnJobsSection(Section):
@@ -151,6 +178,8 @@ class DrawnJobsSection(Section):
     """Offered GPU-seconds per GPU-second of the cluster."""
     median_duration: Duration = 900.0
     """Half of the jobs take less."""
+    speeds: Annotated[tuple[Speeds, ...], Field(strict=False, max_length=1_000)] = ()
+    """Relative speeds on types of GPU: each job draws one of these rows."""
 
 
 class OnesJobsSection(Section):
@@ -235,6 +264,20 @@ class ThemisSection(Section):
     """Time for which a job keeps its GPUs."""
 
 
+class GavelSection(Section):
+    """Options of gavel."""
+
+    round: Duration = 360.0
+    """Time between two placements of all jobs."""
+
+
+class GandivaSection(Section):
+    """Options of gandiva."""
+
+    slice: Duration = 60.0
+    """Time for which a job keeps its turn."""
+
+
 class OnesSection(Section):
     """Options of ones."""
 
@@ -252,6 +295,8 @@ class PoliciesSection(Section):
     las: LasSection = LasSection()
     tiresias: TiresiasSection = TiresiasSection()
     themis: ThemisSection = ThemisSection()
+    gavel: GavelSection = GavelSection()
+    gandiva: GandivaSection = GandivaSection()
     ones: OnesSection = OnesSection()
 
 

@@ -16,7 +16,8 @@ jobs:
   # trace: jobs.csv           # columns job_id, arrival_s, num_gpus, duration_s
   # ones: {num_jobs: 400}     # elastic jobs
 
-policy: tiresias    # fifo, fifo_fit_first, sjf, srtf, srsf, las, themis; for elastic jobs optimus, afs, sia, ones
+policy: tiresias    # fifo, fifo_fit_first, sjf, srtf, srsf, las, themis, gavel, gandiva
+                    # for elastic jobs alone: optimus, afs, sia, ones
 policies:
   tiresias: {thresholds: [7200]}    # GPU-seconds after which a job falls to the next queue
 costs: {start: 10 s, resume: 30 s}

@@ -1,6 +1,7 @@
 """From the ``jobs`` of a job mix's file to its jobs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from scenarios.errors import ScenarioError
@@ -27,13 +28,15 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
     if sum(getattr(file.jobs, form) is not None for form in _FORMS) != 1:
         rule, remedy = "the jobs have no form, or several", f"write one of {', '.join(_FORMS)}"
         raise ScenarioError(document.origin(("jobs",)), "jobs", rule, remedy)
-    gpus_per_node = (file.cluster.devices_per_node,) * file.cluster.num_nodes
+    gpus_per_node = tuple(count for _, count in file.cluster.nodes)
     if file.jobs.list is not None:
         _refuse_equal_names(document, [job.id for job in file.jobs.list])
         return [_job(document, place, job, gpus_per_node) for place, job in enumerate(file.jobs.list)]
     if file.jobs.draw is not None:
         drawn = file.jobs.draw
-        source = PhillyLike(num_jobs=drawn.num_jobs, load=drawn.load, median_duration_s=drawn.median_duration)
+        source = PhillyLike(
+            num_jobs=drawn.num_jobs, load=drawn.load, median_duration_s=drawn.median_duration, speeds=drawn.speeds
+        )
         return source.jobs(sum(gpus_per_node), file.seed)
     if file.jobs.ones is not None:
         like = OnesLike(num_jobs=file.jobs.ones.num_jobs, mean_gap_s=file.jobs.ones.mean_gap)
@@ -62,14 +65,15 @@ def _job(document: Document, place: int, job: JobSection, gpus_per_node: tuple[i
         raise ScenarioError(document.origin(path), f"jobs.list[{place}]", rule, remedy)
     if job.elastic is None:
         assert job.duration is not None
-        return Job(job.id, job.arrival, job.num_gpus, job.duration)
+        return Job(job.id, job.arrival, job.num_gpus, job.duration, speeds=job.speeds)
     path = (*path, "elastic")
     if sum(getattr(job.elastic, form) is not None for form in _SPEEDS) != 1:
         rule, remedy = "the speed has no form, or several", f"write one of {', '.join(_SPEEDS)}"
         raise ScenarioError(document.origin(path), f"jobs.list[{place}].elastic", rule, remedy)
     try:
         training = _training(job.elastic, sum(gpus_per_node))
-        return elastic_job(job.id, job.arrival, job.num_gpus, training, fewest_nodes(gpus_per_node, job.num_gpus))
+        found = elastic_job(job.id, job.arrival, job.num_gpus, training, fewest_nodes(gpus_per_node, job.num_gpus))
+        return replace(found, speeds=job.speeds)
     except JobsError as error:
         raise ScenarioError(document.origin(path), f"jobs.list[{place}].elastic", error.rule, error.remedy) from error
 

@@ -61,6 +61,7 @@ def test_jobs_are_executed_and_compared(mix: Path, tmp_path: Path, capsys, monke
     ("changes", "words"),
     [
         (["jobs={draw: {num_jobs: 2, load: 1}}"], "an execution needs jobs that are written one by one"),
+        (["cluster={types: [{name: a, num_nodes: 1, devices_per_node: 2}]}"], "an execution has processes of one type"),
         (["failures.mtbf_per_node=60 d"], "an execution has the failures that happen"),
         (["round=60 s"], "an execution decides at every event"),
         (["cluster={num_nodes: 65, devices_per_node: 1}"], "65 GPUs are as many processes of this machine"),

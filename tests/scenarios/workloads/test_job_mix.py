@@ -22,6 +22,7 @@ jobs:
     - {id: three, arrival: 20 s, num_gpus: 1, duration: 30 s}
 policy: srtf
 """
+NODE = "{name: %s, num_nodes: 1, devices_per_node: %d}"
 
 
 @pytest.fixture
@@ -78,6 +79,16 @@ def test_elastic_jobs_get_what_helps_most(mix: Path, capsys) -> None:
     assert [job["jct_s"] for job in found["jobs"]] == pytest.approx([1000 / 30, 100.0])
 
 
+def test_types_of_gpu_are_read(mix: Path, capsys) -> None:
+    """A job that is slow on the first type goes to the second under Gavel, and to the first under FIFO."""
+    jobs = "jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, duration: 100 s, speeds: {old: 0.2}}]}"
+    nodes = f"cluster={{types: [{NODE % ('old', 1)}, {NODE % ('new', 1)}]}}"
+    changes = ("--set", jobs, "--set", nodes, "--json")
+    times_s = [json.loads(answered(capsys, str(mix), *changes, "--set", f"policy={name}"))["makespan_s"]
+               for name in ("fifo", "gavel", "gandiva")]  # fmt: skip
+    assert times_s == [500.0, 100.0, 500.0]
+
+
 def test_failures_of_nodes_are_read(mix: Path, capsys) -> None:
     """The only node is down from 50 s to 60 s: of 40 s since its restart, the first job saved 30 s."""
     failures = "failures={list: [{node: 0, at: 90 s, repair: 10 s}], save_every: 30 s}"
@@ -123,6 +134,11 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
          "jobs.list[0].elastic: the speed has no form, or several"),
         ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 4, elastic: {samples_per_epoch: 1, num_epochs: 1, "
          "throughput: [{num_gpus: 2, samples_per_s: 1}]}}]}", "job a asks for 4 GPUs, and can use 2"),
+        ("cluster.types=[{name: a, num_nodes: 1, devices_per_node: 4}]", "the nodes have no form, or two"),
+        (f"cluster={{types: [{NODE % ('a', 4)}, {NODE % ('a', 4)}]}}", "two types have one name"),
+        (f"cluster={{types: [{NODE % ('a', 3)}, {NODE % ('b', 3)}]}}; policy=gavel",
+         "job two needs 4 GPUs of one type, where the largest has 3"),
+        ("policy=gandiva; costs.resume=60 s", "a slice of 60 s ends before a restart of 60 s"),
         ("failures={list: [{node: 1, at: 0 s, repair: 1 s}]}", "node 1 fails, where the cluster has nodes 0 to 0"),
         ("failures.mtbf_per_node=20 s", "a node of job one fails every 20 s; it needs 100 s to save anything"),
         ("jobs={ones: {}}", "the jobs ask for up to 16 GPUs of 4"),

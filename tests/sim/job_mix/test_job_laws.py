@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from sim.jobs.generate import PhillyLike
 from sim.jobs.job import Job, elastic_job
 from sim.jobs.placement import consolidated
+from sim.jobs.policies.gandiva import Gandiva
+from sim.jobs.policies.gavel import Gavel
 from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
@@ -24,9 +26,9 @@ from tests.examples import examples
 POLICIES = (
     FifoStrict(), FifoFitFirst(), ShortestJobFirst(), ShortestRemainingTime(), ShortestRemainingService(),
     LeastAttainedService(7.0), Tiresias((20.0, 60.0)), Tiresias((60.0,), starvation=2.0),
-    Tiresias((50.0,), services_gpu_s=(3.0, 30.0, 90.0)), Themis(7.0),
+    Tiresias((50.0,), services_gpu_s=(3.0, 30.0, 90.0)), Themis(7.0), Gavel(7.0), Gandiva(7.0),
 )  # fmt: skip
-ELASTIC = (Optimus(), ApatheticFutureSharing(), Tiresias((20.0, 60.0)), Ones(0, 7.0, 4, 2.0), Sia(1.0))
+ELASTIC = (Optimus(), ApatheticFutureSharing(), Tiresias((20.0, 60.0)), Ones(0, 7.0, 4, 2.0), Sia(1.0), Gandiva(7.0))
 NODES = (4, 4, 2)
 
 
