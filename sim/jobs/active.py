@@ -7,7 +7,7 @@ from sim.jobs.job import Job
 from sim.jobs.placement import Placement
 
 ROUNDING = 1e-9
-"""Relative error of the work after a whole number of epochs."""
+"""Relative error of a speed, and of the work after a whole number of epochs."""
 
 
 @dataclass(slots=True)
@@ -16,6 +16,7 @@ class ActiveJob:
 
     ``index``: its place in order of arrival. ``placement``: empty while it waits. ``ready_s``: the instant from which
     it makes progress, after its start, restart or change of GPUs. ``waiting_since_s``: the arrival, or the last stop.
+    ``network_share``: part of its step's time for which it keeps the network of its nodes busy, if alone there.
     ``num_failures``: stops by failures of nodes; ``lost_gpu_s``: service with progress that was lost by them.
     ``version``: counts starts, stops and the finish, so that an event planned before one of them is known to be stale.
     """
@@ -33,6 +34,8 @@ class ActiveJob:
     num_failures: int = 0
     lost_gpu_s: float = 0.0
     version: int = 0
+    network_share: float = 0.0
+    _alone_per_s: float = 0.0
     _work_per_s: float = 0.0
     _done: float = 0.0
     _saved: float = 0.0
@@ -88,7 +91,9 @@ class ActiveJob:
         self.first_start_s = now_s if self.first_start_s is None else self.first_start_s
         self.granted_s, self.ready_s, self.placement = now_s, now_s + delay_s, placement
         self.num_gpus = sum(count for _, count in placement)
-        self._work_per_s = relative_speed * self.job.work_per_s(self.num_gpus, len(placement))
+        self._alone_per_s = relative_speed * self.job.work_per_s(self.num_gpus, len(placement))
+        self._work_per_s = self._alone_per_s
+        self.network_share = self.job.network_share(self.num_gpus, len(placement))
         self.version += 1
 
     def saved(self, now_s: float, save_every_s: float) -> float:
@@ -106,6 +111,16 @@ class ActiveJob:
         self._held_gpu_s, self._useful_gpu_s = self.attained_gpu_s(now_s), self.useful_gpu_s(now_s)
         self.placement, self.num_gpus = (), 0
         self.version += 1
+
+    def slow(self, now_s: float, fraction: float) -> bool:
+        """Let a running job go on at a fraction of the speed that it has alone; return whether that is another one."""
+        work_per_s = fraction * self._alone_per_s
+        if abs(work_per_s - self._work_per_s) <= ROUNDING * self._alone_per_s:
+            return False
+        self._useful_gpu_s, self._done = self.useful_gpu_s(now_s), self.done(now_s)
+        self.ready_s, self._work_per_s = max(now_s, self.ready_s), work_per_s
+        self.version += 1
+        return True
 
     def begin(self, now_s: float) -> None:
         """Take note that a running job makes progress from now on: in a live run nobody knows when before."""

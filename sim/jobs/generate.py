@@ -23,12 +23,14 @@ class PhillyLike(Struct, frozen=True, kw_only=True):
 
     ``load``: offered GPU-seconds per GPU-second of the cluster; above 1 the queue grows for as long as jobs arrive.
     ``speeds``: each job draws one of these relative speeds on types of GPU.
+    ``network_fraction``: of the time of a step on several nodes, that in which the network is busy.
     """
 
     num_jobs: int
     load: float
     median_duration_s: float = 900.0
     speeds: Sequence[Mapping[str, float]] = ()
+    network_fraction: float = 0.0
 
     def jobs(self, num_gpus: int, seed: int) -> list[Job]:
         """Return the jobs for a cluster of ``num_gpus``. Raises JobsError where no drawn job could fit."""
@@ -47,7 +49,10 @@ class PhillyLike(Struct, frozen=True, kw_only=True):
         rows = zip(arrivals_s.tolist(), gpus.tolist(), durations_s.tolist(), strict=True)
         kinds = generator("speeds", seed).integers(0, len(self.speeds) or 1, self.num_jobs).tolist()
         speeds = self.speeds or ({},)
-        return [Job(str(place), *row, speeds=speeds[kinds[place]]) for place, row in enumerate(rows)]
+        return [
+            Job(str(place), *row, speeds=speeds[kinds[place]], network_fraction=self.network_fraction)
+            for place, row in enumerate(rows)
+        ]
 
 
 def generator(name: str, seed: int) -> np.random.Generator:

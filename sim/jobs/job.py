@@ -12,7 +12,8 @@ class Job(Struct, frozen=True):
     """A training job. A rigid one makes progress on exactly its GPUs; one with a ``training`` is elastic.
 
     ``duration_s``: on ``num_gpus`` GPUs of as few nodes as possible. ``speeds``: the speed on types of GPU, relative to
-    that of the duration; 1 on a type that is not there.
+    that of the duration; 1 on a type that is not there. ``network_fraction``: of the time of a step on several nodes,
+    that for which the job alone keeps the network busy; an elastic one's follows from its step where that is known.
 
     Job("3", arrival_s=20.0, num_gpus=1, duration_s=30.0)
     """
@@ -23,6 +24,7 @@ class Job(Struct, frozen=True):
     duration_s: float
     training: Training | None = None
     speeds: Mapping[str, float] = field(default_factory=dict)
+    network_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         if self.num_gpus < 1 or not self.duration_s > 0.0 or self.arrival_s < 0.0:
@@ -34,6 +36,13 @@ class Job(Struct, frozen=True):
     def speed_on(self, gpu_type: str) -> float:
         """Return the relative speed on a type of GPU."""
         return self.speeds.get(gpu_type, 1.0)
+
+    def network_share(self, num_gpus: int, num_nodes: int) -> float:
+        """Return the part of a step's time for which the network of its nodes is busy, if the job is alone there."""
+        if num_nodes == 1:
+            return 0.0
+        step = 0.0 if self.training is None else self.training.speed.network_share(num_gpus, num_nodes)
+        return step or self.network_fraction
 
     @property
     def work(self) -> float:

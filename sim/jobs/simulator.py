@@ -13,6 +13,7 @@ from functools import partial
 import simpy
 from msgspec import Struct
 
+from sim.engine.running.sharing import fair_fractions
 from sim.jobs.active import ActiveJob
 from sim.jobs.cluster import SharedCluster
 from sim.jobs.errors import JobsError
@@ -36,6 +37,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     ``start_s``, ``resume_s``, ``rescale_s``: for which a job holds GPUs without progress, at its first start, at later
     ones, and when a running job goes to other GPUs.
     ``round_s``: the time between decisions; None decides at every event. ``failures``: of nodes.
+    ``shared_network``: jobs on several nodes slow each other down where they meet on the network of a node.
     """
 
     jobs: Sequence[Job]
@@ -46,6 +48,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     rescale_s: float = 0.0
     round_s: float | None = None
     failures: Failures = NO_FAILURES
+    shared_network: bool = False
 
     def __post_init__(self) -> None:
         most = sum(self.gpus_per_node)
@@ -138,6 +141,7 @@ class _World:
             self._cluster.note(Change(each, 0, f"node {node} failed"), now_s)
             self._cluster.fail(each, now_s, each.saved(now_s, self._mix.failures.save_every_s))
         self._cluster.node_down(outage)
+        self._share_network(now_s)
         self._at(outage.end_s, partial(self._repair, node, outages))
         self._decide_soon()
 
@@ -203,11 +207,27 @@ class _World:
         for change in changes:
             if change.num_gpus:
                 self._start(change, now_s)
+        self._share_network(now_s)
 
     def _start(self, change: Change, now_s: float) -> None:
-        """Give a job its GPUs, and plan its finish and the services that its policy watches."""
+        """Give a job its GPUs."""
         each = change.job
         self._cluster.grant(each, change.placed_on(self._cluster.free), now_s, self._delay_s(each))
+        self._expect(each, now_s)
+
+    def _share_network(self, now_s: float) -> None:
+        """Find the speeds anew of all jobs on several nodes, where jobs share the network."""
+        if not self._mix.shared_network:
+            return
+        jobs = [each for each in self._cluster.running.values() if each.network_share > 0.0]
+        shares = [{node: each.network_share for node, _ in each.placement} for each in jobs]
+        for each, fraction in zip(jobs, fair_fractions(shares), strict=True):
+            if each.slow(now_s, fraction):
+                self._cluster.rank_again(each, now_s)
+                self._expect(each, now_s)
+
+    def _expect(self, each: ActiveJob, now_s: float) -> None:
+        """Plan a running job's finish, and the services that its policy watches."""
         self._at_version(each, each.finish_s(), lambda: self._finish(each))
         attained = each.attained_gpu_s(now_s) * (1.0 + ROUNDING)
         for limit in self._policy.watched_gpu_s:
@@ -241,6 +261,7 @@ class _World:
         """Note that a job is done; its GPUs are free at the decision that follows."""
         self._unfinished -= 1
         self._cluster.finish(each)
+        self._share_network(self._environment.now)
         self._done.append((each, self._environment.now))
         self._decide_soon()
 

@@ -99,6 +99,8 @@ OPTIONS = {
     "new": {"path", "--workload"},
 }
 
+JOB_MIX_CLUSTER = {"cluster.types", "cluster.shared_network"}
+"""Keys of a cluster that only job mixes share."""
 KEYS = {
     *("name", "seed", "workload"),
     *("cluster.node", "cluster.num_nodes", "cluster.devices_per_node", "cluster.topology", "cluster.stragglers"),
@@ -197,7 +199,9 @@ KEYS = {
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
-    *("cluster.types", "jobs.draw.speeds", "policies.gavel.round", "policies.gandiva.slice"),
+    *("jobs.format", "jobs.trainings"),
+    *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),
+    *("policies.gavel.round", "policies.gandiva.slice"),
     *(f"failures.{key}" for key in ("list", "mtbf_per_node", "repair", "save_every")),
     *(f"policies.{key}" for key in ("las.quantum", "themis.lease", "tiresias.thresholds", "tiresias.starvation")),
     "policies.tiresias.past_services",
@@ -416,7 +420,7 @@ def test_keys_of_embedding_tables_are_the_stated_ones() -> None:
     """A file of embedding tables may have these keys, and no others."""
     schema = json_schema()
     keys = scenario_keys(schema, schema["$defs"]["RecommendationScenarioFile"])
-    machine = {key for key in KEYS if key.startswith(("cluster.", "software."))}
+    machine = {key for key in KEYS - JOB_MIX_CLUSTER if key.startswith(("cluster.", "software."))}
     assert {key for key in keys if not _is_whole_section(key, keys)} == RECOMMENDATION_KEYS | machine
     assert set(schema["$defs"]["TableSection"]["properties"]) == RECOMMENDATION_TABLE
 

@@ -30,6 +30,8 @@ from sim.plan.session.observations import RecordedStep, Recording
 from sim.plan.session.protocol import Seen
 from tests.fuzz.mutate import Case
 from tests.traces.kineto_traces import SEND_RECV, activity, all_reduce, annotation, document, launch, memory
+from tests.traces.test_job_logs import ALIBABA, ONES, PHILLY, POLLUX
+from tests.traces.test_jobs import JOBS
 from tests.traces.test_lookups import CRITEO_LINES, LOOKUPS
 from tests.traces.test_requests import AZURE, MOONCAKE
 from traces.chakra.file import write_trace
@@ -301,6 +303,12 @@ def routings() -> list[Case]:
             write_routing(Path(folder) / name, recorded)
             found.append({name: (Path(folder) / name).read_bytes()})
     return found
+
+
+def jobs() -> list[Case]:
+    """Return recorded jobs in each format."""
+    return [{"jobs.meshtwin": JOBS.encode()}, {"jobs.philly": PHILLY.encode()}, {"jobs.alibaba": ALIBABA.encode()},
+            {"jobs.pollux": POLLUX.encode()}, {"jobs.ones": ONES.encode()}]  # fmt: skip
 
 
 def requests() -> list[Case]:

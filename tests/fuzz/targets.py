@@ -13,6 +13,7 @@ from scenarios.reading.models.model_presets import load_presets
 from scenarios.sweep.run import prepare
 from scenarios.sweep.settings import read_settings
 from scenarios.validation.published import entry_of, where_of
+from scenarios.workloads.job_mix.recorded import JOBS, TRAININGS
 from scenarios.workloads.loading import load_scenario, scenario_from_mapping
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.moe.errors import RoutingError
@@ -197,6 +198,16 @@ def routing(folder: Path) -> int:
     return 0
 
 
+def jobs(folder: Path) -> int:
+    """Read recorded jobs of a cluster, in the format that the file's name ends with."""
+    path = next(entry for entry in sorted(folder.iterdir()) if entry.name.startswith("jobs"))
+    try:
+        {**JOBS, **TRAININGS}[path.suffix[1:]](path)
+    except TraceError:
+        return 2
+    return 0
+
+
 def requests(folder: Path) -> int:
     """Read recorded requests to a service."""
     path = next(entry for entry in sorted(folder.iterdir()) if entry.name.startswith("requests"))
@@ -254,6 +265,7 @@ TARGETS: Final = (
     Target("plans", seeds.plans, plans),
     Target("recording", seeds.recordings, recording),
     Target("routing", seeds.routings, routing),
+    Target("jobs", seeds.jobs, jobs),
     Target("requests", seeds.requests, requests),
     Target("lookups", seeds.lookups, lookups),
     Target("compare", seeds.results, compare),

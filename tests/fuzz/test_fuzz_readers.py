@@ -13,7 +13,8 @@ CORPUS = Path(__file__).parent / "corpus"
 NUM_CASES = {
     "scenario": 40, "actions": 400, "cluster": 130, "profile": 30, "restated": 50, "config": 50, "catalogue": 270,
     "presets": 270, "sweep": 40, "validate": 80, "fit": 130, "residuals": 120, "plans": 300, "recording": 300,
-    "points": 60, "routing": 130, "requests": 200, "lookups": 100, "compare": 35, "trace": 30, "chakra": 150,
+    "points": 60, "routing": 130, "jobs": 200, "requests": 200, "lookups": 100, "compare": 35, "trace": 30,
+    "chakra": 150,
 }  # fmt: skip
 """Inputs of each reader: a second or so."""
 REPRODUCED = "python -m tests.fuzz --only {name} --start 0 finds it again"

@@ -7,13 +7,14 @@ import pytest
 from traces.errors import TraceError
 from traces.jobs import RecordedJob, read_jobs
 
+JOBS = "user,job_id,duration_s,num_gpus,arrival_s\nann,b,20,4,110\nbob,a,1e2,2,100.5\n"
 HEAD = "job_id,arrival_s,num_gpus,duration_s"
 
 
 def test_rows_are_jobs(tmp_path: Path) -> None:
     """Arrivals count from the first; other columns and their order do not matter."""
     path = tmp_path / "jobs.csv"
-    path.write_text("user,job_id,duration_s,num_gpus,arrival_s\nann,b,20,4,110\nbob,a,1e2,2,100.5\n")
+    path.write_text(JOBS)
     assert read_jobs(path) == [RecordedJob("b", 9.5, 4, 20.0), RecordedJob("a", 0.0, 2, 100.0)]
 
 
@@ -22,7 +23,7 @@ def test_rows_are_jobs(tmp_path: Path) -> None:
     [
         ("job_id,arrival_s,num_gpus\n1,0,1\n", "jobs.csv:1: the column duration_s is missing"),
         (f"{HEAD},job_id\n", "jobs.csv:1: the column job_id is there twice"),
-        (f"{HEAD}\n1,0,1,5\n2,0,1\n", "jobs.csv:3: 3 cells, where the first line names 4 columns"),
+        (f"{HEAD}\n1,0,1,5\n2,0,1\n", "jobs.csv:3: 3 cells, where there are 4 columns"),
         (f"{HEAD}\n1,0,1,5\n2,x,1,5\n", "jobs.csv:3: arrival_s: 'x' is no number from 0"),
         (f"{HEAD}\n1,0,1.5,5\n", "jobs.csv:2: num_gpus: 1.5 is no number of GPUs"),
         (f"{HEAD}\n1,0,0,5\n", "jobs.csv:2: num_gpus: '0' is no number from 1"),

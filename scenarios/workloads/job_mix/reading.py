@@ -54,6 +54,7 @@ def mix_of(document: Document, file: JobMixScenario) -> Mix:
             resume_s=file.costs.resume,
             rescale_s=file.costs.rescale,
             round_s=file.round,
+            shared_network=file.cluster.shared_network,
             failures=_failures(file.failures, file.seed),
         )
 

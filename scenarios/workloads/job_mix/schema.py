@@ -32,6 +32,7 @@ PolicyName = Literal[
     "gavel",
     "gandiva",
 ]
+TraceFormat = Literal["meshtwin", "philly", "alibaba", "pollux", "ones"]
 Above0 = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
 
@@ -56,6 +57,8 @@ class SharedClusterSection(Section):
     """GPUs of a node."""
     types: Annotated[tuple[NodesSection, ...], Field(strict=False, max_length=100)] = ()
     """In place of the two: nodes of several types of GPU."""
+    shared_network: bool = False
+    """Jobs on several nodes slow each other down where they meet on the network of a node."""
 
     @property
     def nodes(self) -> tuple[tuple[str, int], ...]:
@@ -66,6 +69,8 @@ class SharedClusterSection(Section):
 
 
 Speeds = Annotated[dict[str, Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]], Field(max_length=100)]
+
+NetworkFraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 class StepSection(Section):
@@ -122,6 +127,19 @@ class GoodputSection(Section):
     """The most samples that fit on a GPU."""
 
 
+class PlanSection(Section):
+    """A speed that is simulated: that of the plan of a training step."""
+
+    scenario: str = Field(min_length=1, max_length=1_000)
+    """A training scenario that comes with the program, or a file."""
+    num_gpus: Annotated[tuple[Gpus, ...], Field(min_length=1, max_length=64, strict=False)]
+    """The numbers of GPUs on which its step is simulated, all data-parallel beside its other degrees."""
+    batch_per_gpu: int | None = Field(None, ge=1, le=1_000_000)
+    """Samples of a step for each GPU; left out: the batch of the scenario, whatever the GPUs."""
+    set: Annotated[tuple[str, ...], Field(max_length=100, strict=False)] = ()
+    """Further changes of the scenario: key=value."""
+
+
 class PerceptronSection(Section):
     """What `simulate execute` trains: a perceptron with one hidden layer on drawn samples."""
 
@@ -134,7 +152,7 @@ class PerceptronSection(Section):
 
 
 class ElasticSection(Section):
-    """How a job trains on other numbers of GPUs: its epochs, and one of three forms of speed."""
+    """How a job trains on other numbers of GPUs: its epochs, and one of four forms of speed."""
 
     samples_per_epoch: Above0
     """Samples of an epoch."""
@@ -148,6 +166,8 @@ class ElasticSection(Section):
     """Batch and learning rate grow with the GPUs, as in ONES."""
     goodput: GoodputSection | None = None
     """The batch with the most useful samples per second, as in Pollux."""
+    plan: PlanSection | None = None
+    """The simulated step of a training scenario."""
     perceptron: PerceptronSection = PerceptronSection()
     """What `simulate execute` trains."""
 
@@ -167,6 +187,8 @@ class JobSection(Section):
     """In place of a duration: how the job trains on any number of GPUs."""
     speeds: Speeds = Field(default_factory=dict)
     """Speeds on types of GPU, relative to that of the duration; 1 on types that are left out."""
+    network_fraction: NetworkFraction = 0.0
+    """Of the time of a step on several nodes, that in which the network is busy, unless elastic says it."""
 
 
 class DrawnJobsSection(Section):
@@ -180,6 +202,8 @@ class DrawnJobsSection(Section):
     """Half of the jobs take less."""
     speeds: Annotated[tuple[Speeds, ...], Field(strict=False, max_length=1_000)] = ()
     """Relative speeds on types of GPU: each job draws one of these rows."""
+    network_fraction: NetworkFraction = 0.0
+    """Of the time of a step on several nodes, that in which the network is busy."""
 
 
 class OnesJobsSection(Section):
@@ -198,6 +222,10 @@ class JobsSection(Section):
     """Jobs written here."""
     trace: str | None = None
     """A CSV file with a row per job: job_id, arrival_s, num_gpus, duration_s."""
+    format: TraceFormat = "meshtwin"
+    """The format of the trace."""
+    trainings: Annotated[dict[str, ElasticSection], Field(max_length=1_000)] = Field(default_factory=dict)
+    """What jobs of a trace of Pollux or ONES train, by application."""
     draw: DrawnJobsSection | None = None
     """Jobs drawn at random, with sizes and durations like those of the Philly cluster."""
     ones: OnesJobsSection | None = None

@@ -2,12 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from scenarios.errors import ScenarioError
+from scenarios.reading.documents.checking import dotted
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.workloads.job_mix.plan_speed import plan_speed
+from scenarios.workloads.job_mix.recorded import TRAININGS, recorded_jobs, recorded_trainings
 from scenarios.workloads.job_mix.schema import ElasticSection, JobMixScenario, JobSection, StepSection
+from sim.engine.step_times import StepTimes
 from sim.jobs.errors import JobsError
 from sim.jobs.generate import PhillyLike
 from sim.jobs.job import Job, elastic_job
@@ -16,11 +21,9 @@ from sim.jobs.placement import fewest_nodes
 from sim.jobs.speed.speed import GoodputSpeed, MeasuredSpeed, ScaledBatchSpeed, Speed
 from sim.jobs.speed.step_time import StepTime
 from sim.jobs.training import Training
-from traces.errors import TraceError
-from traces.jobs import read_jobs
 
 _FORMS: Final = ("list", "trace", "draw", "ones")
-_SPEEDS: Final = ("throughput", "scaled_batch", "goodput")
+_SPEEDS: Final = ("throughput", "scaled_batch", "goodput", "plan")
 
 
 def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
@@ -31,31 +34,44 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
     gpus_per_node = tuple(count for _, count in file.cluster.nodes)
     if file.jobs.list is not None:
         _refuse_equal_names(document, [job.id for job in file.jobs.list])
-        return [_job(document, place, job, gpus_per_node) for place, job in enumerate(file.jobs.list)]
+        times = StepTimes()
+        return [_job(document, place, job, gpus_per_node, times) for place, job in enumerate(file.jobs.list)]
     if file.jobs.draw is not None:
         drawn = file.jobs.draw
         source = PhillyLike(
-            num_jobs=drawn.num_jobs, load=drawn.load, median_duration_s=drawn.median_duration, speeds=drawn.speeds
+            num_jobs=drawn.num_jobs,
+            load=drawn.load,
+            median_duration_s=drawn.median_duration,
+            speeds=drawn.speeds,
+            network_fraction=drawn.network_fraction,
         )
         return source.jobs(sum(gpus_per_node), file.seed)
     if file.jobs.ones is not None:
         like = OnesLike(num_jobs=file.jobs.ones.num_jobs, mean_gap_s=file.jobs.ones.mean_gap)
         return like.jobs(gpus_per_node, file.seed)
-    return _recorded(document, file)
+    path = named_file(document, ("jobs", "trace"), file.jobs.trace or "", "write a row per job: job_id,arrival_s,...")
+    if file.jobs.format in TRAININGS:
+        return _submitted(document, file, path, gpus_per_node)
+    return recorded_jobs(document, path, file.jobs.format)
 
 
-def _recorded(document: Document, file: JobMixScenario) -> Sequence[Job]:
-    assert file.jobs.trace is not None
-    path = named_file(document, ("jobs", "trace"), file.jobs.trace, "write a row per job: job_id,arrival_s,...")
-    try:
-        recorded = read_jobs(path)
-    except TraceError as error:
-        origin = document.origin(("jobs", "trace"))
-        raise ScenarioError(origin, "jobs.trace", error.problem, error.remedy) from error
-    return [Job(job.job_id, job.arrival_s, job.num_gpus, job.duration_s) for job in recorded]
+def _submitted(document: Document, file: JobMixScenario, path: Path, gpus_per_node: tuple[int, ...]) -> Sequence[Job]:
+    """Return the jobs of a trace that names trainings."""
+    times, found = StepTimes(), []
+    for row in recorded_trainings(document, path, file.jobs.format):
+        section = file.jobs.trainings.get(row.application)
+        if section is None:
+            rule = f"{path}:{row.line} trains {row.application}, which the mix does not describe"
+            remedy = f"write jobs.trainings: {{{row.application}: {{samples_per_epoch: ..., num_epochs: ...}}}}"
+            raise ScenarioError(document.origin(("jobs", "trainings")), "jobs.trainings", rule, remedy)
+        if row.samples_per_epoch is not None:
+            section = section.model_copy(update={"samples_per_epoch": row.samples_per_epoch})
+        key: KeyPath = ("jobs", "trainings", row.application)
+        found.append(_elastic(document, key, section, (row.job_id, row.arrival_s, row.num_gpus), gpus_per_node, times))
+    return found
 
 
-def _job(document: Document, place: int, job: JobSection, gpus_per_node: tuple[int, ...]) -> Job:
+def _job(document: Document, place: int, job: JobSection, gpus_per_node: tuple[int, ...], times: StepTimes) -> Job:
     """Return one job that is written in the file."""
     path: KeyPath = ("jobs", "list", place)
     if (job.duration is None) == (job.elastic is None):
@@ -65,21 +81,38 @@ def _job(document: Document, place: int, job: JobSection, gpus_per_node: tuple[i
         raise ScenarioError(document.origin(path), f"jobs.list[{place}]", rule, remedy)
     if job.elastic is None:
         assert job.duration is not None
-        return Job(job.id, job.arrival, job.num_gpus, job.duration, speeds=job.speeds)
-    path = (*path, "elastic")
-    if sum(getattr(job.elastic, form) is not None for form in _SPEEDS) != 1:
+        return Job(
+            job.id, job.arrival, job.num_gpus, job.duration, speeds=job.speeds, network_fraction=job.network_fraction
+        )
+    asked = (job.id, job.arrival, job.num_gpus)
+    found = _elastic(document, (*path, "elastic"), job.elastic, asked, gpus_per_node, times)
+    return replace(found, speeds=job.speeds, network_fraction=job.network_fraction)
+
+
+def _elastic(
+    document: Document,
+    key: KeyPath,
+    section: ElasticSection,
+    asked: tuple[str, float, int],
+    gpus_per_node: tuple[int, ...],
+    times: StepTimes,
+) -> Job:
+    """Return an elastic job; ``asked``: its name, its arrival and its GPUs."""
+    if sum(getattr(section, form) is not None for form in _SPEEDS) != 1:
         rule, remedy = "the speed has no form, or several", f"write one of {', '.join(_SPEEDS)}"
-        raise ScenarioError(document.origin(path), f"jobs.list[{place}].elastic", rule, remedy)
+        raise ScenarioError(document.origin(key), dotted(key), rule, remedy)
     try:
-        training = _training(job.elastic, sum(gpus_per_node))
-        found = elastic_job(job.id, job.arrival, job.num_gpus, training, fewest_nodes(gpus_per_node, job.num_gpus))
-        return replace(found, speeds=job.speeds)
+        if section.plan is None:
+            speed = _speed(section)
+        else:
+            speed = plan_speed(document, (*key, "plan"), section.plan, gpus_per_node, times)
+        training = _training(section, speed, sum(gpus_per_node))
+        return elastic_job(*asked, training, fewest_nodes(gpus_per_node, asked[2]))
     except JobsError as error:
-        raise ScenarioError(document.origin(path), f"jobs.list[{place}].elastic", error.rule, error.remedy) from error
+        raise ScenarioError(document.origin(key), dotted(key), error.rule, error.remedy) from error
 
 
-def _training(section: ElasticSection, num_gpus: int) -> Training:
-    speed = _speed(section)
+def _training(section: ElasticSection, speed: Speed, num_gpus: int) -> Training:
     return Training(
         samples_per_epoch=section.samples_per_epoch,
         num_epochs=section.num_epochs,

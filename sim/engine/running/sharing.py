@@ -7,13 +7,15 @@ what the others leave; they may stand still meanwhile.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import TypeVar
 
 from sim.engine.prices.activity import Resource
 
 Demands = tuple[tuple[Resource, float], ...]
+_Name = TypeVar("_Name", bound=Resource)
 
 TIE = 1e-12
 """Levels that differ by less than this part of themselves differ by rounding, and are one level."""
@@ -165,6 +167,19 @@ def _stop(flow: _Flow, level: float) -> None:
         part = d / flow.single_s
         supply.free -= level * part
         supply.load -= part
+
+
+def fair_fractions(shares: Sequence[Mapping[_Name, float]]) -> list[float]:
+    """Return the max-min fair fraction of its own speed of each of some activities that go on together.
+
+    ``shares``: of each resource, the part of its time that an activity takes at its own speed; more than 0.
+
+    fair_fractions([{"link": 0.9}, {"link": 0.6}, {"other link": 0.5}])     # 2/3, 2/3, 1
+    """
+    supplies: dict[Resource, _Supply] = {}
+    flows = [_enter(key, tuple(each.items()), supplies, 0.0, 1.0)[0] for key, each in enumerate(shares)]
+    _fill(flows, list(supplies.values()))
+    return [flow.target for flow in flows]
 
 
 @dataclass(slots=True)

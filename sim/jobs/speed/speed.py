@@ -28,6 +28,9 @@ class Speed(Protocol):
     def samples_per_s(self, num_gpus: int, num_nodes: int) -> float:
         """Return the useful samples per second on ``num_gpus`` GPUs of ``num_nodes`` nodes."""
 
+    def network_share(self, num_gpus: int, num_nodes: int) -> float:
+        """Return the part of a step's time that goes into the synchronisation over the network; 0 if unknown."""
+
 
 @dataclass(frozen=True)
 class MeasuredSpeed:
@@ -53,6 +56,11 @@ class MeasuredSpeed:
         """Return the interpolated speed; nodes do not matter."""
         del num_nodes
         return interpolated(self.table, num_gpus)
+
+    def network_share(self, num_gpus: int, num_nodes: int) -> float:
+        """Return 0: a measured speed says nothing of the network."""
+        del num_gpus, num_nodes
+        return 0.0
 
 
 def interpolated(table: Mapping[int, float], num_gpus: int) -> float:
@@ -111,6 +119,11 @@ class ScaledBatchSpeed(Struct, frozen=True, kw_only=True):
         batch = self.batch(num_gpus)
         return batch.size / float(self.step.step_s(num_nodes, num_gpus, batch.local))
 
+    def network_share(self, num_gpus: int, num_nodes: int) -> float:
+        """Return the part of a step's time in its synchronisation."""
+        local = self.batch(num_gpus).local
+        return self.step.sync_s(num_nodes, num_gpus) / float(self.step.step_s(num_nodes, num_gpus, local))
+
 
 class Chosen(Struct, frozen=True):
     """The batch of most goodput: samples of a GPU's micro-step, accumulated micro-steps, useful samples per second."""
@@ -165,6 +178,12 @@ class GoodputSpeed:
         best = np.where(allowed, goodput, -1.0)
         row, column = np.unravel_index(int(best.argmax()), best.shape)
         return Chosen(int(row) + 1, int(column), float(best[row, column]))
+
+    def network_share(self, num_gpus: int, num_nodes: int) -> float:
+        """Return the part of a step's time in its synchronisation, with the best batch."""
+        best = self.chosen(num_nodes, num_gpus)
+        step_s = float(self.step.step_s(num_nodes, num_gpus, best.local_batch, best.accumulated))
+        return self.step.sync_s(num_nodes, num_gpus) / step_s
 
     def samples_per_s(self, num_gpus: int, num_nodes: int) -> float:
         """Return the goodput of the best batch."""

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import main
+from scenarios.library.shipped import FOLDER
 from scenarios.workloads.job_mix.cluster_chart import gpu_bars
 from scenarios.workloads.loading import load_scenario
 from tests.scenarios.refusing import refuse
+from tests.traces.test_job_logs import ALIBABA, ONES, PHILLY
 
 FILE = """\
 name: five jobs
@@ -89,6 +91,22 @@ def test_types_of_gpu_are_read(mix: Path, capsys) -> None:
     assert times_s == [500.0, 100.0, 500.0]
 
 
+def test_a_speed_is_that_of_a_simulated_plan(mix: Path, tmp_path: Path, capsys) -> None:
+    """Two jobs train a small GPT on one and on four GPUs: their times are those of its simulated steps."""
+    text = (FOLDER / "tiny-gpt-2x2.yaml").read_text().split("parallel:")[0] + "parallel: {data: {degree: auto}}\n"
+    (tmp_path / "gpt.yaml").write_text(text)
+    plan = "elastic: {samples_per_epoch: 80, num_epochs: 3, plan: {scenario: gpt.yaml, num_gpus: [1, 4]}}"
+    rows = [f"{{id: {name}, arrival: 0 s, num_gpus: {count}, {plan}}}" for name, count in (("a", 1), ("b", 4))]
+    text = FILE.split("jobs:", maxsplit=1)[0].replace("num_nodes: 1", "num_nodes: 2")
+    mix.write_text(f"{text}jobs: {{list: [{', '.join(rows)}]}}\n")
+    found = json.loads(answered(capsys, str(mix), "--json"))
+    for job in found["jobs"]:
+        size = [f"cluster.devices_per_node={job['num_gpus']}"]
+        step = load_scenario(tmp_path / "gpt.yaml", size)
+        step_s = step.workload.simulate(step).summary.iteration_time_s
+        assert job["jct_s"] == pytest.approx(3 * 80 / 8 * step_s, rel=1e-9)
+
+
 def test_failures_of_nodes_are_read(mix: Path, capsys) -> None:
     """The only node is down from 50 s to 60 s: of 40 s since its restart, the first job saved 30 s."""
     failures = "failures={list: [{node: 0, at: 90 s, repair: 10 s}], save_every: 30 s}"
@@ -134,6 +152,11 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
          "jobs.list[0].elastic: the speed has no form, or several"),
         ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 4, elastic: {samples_per_epoch: 1, num_epochs: 1, "
          "throughput: [{num_gpus: 2, samples_per_s: 1}]}}]}", "job a asks for 4 GPUs, and can use 2"),
+        ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, elastic: {samples_per_epoch: 1, num_epochs: 1, "
+         "plan: {scenario: tiny-gpt-2x2, num_gpus: [2]}}}]}",
+         "jobs.list[0].elastic.plan: on 2 GPUs tiny-gpt-2x2 is refused: parallel"),
+        ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, elastic: {samples_per_epoch: 1, num_epochs: 1, "
+         "plan: {scenario: tiny-gpt, num_gpus: [2]}}}]}", "there is no such file"),
         ("cluster.types=[{name: a, num_nodes: 1, devices_per_node: 4}]", "the nodes have no form, or two"),
         (f"cluster={{types: [{NODE % ('a', 4)}, {NODE % ('a', 4)}]}}", "two types have one name"),
         (f"cluster={{types: [{NODE % ('a', 3)}, {NODE % ('b', 3)}]}}; policy=gavel",
@@ -150,6 +173,27 @@ def test_mistakes_are_refused(mix: Path, tmp_path: Path, capsys, change: str, wo
     """One message, with the key and a remedy."""
     changes = [word for each in change.split("; ") for word in ("--set", each)]
     assert words in refuse(capsys, tmp_path, str(mix), *changes)
+
+
+@pytest.mark.parametrize(("name", "text", "num_gpus"), [("philly", PHILLY, [8, 1]), ("alibaba", ALIBABA, [2, 2])])
+def test_published_logs_are_simulated(mix: Path, tmp_path: Path, capsys, name: str, text: str, num_gpus: list) -> None:
+    """The jobs of a log in its own format."""
+    (tmp_path / "log").write_text(text)
+    mix.write_text(FILE.split("jobs:", maxsplit=1)[0] + f"jobs: {{trace: log, format: {name}}}\npolicy: fifo\n")
+    found = json.loads(answered(capsys, str(mix), "--set", "cluster.num_nodes=2", "--json"))
+    assert sorted(job["num_gpus"] for job in found["jobs"]) == sorted(num_gpus)
+
+
+def test_traces_that_name_trainings_need_their_description(mix: Path, tmp_path: Path, capsys) -> None:
+    """ONES' trace has the samples of an epoch; the mix says the rest, or the line that lacks it is named."""
+    (tmp_path / "ones.csv").write_text(ONES)
+    elastic = "{samples_per_epoch: 1, num_epochs: 2, throughput: [{num_gpus: 4, samples_per_s: 400}]}"
+    jobs = "jobs: {trace: ones.csv, format: ones, trainings: {resnet18/cifar: %s%s}}\npolicy: fifo\n"
+    mix.write_text(FILE.split("jobs:", maxsplit=1)[0] + jobs % (elastic, ""))
+    assert "ones.csv:3 trains bert/cola, which the mix does not describe" in refuse(capsys, tmp_path, str(mix))
+    mix.write_text(FILE.split("jobs:", maxsplit=1)[0] + jobs % (elastic, f", bert/cola: {elastic}"))
+    found = json.loads(answered(capsys, str(mix), "--json"))
+    assert [job["finish_s"] - job["first_start_s"] for job in found["jobs"]] == [100.0, 50.0]
 
 
 def test_wrong_line_of_a_trace_is_named(mix: Path, tmp_path: Path, capsys) -> None:
