@@ -7,6 +7,7 @@ from msgspec import Struct, field
 
 from backends.execution.errors import ExecutionError
 from costmodels.collectives import STEP_LISTS
+from sim.inference.spec import InferenceJob
 from sim.plan.words.program import Plan
 from sim.plan.words.steps import longest_lag
 from sim.training.spec.job import DenseTraining
@@ -46,7 +47,7 @@ class Continuation(Struct, frozen=True):
 class ExecutionRequest(Struct, frozen=True, kw_only=True):
     """A request to run a plan with torch.
 
-    ``check_against``: the training that the plan must reproduce; None: no check.
+    ``check_against``: the training or inference that the plan must reproduce; None: no check.
     ``mute``: names of ops that communicate nothing, to prove that the check notices them.
     ``keep``: buffers whose last values are part of the result.
     ``iterations``: number of steps. A plan with deferred calls is drained after them. Memory, check and values are
@@ -57,7 +58,7 @@ class ExecutionRequest(Struct, frozen=True, kw_only=True):
     """
 
     plan: Plan
-    check_against: DenseTraining | None = None
+    check_against: DenseTraining | InferenceJob | None = None
     mute: frozenset[str] = frozenset()
     keep: frozenset[str] = frozenset()
     iterations: int = 1

@@ -6,6 +6,7 @@ from typing import Final
 
 from costmodels.kernels.attention import ATTENTION_KERNELS
 from costmodels.kernels.blocks import BLOCK_KERNELS
+from costmodels.kernels.cached_attention import CACHED_ATTENTION_KERNELS
 from costmodels.kernels.cached_rows import CACHED_ROW_KERNELS
 from costmodels.kernels.click_models import CLICK_MODEL_KERNELS
 from costmodels.kernels.elementwise import ELEMENTWISE_KERNELS
@@ -31,6 +32,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *GEMM_PIECE_KERNELS,
             *FLOAT8_KERNELS,
             *ATTENTION_KERNELS,
+            *CACHED_ATTENTION_KERNELS,
             *ELEMENTWISE_KERNELS,
             *BLOCK_KERNELS,
             *LATENT_KERNELS,

@@ -267,21 +267,6 @@ def _merge_work(inputs: Sequence[TensorSpec], _: Sequence[TensorSpec], _attribut
     return Work(0.0, 3.0 * part.num_elements + 6.0 * part_lse.num_elements, 2 * touched, touched)
 
 
-def _decode_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
-    q, k, v = inputs
-    _check_heads(q, k)
-    require(k.shape == v.shape and q.shape[0] == 1, "q must be [1,b,n,d], k and v must have one shape", q, k, v)
-    return (q,)
-
-
-def _decode_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
-    """Return the work of one new token per sequence that sees all keys: every key and value is read once."""
-    q, k = inputs[:2]
-    flop = 4.0 * q.num_elements * k.shape[0]
-    shape = GemmShape(q.shape[2] // k.shape[2], k.shape[0], q.shape[3], q.shape[1] * k.shape[2])
-    return Work(flop, flop, total_bytes(inputs), total_bytes(outputs), shape)
-
-
 ATTENTION_KERNELS = (
     Kernel("attention_scores", "gemm", (2, 2), _scores_outputs, _scores_work),
     Kernel("attention_scores_backward", "gemm", (3, 4), _scores_backward_outputs, _scores_backward_work),
@@ -291,6 +276,5 @@ ATTENTION_KERNELS = (
     Kernel("attention_context_backward", "gemm", (3, 4), _context_backward_outputs, _context_backward_work),
     Kernel("flash_attention", "attention", (3, 3), _flash_outputs, _flash_work),
     Kernel("merge_attention", "elementwise", (4, 4), _merge_outputs, _merge_work),
-    Kernel("decode_attention", "decode", (3, 3), _decode_outputs, _decode_work),
     Kernel("flash_attention_backward", "attention_backward", (6, 8), _flash_backward_outputs, _flash_backward_work),
 )

@@ -170,11 +170,15 @@ def _copy_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSp
 
 
 def _append_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    """Return the cache with x[s, ...] at its rows from ``start`` on: the one given, or a new one of ``rows`` rows."""
+    """Return the cache with x[s, ...] at its ``places``: the one given, or a new one of ``rows`` rows.
+
+    ``places``: first row and number of rows, of each run of rows of x.
+    """
     x, *given = inputs
-    cache = given[0] if given else x.like(attributes["rows"], *x.shape[1:])
-    fits = cache.shape == (attributes["rows"], *x.shape[1:]) and attributes["start"] + x.shape[0] <= cache.shape[0]
-    require(fits, "the cache must have the stated rows, as wide as x's, and room for x", *inputs)
+    cache, places = given[0] if given else x.like(attributes["rows"], *x.shape[1:]), attributes["places"]
+    has_room = all(first + count <= cache.shape[0] for first, count in places)
+    fits = cache.shape == (attributes["rows"], *x.shape[1:]) and sum(count for _, count in places) == x.shape[0]
+    require(fits and has_room, "the cache must have the stated rows, as wide as x's, and room for x", *inputs)
     return (cache,)
 
 
@@ -188,6 +192,13 @@ def _rows_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple
     (x,), start, count = inputs, attributes["start"], attributes["count"]
     require(start >= 0 and 0 < count <= x.shape[0] - start, f"there must be {count} rows from {start} on", x)
     return (x.like(count, *x.shape[1:]),)
+
+
+def _take_rows_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the rows of x with these numbers."""
+    (x,), rows = inputs, attributes["rows"]
+    require(bool(rows) and 0 <= min(rows) <= max(rows) < x.shape[0], f"there must be rows {rows}", x)
+    return (x.like(len(rows), *x.shape[1:]),)
 
 
 def _take_chunks_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
@@ -226,6 +237,7 @@ ELEMENTWISE_KERNELS = (
     Kernel("add", "elementwise", (2, _MANY), _like_equals, streaming(1)),
     Kernel("append", "elementwise", (1, 2), _append_outputs, _append_work),
     Kernel("rows", "elementwise", (1, 1), _rows_outputs, _copying),
+    Kernel("take_rows", "elementwise", (1, 1), _take_rows_outputs, _copying),
     Kernel("take_chunks", "elementwise", (1, 1), _take_chunks_outputs, _copying),
     Kernel("slice", "elementwise", (1, 1), _slice_outputs, _copying),
     Kernel("copy", "elementwise", (2, 2), _copy_outputs, _copying),

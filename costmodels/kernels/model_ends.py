@@ -25,6 +25,15 @@ def _tokens_outputs(_inputs: Sequence[TensorSpec], attributes: Attributes) -> tu
     return (TensorSpec((attributes["sequence_length"], attributes["microbatch_size"]), "int64"),)
 
 
+def _prompt_tokens_outputs(_inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the ids of several sequences' tokens, one sequence after the other."""
+    return (TensorSpec((sum(count for _, count in attributes["runs"]), 1), "int64"),)
+
+
+def _most_likely_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSpec, ...]:
+    return (TensorSpec(inputs[0].shape[:-1], "int64"),)
+
+
 def _tokens_work(_inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     """Return the work of token ids that the data loader has already put on the device."""
     return Work(0.0, 0.0, 0, total_bytes(outputs))
@@ -169,6 +178,8 @@ def _delay_work(_inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], a
 
 MODEL_END_KERNELS = (
     Kernel("tokens", "none", (0, 0), _tokens_outputs, _tokens_work),
+    Kernel("prompt_tokens", "none", (0, 0), _prompt_tokens_outputs, _tokens_work),
+    Kernel("most_likely", "elementwise", (1, 1), _most_likely_outputs, streaming(1)),
     Kernel("embedding", "elementwise", (2, 2), _embedding_outputs, _embedding_work),
     Kernel("embedding_backward", "elementwise", (3, 3), _accumulate_outputs, _embedding_backward_work),
     Kernel("add_positions", "elementwise", (2, 2), _add_positions_outputs, _add_positions_work),

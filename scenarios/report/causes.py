@@ -47,6 +47,7 @@ _MEMORY_COLOURS: Final = {
     "optimizer": OPTIMIZER.colour,
     "activation": "#5fb3a3",
     "workspace": "#50627d",
+    "cache": "#9a77c0",
 }
 _ROLE_STOPS: Final = ((59, 190, 232), (91, 80, 170), (200, 150, 60))  # red, green, blue
 

@@ -111,9 +111,9 @@ class KernelCost:
             kernel, (heads, kv_heads) = KERNELS["decode_attention"], self._heads_per_rank()
             works = []
             for context in _CONTEXTS:
-                q = TensorSpec((1, rows, heads * positions, self.model.head_size), "bfloat16")
-                k = TensorSpec((context, rows, kv_heads, self.model.head_size), self.cache_dtype)
-                works.append(kernel.work((q, k, k), (q,), {}))
+                q = TensorSpec((rows * positions, 1, heads, self.model.head_size), "bfloat16")
+                k = TensorSpec((context * rows, 1, kv_heads, self.model.head_size), self.cache_dtype)
+                works.append(kernel.work((q, k, k), (q,), {"spans": ((0, context, positions),) * rows}))
             times = kernel_times(works, kernel.family, "bfloat16", self.node.device, self.profile, kernel.name)
             found = self._rows[rows, positions] = self.model.num_layers * times.alone_s
         return found

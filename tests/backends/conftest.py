@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 import pytest
+import torch
 
 from backends.execution.request import ExecutionRequest
 from backends.execution.result import Execution
@@ -113,3 +114,12 @@ def _awaited(path: Path) -> dict[str, Execution]:
         raise outcome
     assert isinstance(outcome, dict)
     return outcome
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Let torch compute on one thread: for such small tensors a team of threads is mostly waiting."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

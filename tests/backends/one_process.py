@@ -20,13 +20,14 @@ from backends.execution.request import ExecutionRequest
 from backends.execution.result import CheckReport, Execution, InstanceKey, RankResult
 from backends.torch.communication.buffers import Channel, copy_alone, run_collective
 from backends.torch.communication.collectives import GroupCollectives, Table
-from backends.torch.reference.check import check_rank, kept_for_check
+from backends.torch.reference.checking import checked, kept_by
 from backends.torch.reference.references import References
 from backends.torch.running.interpreter import Interpreter
 from backends.torch.running.memory import account_memory
 from backends.torch.running.schedule import OpInstance
 from backends.torch.running.state import persistent_slots
 from backends.torch.values.packing import FlatMemory
+from sim.inference.spec import InferenceJob
 from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Collective, Op, Recv, Reduction, Send
 from sim.plan.words.program import Plan
@@ -89,8 +90,8 @@ def _reduced(terms: list[Tensor], reduction: Reduction) -> Tensor:
 
 
 def run_in_one_process(
-    plan: Plan, job: DenseTraining, references: References | None = None, mute: frozenset[str] = frozenset(),
-    num_steps: int = 1,
+    plan: Plan, job: DenseTraining | InferenceJob, references: References | None = None,
+    mute: frozenset[str] = frozenset(), num_steps: int = 1,
 ) -> CheckReport:  # fmt: skip
     """Return every rank's comparison with the dense reference after some steps, as one report.
 
@@ -106,19 +107,17 @@ def run_in_one_process(
 
 def execute_in_one_process(request: ExecutionRequest, references: References) -> Execution:
     """Return what all ranks find out about a request; its times are counts of ops."""
-    plan, job = request.plan, request.check_against
+    plan = request.plan
     run = _AllRanks(plan, _interpreters(request))
     run.steps(request.iterations, drained=bool(request.longest_lag))
     results = []
     for rank in run.ranks:
-        slots, report = rank.slots, None
-        if job is not None:
-            reference = references.of(job, request.iterations * plan.num_steps)
-            report = check_rank(rank, reference, job.training.precision)
+        slots = rank.slots
         results.append(RankResult(
             rank=rank.rank, role=rank.program.role_name, starts_s=run.starts[rank.rank], ends_s=run.ends[rank.rank],
             step_s=max(run.ends[rank.rank], default=0.0), cpu_s=0.0, memory=account_memory(rank.program, slots),
-            check=report, allocator_peak_bytes=None, values=_kept_values(rank, request.keep),
+            check=checked(rank, request, references), allocator_peak_bytes=None,
+            values=_kept_values(rank, request.keep),
             host_peak_bytes=account_memory(rank.program, slots, Tier.HOST).peak_bytes,
         ))  # fmt: skip
     return Execution(plan, tuple(results))
@@ -141,7 +140,7 @@ def _interpreters(request: ExecutionRequest) -> list[Interpreter]:
     device: Any = SimpleNamespace(torch_device=CPU, sleep=lambda _: None)
     plan, ranks = request.plan, []
     for rank in range(plan.mesh.size):
-        kept = request.keep | (kept_for_check(plan.program_of(rank)) if request.check_against else frozenset())
+        kept = request.keep | kept_by(request, rank)
         slots = persistent_slots(plan, rank, CPU)
         ranks.append(Interpreter(plan, rank, device, communicators, slots, request.mute, kept))
     return ranks

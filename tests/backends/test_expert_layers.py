@@ -1,10 +1,9 @@
 """What real runs of layers with experts show besides the reference's numbers."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
-import torch
 
 from backends.execution.result import Execution
 from backends.torch.reference.references import References
@@ -32,15 +31,6 @@ def test_every_exchange_is_left_out_in_turn(results: Mapping[str, Execution]) ->
     assert len(found) == 4 * EXCHANGING.model.num_layers
     assert {task.split(".")[0] for task, _ in found} == {"forward", "backward"}
     assert {f"without all_to_all {name} (experts)" for _, name in found} <= set(SILENT)
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread: for such small tensors a team of threads is mostly waiting."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("one_thread")

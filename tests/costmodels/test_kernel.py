@@ -46,6 +46,7 @@ MASKED = {"num_experts": E, "capacity": C, "dtype": "float16"}
 COUNTS, FORCED = TensorSpec((2 * E,), "int64"), {"top_k": K, "forced": (16, 0, 9, 7)}
 
 RING = {"causal": False, "ring": "cp", "step": 1}
+CACHES, SPANS = (t(S, 1, G, D), t(S, 1, G, 2)), ((0, 2, 2), (4, 3, 1))
 BLOCKS = {"ring": "cp", "step": 1, "blocks": 3, "factor": 1.0}
 PIECE = {"size": 2, "num_gradients": 2, "num_parameters": 2}
 """Seven parameters in two tensors, of which a rank updates two."""
@@ -208,7 +209,10 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("attention_context", [SCORES, KV], {}, [Q]),
     ("attention_context_backward", [Q, SCORES, KV], {}, [SCORES, KV]),
     ("flash_attention", [Q, KV, KV], {}, [Q, f32(B, N, S)]),
-    ("decode_attention", [t(1, B, N, D), KV, KV], {}, [t(1, B, N, D)]),
+    ("decode_attention", [t(3, 1, N, D), *CACHES], {"spans": SPANS}, [t(3, 1, N, 2)]),
+    ("cached_attention", [t(3, 1, N, D), *CACHES], {"spans": SPANS}, [t(3, 1, N, 2)]),
+    ("decode_attention", [t(3, 1, N, D), CACHES[0]], {"spans": SPANS, "value_size": 3}, [t(3, 1, N, 3)]),
+    ("take_rows", [KV], {"rows": (5, 2)}, [t(2, B, G, D)]),
     ("flash_attention_backward", [Q, Q, KV, KV, Q, f32(B, N, S)], {}, [Q, KV, KV]),
     ("rotary", [Q], {"base": 1e4, "width": 2}, [Q]),
     ("flash_attention", [Q, KV, t(S, B, G, 3)], {}, [t(S, B, N, 3), f32(B, N, S)]),
@@ -237,8 +241,8 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("attention_scores", [Q, KV], {"window": 3}, [SCORES]),
     ("add", [X, X], {}, [X]),
     ("slice", [X], {"dim": 0, "parts": 4}, [t(S // 4, B, H)]),
-    ("append", [t(3, B, G, D)], {"start": 0, "rows": S}, [KV]),
-    ("append", [t(3, B, G, D), KV], {"start": 5, "rows": S}, [KV]),
+    ("append", [t(3, B, G, D)], {"places": ((0, 3),), "rows": S}, [KV]),
+    ("append", [t(3, B, G, D), KV], {"places": ((5, 2), (1, 1)), "rows": S}, [KV]),
     ("rows", [KV], {"start": 5, "count": 3}, [t(3, B, G, D)]),
     ("flash_attention", [t(3, B, N, D), KV, KV], {"causal": False}, [t(3, B, N, D), f32(B, N, 3)]),
     ("flash_attention", [t(2, B, N, D), KV, KV], {"dealt_over": "cp"}, [t(2, B, N, D), f32(B, N, 2)]),
@@ -361,8 +365,13 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("gate_tokens_backward", [t(S, B, F), X, f32(S, B, 1)], {}),
         ("split_qkv", [t(S, B, G, 2, D)], {}),
         ("slice", [X], {"dim": 0, "parts": 3}),
-        ("append", [t(3, B, G, D)], {"start": 6, "rows": S}),
-        ("append", [t(3, B, G, D), t(S + 1, B, G, D)], {"start": 0, "rows": S}),
+        ("append", [t(3, B, G, D)], {"places": ((6, 3),), "rows": S}),
+        ("append", [t(3, B, G, D)], {"places": ((0, 2),), "rows": S}),
+        ("take_rows", [KV], {"rows": (S,)}),
+        ("decode_attention", [t(3, 1, N, D), *CACHES], {"spans": ((0, 2, 2), (4, 5, 1))}),
+        ("decode_attention", [t(3, 1, N, D), *CACHES], {"spans": ((0, 2, 2),)}),
+        ("cached_attention", [t(3, 1, N, D), *CACHES], {"spans": ((0, 2, 3),)}),
+        ("append", [t(3, B, G, D), t(S + 1, B, G, D)], {"places": ((0, 3),), "rows": S}),
         ("rows", [KV], {"start": 6, "count": 3}),
         ("merge_attention", [t(3, B, N, D), f32(B, N, 3), Q, f32(B, N, S)], {}),
         ("merge_attention", [Q, f32(B, N, 4), Q, f32(B, N, S)], {}),
@@ -487,15 +496,6 @@ def test_attention_of_unequal_widths_counts_every_product_at_its_own(s: int, b: 
     assert separate == forward.flop
     assert forward.gemm is not None
     assert abs(forward.gemm.k - (d + e) / 2) <= 0.5
-
-
-def test_decoding_reads_every_key_and_value_once() -> None:
-    """One new token per sequence costs 4bnsd FLOP, and the bytes of queries, keys, values and results."""
-    s, b, g, r, d = 1000, 3, 2, 4, 16
-    work = work_of("decode_attention", [t(1, b, g * r, d), t(s, b, g, d), t(s, b, g, d)])
-    assert work.flop == work.executed_flop == 4.0 * b * g * r * s * d
-    assert work.num_bytes == 2 * (2 * b * g * r * d + 2 * s * b * g * d)
-    assert work.gemm == GemmShape(r, s, d, b * g)
 
 
 def test_gpt_layer_has_the_published_flop() -> None:

@@ -6,6 +6,7 @@ from typing import Final
 
 from backends.torch.kernels.attention import ATTENTION_KERNELS
 from backends.torch.kernels.blocks import BLOCK_KERNELS
+from backends.torch.kernels.cached_attention import CACHED_ATTENTION_KERNELS
 from backends.torch.kernels.cached_rows import CACHED_ROW_KERNELS
 from backends.torch.kernels.click_models import CLICK_MODEL_KERNELS
 from backends.torch.kernels.context import DTYPES, KernelContext, KernelFunction, RankContext
@@ -29,6 +30,7 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         **GEMM_PIECE_KERNELS,
         **FLOAT8_KERNELS,
         **ATTENTION_KERNELS,
+        **CACHED_ATTENTION_KERNELS,
         **ELEMENTWISE_KERNELS,
         **BLOCK_KERNELS,
         **LATENT_KERNELS,

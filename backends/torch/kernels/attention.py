@@ -67,7 +67,7 @@ def _summed(gradients: Sequence[Tensor], given: Sequence[Tensor]) -> tuple[Tenso
     return tuple(given)
 
 
-def _masked(scores: Tensor, window: int = 0, later: int = 0) -> Tensor:
+def masked(scores: Tensor, window: int = 0, later: int = 0) -> Tensor:
     """Return scores[..., queries, keys] with minus infinity for hidden keys: those after the query.
 
     ``window``: keys before the query's window are hidden too; 0: there is no window.
@@ -112,7 +112,7 @@ def causal_softmax(context: KernelContext, inputs: Sequence[Tensor], attributes:
         return (wide(scores).softmax(-1).to(scores.dtype),)
     axes, queries = attributes.get("cut_over", ()), scores.shape[-2]
     later = (context.rank.mesh.degree(*axes) - 1 - context.index(axes)) * queries if axes else 0
-    return (_masked(wide(scores), _window(attributes), later).softmax(-1).to(scores.dtype),)
+    return (masked(wide(scores), _window(attributes), later).softmax(-1).to(scores.dtype),)
 
 
 def causal_softmax_backward(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -176,13 +176,6 @@ def flash_attention_backward(
     return merged_groups(dq), *_summed((summed_over_group(dk).to(k.dtype), summed_over_group(dv).to(v.dtype)), given)
 
 
-def decode_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return the attention of one new token per sequence to all keys."""
-    q, k, v = inputs
-    scores = wide(query_groups(q, k) @ kv_groups(k).transpose(-1, -2)) / sqrt(q.shape[-1])
-    return (merged_groups(torch.softmax(scores, -1).to(v.dtype) @ kv_groups(v)),)
-
-
 def _blocks(context: KernelContext, q: Tensor, k: Tensor, attributes: Attributes) -> Iterator[tuple[slice, slice]]:
     """Yield blocks of queries, each with the range of keys that its queries see."""
     window = _window(attributes)
@@ -214,7 +207,7 @@ def _is_causal(attributes: Attributes) -> bool:
 def _block_scores(queries: Tensor, keys: Tensor, attributes: Attributes) -> Tensor:
     """Return the scores of queries and keys; with a causal mask, hidden keys get minus infinity."""
     scores = wide(queries @ keys.transpose(-1, -2)) / sqrt(queries.shape[-1])
-    return _masked(scores, _window(attributes)) if _is_causal(attributes) else scores
+    return masked(scores, _window(attributes)) if _is_causal(attributes) else scores
 
 
 def merge_attention(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
@@ -241,7 +234,6 @@ ATTENTION_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "attention_context_backward": attention_context_backward,
         "flash_attention": flash_attention,
         "merge_attention": merge_attention,
-        "decode_attention": decode_attention,
         "flash_attention_backward": flash_attention_backward,
     }
 )

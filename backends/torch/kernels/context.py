@@ -48,13 +48,17 @@ class KernelContext(Struct, frozen=True):
         start: int = 0,
         dealt_over: str = "",
         cut_over: Sequence[str] = (),
+        runs: Sequence[tuple[int, int]] = (),
     ) -> Tensor:
         """Return the positions, int64, in a sequence of this rank's rows. ``axes``: mesh axes that split the rows.
 
         Together the ranks of ``axes`` have consecutive rows from ``start`` on, or, with ``dealt_over`` (an axis), the
         two chunks of the sequence that belong to the place along that axis.
-        ``cut_over``: axes that split the rows before ``axes`` do, into larger parts.
+        ``cut_over``: axes that split the rows before ``axes`` do, into larger parts. ``runs``: the rows are those of
+        several sequences, the first position and the number of each; no axis splits them.
         """
+        if runs:
+            return torch.cat([torch.arange(first, first + count, device=self.rank.device) for first, count in runs])
         axes = (*cut_over, *axes)
         first, total = self.index(axes) * num_rows, num_rows * self.rank.mesh.degree(*axes)
         rows = torch.arange(first, first + num_rows, dtype=torch.int64, device=self.rank.device)
@@ -85,7 +89,7 @@ Attributes = Mapping[str, Any]
 
 def rows_of(attributes: Attributes) -> Attributes:
     """Return the arguments of ``positions`` among an op's attributes."""
-    return {name: attributes[name] for name in ("start", "dealt_over", "cut_over") if name in attributes}
+    return {name: attributes[name] for name in ("start", "dealt_over", "cut_over", "runs") if name in attributes}
 
 
 KernelFunction = Callable[[KernelContext, Sequence[Tensor], Attributes], tuple[Tensor, ...]]

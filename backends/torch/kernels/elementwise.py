@@ -241,11 +241,19 @@ def add(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> 
 
 
 def append(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Write x into the rows of a cache from ``start`` on; return the cache, a new one if none is given."""
+    """Write the rows of x into their places of a cache; return the cache, a new one if none is given."""
     x, *given = inputs
     cache = given[0] if given else x.new_empty((attributes["rows"], *x.shape[1:]))
-    cache[attributes["start"] : attributes["start"] + x.shape[0]] = x
+    places, start = attributes["places"], 0
+    for first, count in places:
+        cache[first : first + count] = x[start : start + count]
+        start += count
     return (cache,)
+
+
+def take_rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the rows of x with these numbers."""
+    return (inputs[0][list(attributes["rows"])],)
 
 
 def rows(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
@@ -320,6 +328,7 @@ ELEMENTWISE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "merge_qkv": merge_qkv,
         "add": add,
         "append": append,
+        "take_rows": take_rows,
         "rows": rows,
         "take_chunks": take_chunks,
         "slice": slice_,

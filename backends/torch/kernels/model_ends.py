@@ -27,6 +27,25 @@ def tokens(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) 
     return (ids,)
 
 
+def prompt_tokens(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the token ids [tokens, 1] of this rank's sequences of a micro-batch, one sequence after the other."""
+    runs, seed, step = attributes["runs"], context.rank.seed, context.rank.step
+    first_sample, found = context.first_sample(len(runs)), []
+    for sample, (start, count) in enumerate(runs, first_sample):
+        positions = torch.arange(start, start + count, device=context.rank.device)
+        found.append(
+            token_ids(
+                seed, step, first_sample=sample, num_samples=1, positions=positions, vocab_size=attributes["vocab_size"]
+            )
+        )
+    return (torch.cat(found),)
+
+
+def most_likely(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the numbers of the largest logits, of equal ones the first."""
+    return (inputs[0].argmax(-1),)
+
+
 def _local_rows(context: KernelContext, ids: Tensor, num_rows: int, axes: Sequence[str]) -> tuple[Tensor, Tensor]:
     """Return ids relative to this rank's first vocabulary row, 0 outside its rows, and a mask of the ids inside."""
     local = ids - context.index(axes) * num_rows
@@ -170,6 +189,8 @@ def delay(context: KernelContext, _: Sequence[Tensor], attributes: Attributes) -
 MODEL_END_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
         "tokens": tokens,
+        "prompt_tokens": prompt_tokens,
+        "most_likely": most_likely,
         "embedding": embedding,
         "embedding_backward": embedding_backward,
         "add_positions": add_positions,

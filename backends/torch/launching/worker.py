@@ -18,7 +18,7 @@ from backends.execution.result import RankResult
 from backends.torch.communication.groups import Communicators
 from backends.torch.launching.environment import JobMember
 from backends.torch.launching.store import joined_store
-from backends.torch.reference.check import check_rank, kept_for_check
+from backends.torch.reference.checking import checked, kept_by
 from backends.torch.reference.references import References
 from backends.torch.running.allocator import keep_freed_memory
 from backends.torch.running.devices import CpuDevice, CudaDevice, Device, RankTimes
@@ -88,8 +88,7 @@ class Worker:
         return StepTimes(times, process_time() - began_cpu_s)
 
     def _interpreter(self, request: ExecutionRequest, rank: int) -> Interpreter:
-        checked = kept_for_check(request.plan.program_of(rank)) if request.check_against else frozenset()
-        kept = request.keep | request.plan.observed | checked
+        kept = request.keep | request.plan.observed | kept_by(request, rank)
         after, device = request.after, self.device
         starts = after is None or not after.plans
         slots = persistent_slots(request.plan, rank, device.torch_device, None if starts else self._kept)
@@ -118,12 +117,6 @@ class Worker:
     ) -> RankResult:
         program, schedule, times = interpreter.program, interpreter.schedule, step.times
         wanted = request.keep | request.plan.observed
-        job = request.check_against
-        report = None
-        if job is not None:
-            before = 0 if request.after is None else request.after.steps
-            num_steps = before + request.iterations * request.plan.num_steps
-            report = check_rank(interpreter, self._references.of(job, num_steps), job.training.precision)
         return RankResult(
             rank=interpreter.rank,
             role=program.role_name,
@@ -132,7 +125,7 @@ class Worker:
             step_s=times.step_s,
             cpu_s=step.cpu_s,
             memory=account_memory(program, interpreter.slots),
-            check=report,
+            check=checked(interpreter, request, self._references),
             allocator_peak_bytes=peak_bytes,
             values={
                 key: slot.tensor.to("cpu", torch.float64).numpy()

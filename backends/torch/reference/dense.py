@@ -92,7 +92,7 @@ def reference_steps(
     before, W(t+1) = W(t) - update(g(W(t-1))); the first two gradients are computed at the initial parameters.
     """
     objective = objective or backpropagation(job.model)
-    parameters = _initial_parameters(job, objective.shapes, device)
+    parameters = initial_parameters(job, objective.shapes, device)
     moments = {name: (torch.zeros_like(p), torch.zeros_like(p)) for name, p in parameters.items()}
     previous = dict(parameters)
     rate = 0.0 if job.model.experts is None else job.model.experts.bias_update_rate
@@ -168,9 +168,10 @@ def parameter_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def _initial_parameters(
+def initial_parameters(
     job: DenseTraining, shapes: Mapping[str, tuple[int, ...]], device: torch.device
 ) -> dict[str, Tensor]:
+    """Return the parameters before the first step, rounded as the plan has them, in float64."""
     rounded = DTYPES[PRECISIONS[job.training.precision].parameter]
     parameters = {}
     for name, shape in shapes.items():
@@ -211,14 +212,14 @@ class DenseModel(Struct, frozen=True):
         x = self.through(self.embedded(), range(m.num_layers))
         return self.loss_of(x, "final_norm", "embedding.word" if m.tied_embeddings else "head.weight")
 
-    def embedded(self) -> Tensor:
-        """Return the input of the first layer."""
+    def embedded(self, ids: Tensor | None = None) -> Tensor:
+        """Return the input of the first layer. ``ids``: tokens [s, b]; None: those of the global batch."""
         p = self.parameters
-        x = p["embedding.word"][self._tokens(0)]
+        x = p["embedding.word"][self._tokens(0) if ids is None else ids]
         if self._spec.scaled_embeddings:
             x = x * sqrt(self._spec.hidden_size)
         if self._spec.family == "gpt":
-            x = x + p["embedding.position"][:, None, :]
+            x = x + p["embedding.position"][: x.shape[0], None, :]
         return self._dropped(x, "embedding", batch_dim=1)
 
     def through(self, x: Tensor, layers: range) -> Tensor:
@@ -244,11 +245,15 @@ class DenseModel(Struct, frozen=True):
         return x
 
     def loss_of(self, x: Tensor, norm: str, table: str) -> Tensor:
-        """Return the mean cross entropy of a head: a norm, and the product with a vocabulary table."""
+        """Return the mean cross entropy of a head over the tokens of the global batch."""
+        return nn.cross_entropy(self.logits_of(x, norm, table).flatten(0, 1), self._tokens(1).flatten())
+
+    def logits_of(self, x: Tensor, norm: str, table: str) -> Tensor:
+        """Return the logits of a head: a norm, and the product with a vocabulary table."""
         logits = self._norm(x, norm) @ self.parameters[table].T
         if cap := self._spec.logit_cap:
             logits = cap * torch.tanh(logits / cap)
-        return nn.cross_entropy(logits.flatten(0, 1), self._tokens(1).flatten())
+        return logits
 
     def _tokens(self, shift: int) -> Tensor:
         m = self._spec

@@ -12,6 +12,7 @@ class Rows(Struct, frozen=True):
     ``dealt_over``: a mesh axis of n ranks. The sequence has 2n equal chunks, and rank i has chunks i and 2n-1-i.
     ``cut_over``: mesh axes that split these chunks, or the whole sequence, in order: the i-th of n ranks has the i-th
     of n blocks. Other axes of a layout split a rank's rows, in order.
+    ``runs``: the rows belong to several sequences, one after the other: first position and number of each one's rows.
     """
 
     num_tokens: int
@@ -19,6 +20,7 @@ class Rows(Struct, frozen=True):
     start: int = 0
     dealt_over: str = ""
     cut_over: tuple[str, ...] = ()
+    runs: tuple[tuple[int, int], ...] = ()
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -28,5 +30,5 @@ class Rows(Struct, frozen=True):
     @property
     def attributes(self) -> Mapping[str, Any]:
         """Return the attributes with the rows' positions; empty if they count from 0."""
-        named = {"start": self.start, "dealt_over": self.dealt_over, "cut_over": self.cut_over}
+        named = {"start": self.start, "dealt_over": self.dealt_over, "cut_over": self.cut_over, "runs": self.runs}
         return {name: value for name, value in named.items() if value}

@@ -14,6 +14,7 @@ from msgspec import Struct
 from costmodels.kernels import KERNELS
 from sim.plan.functions import basic as f
 from sim.plan.functions.rows import Rows
+from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Kind
 from sim.plan.words.op import Compute
@@ -37,6 +38,16 @@ class TokenSlice(Struct, frozen=True):
         """Return the positions of these tokens."""
         return Rows(self.num_tokens, self.num_total, self.start)
 
+    def cached(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
+        """Write x[s, ...] into the slice's rows of the cache ``name``; return it."""
+        return append(t, name, x, self)
+
+    def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
+        """Return causal attention of the slice's queries to the cached keys and values."""
+        if scoring.fused:
+            return flash_attention(t, name, qkv, self)
+        return core_attention(t, name, qkv, scoring.dropout, self)
+
 
 def token_slices(lengths: Sequence[int]) -> tuple[TokenSlice, ...]:
     """Return consecutive slices of these lengths."""
@@ -52,7 +63,8 @@ def append(t: TaskTracer, name: str, x: Tensor, part: TokenSlice) -> Tensor:
         t.program.add_buffer(Buffer(name, shape, x.dtype, Kind.ACTIVATION, t.scope))
     cache = Tensor(name, shape, x.dtype, x.layout)
     reads = (x.name, name) if known else (x.name,)
-    t.emit(Compute(t.unique(f"{name}.append"), "append", reads, (name,), {"start": part.start, "rows": part.num_total}))
+    attributes = {"places": ((part.start, part.num_tokens),), "rows": part.num_total}
+    t.emit(Compute(t.unique(f"{name}.append"), "append", reads, (name,), attributes))
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return r.compute(

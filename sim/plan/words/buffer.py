@@ -14,13 +14,14 @@ BYTES_PER_ELEMENT = {
 
 
 class Kind(StrEnum):
-    """The purpose of a buffer; the memory report has one sum per kind."""
+    """The purpose of a buffer; the memory report has one sum per kind. ``CACHE``: keys and values of earlier tokens."""
 
     PARAMETER = "parameter"
     GRADIENT = "gradient"
     OPTIMIZER = "optimizer"
     ACTIVATION = "activation"
     WORKSPACE = "workspace"
+    CACHE = "cache"
 
 
 class Tier(StrEnum):

@@ -31,7 +31,8 @@ class Traits(Struct, frozen=True):
 class Phase(StrEnum):
     """The part of a step that a task belongs to: a label for timelines, with the traits of such tasks.
 
-    ``HEAD``: the loss of a single stage, forward and backward, under local updates.
+    ``HEAD``: the loss of a single stage, forward and backward, under local updates. ``PREFILL``, ``DECODE``: a forward
+    over prompts, or over the next tokens of answers, after which nothing goes backward.
     ``BACKWARD``: the whole backward, or the later part for weights where ``BACKWARD_INPUT`` is the earlier part.
     """
 
@@ -47,6 +48,8 @@ class Phase(StrEnum):
     HEAD = "head", Traits(coalesces=True, launched=True, opens=True, closes=True)
     BACKWARD = "backward", Traits(coalesces=True, launched=True, derived=True, closes=True)
     BACKWARD_INPUT = "backward_input", Traits(coalesces=True, launched=True, derived=True)
+    PREFILL = "prefill", Traits(coalesces=True, launched=True)
+    DECODE = "decode", Traits(coalesces=True, launched=True)
     SEND = "send", Traits(launched=True)
     RECV = "recv"
     GRADIENT_SYNC = "gradient_sync"

@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 
 from sim.plan.functions import basic as f
-from sim.plan.functions import token_slices as sliced
+from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.training.layers.latent_attention import latent_qkv
 from sim.training.layers.layer import LayerBuilder
-from sim.training.sequence.method import Scoring
 
 
 def attention(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
@@ -16,8 +15,7 @@ def attention(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
     latent, base = m.latent_attention, m.rotary_base_of(index)
     q, k, v = _qkv(b, t, name, x, base) if latent is None else latent_qkv(b, t, name, x, latent, base)
     if b.part:
-        k = sliced.append(t, f"{name}.keys", k, b.part)
-        v = sliced.append(t, f"{name}.values", v, b.part)
+        k, v = b.part.cached(t, f"{name}.keys", k), b.part.cached(t, f"{name}.values", v)
     y = attend(b, t, f"{name}.attention", (q, k, v), window.size if window else 0)
     output = b.row_weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size))
     return b.row(t, f"{name}.projection", y, output, contract=2)
@@ -45,13 +43,8 @@ def attend(b: LayerBuilder, t: TaskTracer, name: str, qkv: Sequence[Tensor], win
     """
 
     def scored(tracer: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
-        flash, dropout = b.model.attention == "flash", b.model.dropout
-        if b.part and flash:
-            return sliced.flash_attention(tracer, name, inputs, b.part)
-        if b.part:
-            return sliced.core_attention(tracer, name, inputs, dropout, b.part)
-        return b.sequence.attention(
-            tracer, name, inputs, Scoring(flash, b.model.causal, dropout, window, b.model.score_cap)
-        )
+        m = b.model
+        scoring = Scoring(m.attention == "flash", m.causal, m.dropout, window, m.score_cap)
+        return (b.part or b.sequence).attention(tracer, name, inputs, scoring)
 
     return b.checkpointed(t, scored, qkv) if b.recompute == "selective" else scored(t, qkv)

@@ -8,7 +8,7 @@ from sim.plan.functions import basic as f
 from sim.plan.functions.gradients import checkpoint
 from sim.plan.functions.linear import Products
 from sim.plan.functions.rows import Rows
-from sim.plan.functions.token_slices import TokenSlice
+from sim.plan.functions.token_part import TokenPart
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Part
 from sim.plan.words.layout import REPLICATED, Layout
@@ -36,7 +36,7 @@ class LayerBuilder(Struct, frozen=True):
     loss_scale: float
     products: Products
     slices: Mapping[str, int] = field(default_factory=dict)
-    part: TokenSlice | None = None
+    part: TokenPart | None = None
     sequence: SequenceMethod = field(default_factory=Unshared)
     whole_embedding_gradient: bool = False
     recompute_num_layers: int | None = None

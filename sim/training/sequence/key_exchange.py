@@ -13,9 +13,10 @@ from typing import ClassVar, Literal
 from sim.plan.functions.context import SharedSequence, gathering_attention
 from sim.plan.functions.ring_attention import ring_attention
 from sim.plan.functions.rows import Rows
+from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.plan.words.mesh import Axes
-from sim.training.sequence.method import AXIS, Role, Scoring, SequenceMethod, Shares
+from sim.training.sequence.method import AXIS, Role, SequenceMethod, Shares
 from sim.training.sequence.rules import check_blocks, check_chunks, check_tokens
 
 SequenceLayout = Literal["zigzag", "contiguous"]

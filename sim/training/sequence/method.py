@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple
 
 from sim.plan.functions.rows import Rows
+from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.plan.words.mesh import Axes
 
@@ -23,21 +24,6 @@ AXIS: Final = "cp"
 
 Role = Mapping[str, int]
 """Coordinates along the axes of a method."""
-
-
-class Scoring(NamedTuple):
-    """The weighing of values by attention.
-
-    ``fused``: one kernel keeps the log-sum-exp of the scores, not the scores. ``causal``: a query sees the keys up to
-    its own, else all. ``dropout``: probability that a weight is dropped. ``window``: keys that a query sees at most, 0:
-    no fewer. ``cap``: scores stay softly below it, 0: they do not.
-    """
-
-    fused: bool
-    causal: bool = True
-    dropout: float = 0.0
-    window: int = 0
-    cap: float = 0.0
 
 
 class Shares(NamedTuple):

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from sim.plan.functions.ring_self_attention import ring_self_attention
+from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.training.sequence.blocks import BlockMethod
-from sim.training.sequence.method import AXIS, Scoring, Shares
+from sim.training.sequence.method import AXIS, Shares
 from sim.training.sequence.rules import check_blocks, check_keeps_scores, check_tokens
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sim.plan.functions import basic as f
+from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.training.sequence.blocks import BlockMethod
-from sim.training.sequence.method import AXIS, Scoring, Shares
+from sim.training.sequence.method import AXIS, Shares
 from sim.training.sequence.rules import DEGREE_KEY, check_blocks, check_heads, check_tokens
 from sim.training.sequence.unshared import whole_attention
 

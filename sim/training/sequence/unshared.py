@@ -6,9 +6,10 @@ from typing import ClassVar
 
 from sim.plan.functions import basic as f
 from sim.plan.functions.rows import Rows
+from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.plan.words.mesh import Axes
-from sim.training.sequence.method import Scoring, SequenceMethod, Shares
+from sim.training.sequence.method import SequenceMethod, Shares
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

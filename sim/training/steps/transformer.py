@@ -38,8 +38,11 @@ class TransformerBuilder(LayerBuilder, frozen=True):
 
     def embed(self, t: TaskTracer) -> Tensor:
         """Return the embedded tokens of one micro-batch."""
+        return self.embedded(t, self.tokens(t, "tokens", self.tensor.sample_axes, shift=0))
+
+    def embedded(self, t: TaskTracer, ids: Tensor) -> Tensor:
+        """Return the input of the first layer for these tokens."""
         m = self.model
-        ids = self.tokens(t, "tokens", self.tensor.sample_axes, shift=0)
         table = self.word_table(t, "embedding.word")
         x = self.tensor.embed(t, "embedding", ids, table, whole_gradient=self.whole_embedding_gradient)
         if m.scaled_embeddings:
@@ -67,11 +70,22 @@ class TransformerBuilder(LayerBuilder, frozen=True):
 
     def head(self, t: TaskTracer, x: Tensor, loss: Tensor) -> Tensor:
         """Add the micro-batch's share of the mean loss to ``loss``."""
+        return self.read_out(t, x, loss, self.head_names)
+
+    @property
+    def head_names(self) -> HeadNames:
+        """Return the names of the model's own head."""
         shared = "embedding.word" if self.model.tied_embeddings else ""
-        return self.read_out(t, x, loss, HeadNames("final_norm", "head", "loss", "labels", shared))
+        return HeadNames("final_norm", "head", "loss", "labels", shared)
 
     def read_out(self, t: TaskTracer, x: Tensor, loss: Tensor, names: HeadNames) -> Tensor:
         """Add a micro-batch's share of the mean loss of a head, a norm and a vocabulary projection, to ``loss``."""
+        logits = self.logits(t, x, names)
+        labels = self.tokens(t, names.labels, self.tensor.loss_axes, shift=1)
+        return self.tensor.cross_entropy(t, names.loss, logits, labels, loss, self.loss_scale)
+
+    def logits(self, t: TaskTracer, x: Tensor, names: HeadNames) -> Tensor:
+        """Return a head's logits of the last layer's output, cut as the vocabulary is."""
         x = self.tensor.enter(t, self.norm(t, names.norm, x))
         shape = (self.model.vocab_size, self.model.hidden_size)
         own = [] if names.shared else self.weights(t, names.head, shape, self.tensor.vocabulary_layout, dim=1)
@@ -79,8 +93,7 @@ class TransformerBuilder(LayerBuilder, frozen=True):
         logits = self.tensor.logits(t, names.head, x, tables, products=self._head_products)
         if self.model.logit_cap:
             logits = f.elementwise(t, f"{names.head}.soft_cap", "soft_cap", logits, cap=self.model.logit_cap)
-        labels = self.tokens(t, names.labels, self.tensor.loss_axes, shift=1)
-        return self.tensor.cross_entropy(t, names.loss, logits, labels, loss, self.loss_scale)
+        return logits
 
     @property
     def _head_products(self) -> Products:

@@ -198,13 +198,6 @@ def test_attention_matches_torch(sequence: int, width: int) -> None:
     assert_close([lse], [scores.logsumexp(-1)])
 
 
-def test_decoding_is_the_last_query_of_causal_attention() -> None:
-    """A new token that sees all keys gets what the last of a whole sequence's queries gets."""
-    q, k, v = random(S, 2, N, D), random(S, 2, G, D, seed=1), random(S, 2, G, D, seed=2)
-    (y,) = run("decode_attention", q[-1:].contiguous(), k, v)
-    assert_close([y], [attention(q, k, v)[-1:]])
-
-
 @pytest.mark.parametrize(("sequence", "width"), [(S, D), (300, D), (300, 3)])
 def test_attention_gradients_match_torch(sequence: int, width: int) -> None:
     """Separate and fused backward kernels equal autograd through torch's attention."""
@@ -275,10 +268,13 @@ def test_attention_in_slices_is_attention(kernels: str, cuts: tuple[int, ...]) -
 def test_append_fills_a_cache_and_rows_takes_it_apart() -> None:
     """Slices of a tensor, appended one by one to one cache, make the tensor; its rows are the slices."""
     x = random(6, 2, G, D)
-    (cache,) = run("append", x[:2].contiguous(), start=0, rows=6)
-    (again,) = run("append", x[2:].contiguous(), cache, start=2, rows=6)
+    (cache,) = run("append", x[:2].contiguous(), places=((0, 2),), rows=6)
+    (again,) = run("append", x[2:].contiguous(), cache, places=((2, 4),), rows=6)
     assert again is cache
     assert_close([cache, *run("rows", cache, start=2, count=3)], [x, x[2:5]])
+    assert_close(run("take_rows", cache, rows=(5, 1)), [x[[5, 1]]])
+    (apart,) = run("append", x, places=((3, 4), (0, 2)), rows=7)
+    assert_close([apart[[3, 4, 5, 6, 0, 1]]], [x])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,32 @@
+"""Attention to caches of several sequences, against attention of each whole sequence."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.backends.kernels.test_kernels import D, G, N, S, assert_close, attention, random, run
+
+
+def cached(kernel: str, width: int | None = None, **attributes: Any) -> tuple[Tensor, Tensor]:
+    """Return attention of two sequences in caches with free slots between them, and what it must be."""
+    lengths, firsts, news = (S, 4), (1, 8), (2, 4)
+    found, q, keys, values = [], [], random(13, 1, G, D, seed=7), random(13, 1, G, 3, seed=8)
+    for i, (length, first, new) in enumerate(zip(lengths, firsts, news, strict=True)):
+        own_q, own_k = random(length, 1, N, D, seed=i), keys[first : first + length]
+        own_v = values[first : first + length] if width is None else own_k[..., :width]
+        found.append(attention(own_q, own_k, own_v)[-new:])
+        q.append(own_q[-new:])
+    caches = (keys, values) if width is None else (keys,)
+    attributes["spans"] = tuple(zip(firsts, lengths, news, strict=True))
+    return run(kernel, torch.cat(q), *caches, **attributes)[0], torch.cat(found)
+
+
+@pytest.mark.parametrize("kernel", ["cached_attention", "decode_attention"])
+def test_cached_attention_is_that_of_the_last_queries(kernel: str) -> None:
+    """New tokens of sequences of unequal lengths get what the last of each one's queries get; shared values too."""
+    for actual, expected in (cached(kernel), cached(kernel, 2, value_size=2)):
+        assert_close([actual], [expected])
+    plain, scaled = cached(kernel)[0], cached(kernel, scaled_as=4 * D)[0]
+    assert not torch.allclose(plain, scaled)
