@@ -75,6 +75,8 @@ class Prompts:
         ``num_rows`` sequences decode, each with ``positions`` query positions. Prompts stay in the queue until they are
         computed.
         """
+        if not self.queue:
+            return []
         admitted = self._admission(batching, positions, num_rows)
         size = self.requests.prefix_tokens
         for pending, _ in admitted:  # all use their pieces before any takes blocks, which may drop unused pieces

@@ -74,8 +74,8 @@ class Records:
             self.preempted_s[request] += now_s - self.lost_at_s[request]
             self.lost_at_s[request] = np.nan
 
-    def decode(self, requests: Ints, num_steps: int, num_tokens: Ints | int) -> None:
-        """Add the tokens of so many decoding iterations to each of some requests."""
+    def decode(self, requests: Ints, num_steps: Ints, num_tokens: Ints) -> None:
+        """Add decoding iterations and their tokens to each of some requests, as they leave their batch."""
         self.steps[requests] += num_steps
         self.decoded[requests] += num_tokens
         self.emitted[requests] += num_tokens

@@ -5,7 +5,7 @@ that comes meanwhile ends the run after the iteration in progress, if it could b
 """
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import simpy
@@ -110,7 +110,7 @@ class Replica:
             return
         self.busy_s += span_s
         if self.decodes and done:
-            self.setup.records.decode(self.rows.ids, done, done)
+            self.rows.decode_plainly(done)
         elif not self.decodes and len(self.rows):
             self.stall_s += span_s
 
@@ -131,20 +131,19 @@ class Replica:
         if self.is_busy and done < len(self.ends_s):
             self.ends_s = self.ends_s[:done]
             needed = self.rows.blocks_for(done, self.pool.block_tokens)
-            self.pool.give_back(int((self.rows.blocks - needed).sum()))
-            self.rows.blocks = needed
+            self.pool.give_back(int(np.add.reduce(self.rows.blocks - needed)))
+            self.rows.blocks[:] = needed
             self._schedule()
 
     # --- an iteration: what it computes, and for how long ------------------------------------------------------
 
     def _begin(self) -> None:
         """Choose what the next iterations compute, give it its blocks, and start the clock; else be idle."""
-        mixes, decoding = self.setup.batching.mixes, self.setup.decoding
+        mixes = self.setup.batching.mixes
         whole = self._make_room() if mixes else True
         self.chunks = self._admit() if whole else []
         decodes = len(self.rows) > 0 and (mixes or not self.chunks)
-        if decodes and not mixes:
-            whole = self._make_room()
+        count = self._run_length(whole) if decodes else 1
         if not len(self.rows) and not self.chunks:
             self.waiting.release_all(self.world.now)
             self.chunks = self._admit()
@@ -152,50 +151,59 @@ class Replica:
         self.is_busy = self.decodes or bool(self.chunks)
         if not self.is_busy:
             return
-        repeats = whole and self.decodes and not self.chunks  # who had to go may be let in again after one iteration
-        count = self._run_length() if repeats and decoding.is_plain else 1
-        self.ends_s = np.cumsum(self._durations_s(count))
+        self.ends_s = self._durations_s(count).cumsum()
         self.started_s = self.world.now
-        if self.decodes:
-            self._hold_blocks(count)
         self._schedule()
 
     def _durations_s(self, count: int) -> NDArray[np.float64]:
-        chunks = [Chunk(tokens, pending.computed) for pending, tokens in self.chunks]
         cost, decoding, rows = self.setup.cost, self.setup.decoding, len(self.rows)
+        chunks = [Chunk(tokens, pending.computed) for pending, tokens in self.chunks]
         if not self.decodes:
             return cost.pass_s(0, 1, np.zeros(1), chunks)
-        contexts = np.arange(count, dtype=np.float64) + float(self.rows.held.mean())
-        return cost.pass_s(rows, decoding.positions, contexts, chunks) + decoding.draft_s(rows)
+        contexts = np.arange(count, dtype=np.float64) + self.rows.sum_held / rows
+        times = cost.pass_s(rows, decoding.positions, contexts, chunks)
+        return times if decoding.is_plain else times + decoding.draft_s(rows)
 
     def _schedule(self) -> None:
         self.version += 1
-        version = self.version
         delay_s = max(0.0, self.started_s + float(self.ends_s[-1]) - self.world.now)
+        self.world.timeout(delay_s, self.version).callbacks.append(self._end_if_meant)
 
-        def ended(_: Any) -> None:
-            if version == self.version:
-                self._end()
+    def _end_if_meant(self, event: simpy.Event) -> None:
+        """End a run of iterations, unless it was given another end, or broken off."""
+        if event.value == self.version:
+            self._end()
 
-        self.world.timeout(delay_s).callbacks.append(ended)
+    def _run_length(self, whole: bool) -> int:
+        """Return how many iterations the rows decode together, and give them the blocks for these.
 
-    def _run_length(self) -> int:
-        """Return how many iterations the rows decode together: until one finishes, or blocks run out."""
-        count = min(int(self.rows.left.min()), _LONGEST_RUN)
-        while count > 1 and self._missing_blocks(count) > self.pool.obtainable:
-            count //= 2
-        return count
+        Until one finishes or blocks run out; one with drafts, with prompts beside it, or where somebody had to go
+        (not ``whole``), who may be let in again after it.
+        """
+        if whole and not self.chunks and self.setup.decoding.is_plain:
+            count = min(self.rows.least_left, _LONGEST_RUN)
+            while count and not self._hold_blocks(count):
+                count //= 2
+            if count:
+                return count
+        if not self.setup.batching.mixes:
+            self._make_room()
+        return 1
 
-    def _missing_blocks(self, more: int) -> int:
-        needed = self.rows.blocks_for(more, self.pool.block_tokens)
-        return int(np.maximum(needed - self.rows.blocks, 0).sum())
+    def _hold_blocks(self, num_tokens: int) -> bool:
+        """Give the rows the blocks that they need for so many tokens more; none where they are not obtainable.
 
-    def _hold_blocks(self, count: int) -> None:
-        """Give the rows the blocks that they need for the tokens of so many iterations."""
-        needed = self.rows.blocks_for(count - 1 + self.setup.decoding.positions, self.pool.block_tokens)
-        more = np.maximum(needed - self.rows.blocks, 0)
-        self.pool.take(int(more.sum()))
-        self.rows.blocks = self.rows.blocks + more
+        Returns whether they were.
+        """
+        rows = self.rows
+        needed = rows.blocks_for(num_tokens, self.pool.block_tokens)
+        more = int(np.add.reduce(np.maximum(needed - rows.blocks, 0)))
+        if more > self.pool.obtainable:
+            return False
+        if more:
+            self.pool.take(more)
+            np.maximum(rows.blocks, needed, out=rows.blocks)
+        return True
 
     def _make_room(self) -> bool:
         """Give the rows blocks for an iteration, and preempt the latest until there are enough.
@@ -203,11 +211,10 @@ class Replica:
         Returns whether nobody had to go.
         """
         whole = True
-        while self._missing_blocks(self.setup.decoding.positions) > self.pool.obtainable:
+        while not self._hold_blocks(self.setup.decoding.positions):
             whole = False
             if not self.waiting.release_last(self.world.now):
                 self._preempt()
-        self._hold_blocks(1)
         return whole
 
     def _preempt(self) -> None:
@@ -223,14 +230,18 @@ class Replica:
         """Return the first prompts of the queue with the tokens that the next iteration computes; they have blocks."""
         return self.waiting.admit(self.setup.batching, self.setup.decoding.positions, len(self.rows), self.world.now)
 
-    def _drop(self, which: NDArray[np.bool_]) -> None:
-        """Take rows out of the batch and free their blocks."""
-        self.pool.give_back(int(self.rows.blocks[which].sum()))
-        gone = self.rows.ids[which]
-        for request in gone.tolist():
+    def _drop(self, which: NDArray[np.bool_]) -> list[int]:
+        """Take rows out of the batch and free their blocks; return their requests."""
+        rows, records = self.rows, self.setup.records
+        gone = rows.ids[which]
+        requests: list[int] = gone.tolist()
+        self.pool.give_back(sum(rows.blocks[which].tolist()))
+        for request in requests:
             self.pool.leave(self.pieces.pop(request, ()))
-        self.setup.records.stalled_s[gone] += self.stall_s - self.rows.stall_s[which]
-        self.rows.keep(~which)
+        records.stalled_s[gone] += self.stall_s - rows.stall_s[which]
+        records.decode(gone, rows.steps[which], rows.decoded[which])
+        rows.remove(which)
+        return requests
 
     # --- the end of an iteration -----------------------------------------------------------------------------
 
@@ -256,19 +267,15 @@ class Replica:
         """Add the tokens of iterations to the rows, and let those go that have all of theirs."""
         records, rows, decoding = self.setup.records, self.rows, self.setup.decoding
         if decoding.is_plain:
-            emitted: NDArray[np.int64] = np.full(len(rows), count, dtype=np.int64)
+            rows.decode_plainly(count)
         else:
-            emitted = np.minimum(decoding.drawn(self.setup.seed, rows.ids, records.steps[rows.ids]), rows.left)
-        records.decode(rows.ids, count, emitted)
-        rows.held = rows.held + emitted
-        rows.left = rows.left - emitted
-        done = rows.left == 0
-        if done.any():
-            self._finish(done)
+            drawn = decoding.drawn(self.setup.seed, rows.ids, records.steps[rows.ids] + rows.steps)
+            rows.decode(np.minimum(drawn, rows.left))
+        if not rows.least_left:
+            self._finish(rows.left == 0)
 
     def _finish(self, done: NDArray[np.bool_]) -> None:
-        finished = self.rows.ids[done].tolist()
-        self._drop(done)
+        finished = self._drop(done)
         self.setup.records.finish_s[finished] = self.world.now
         for request in finished:
             self.setup.finished(request)
