@@ -8,11 +8,11 @@ samples. With ``--device cpu --part 3000 --batch 16`` the same runs in seconds o
 
 import json
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
+from msgspec.structs import replace
 
 from scenarios.library.shipped import FOLDER
 from scenarios.reading.documents.yaml_tree import read_document

@@ -3,11 +3,11 @@
 .venv/bin/python docs/flexmoe_map.py
 """
 
+import dataclasses
 from math import ceil
 from typing import Any
 
 import click
-from msgspec.structs import replace
 
 from backends.simulated import SimulatedBackend
 from costmodels.hardware import load_node
@@ -59,7 +59,8 @@ def moving(prices: ClusterPricing, skew: Skew, link_bytes_per_s: float) -> list[
 def fixed(prices: ClusterPricing, skew: Skew, **keys: Any) -> list[float]:
     """Return the seconds of each step with experts that stay."""
     with SimulatedBackend(prices).session(RANKS) as session:
-        plans = [build_dense_training(job(replace(skew, step=n), **keys), f"step {n}") for n in range(STEPS)]
+        jobs = [job(dataclasses.replace(skew, step=step), **keys) for step in range(STEPS)]
+        plans = [build_dense_training(each, f"step {step}") for step, each in enumerate(jobs)]
         return [session.step(plan).duration_s for plan in plans]
 
 

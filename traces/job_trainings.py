@@ -7,9 +7,11 @@ the largest one, accuracy, GPUs. The application is then ``model/task``.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TextIO
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from traces.csv_rows import csv_rows, number, read_file, whole
 from traces.errors import TraceError
@@ -23,8 +25,7 @@ _POLLUX_REMEDY: Final = f"name a CSV file with the columns {', '.join(POLLUX)}"
 _ONES_REMEDY: Final = f"name a CSV file with {len(ONES)} columns: {', '.join(ONES)}"
 
 
-@dataclass(frozen=True, slots=True)
-class SubmittedTraining:
+class SubmittedTraining(Struct, frozen=True):
     """A job: its arrival in seconds after the first one, its GPUs, and what it trains.
 
     ``line``: where it stands in the file. ``samples_per_epoch``: None where the file does not say it.

@@ -1,7 +1,8 @@
 """The check of executed steps of a click model. It needs no torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from backends.execution.result import Execution
 from sim.embedding.ids import Table
@@ -12,8 +13,7 @@ from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClickCheck:
+class ClickCheck(Struct, frozen=True, kw_only=True):
     """Steps that ran one after the other, to be compared with plain torch on whole tables.
 
     ``ids``: of each step, the rows that its batch reads, table after table. ``last``: the last step, with all its

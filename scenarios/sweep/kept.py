@@ -5,14 +5,12 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Final
 
-from msgspec import Struct
+from msgspec import Meta, MsgspecError, Struct, convert
 from msgspec.structs import replace
-from pydantic import Field, TypeAdapter
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.results.folder import refuse_unwritable
@@ -31,7 +29,7 @@ _REMEDY: Final = "name another folder, or remove the file to begin anew"
 class _KeptPoint(Struct, frozen=True, kw_only=True):
     """A line of the file: the number of a point, and its results or the rule that refuses it."""
 
-    index: Annotated[int, Field(ge=0, lt=MAX_POINTS)]
+    index: Annotated[int, Meta(ge=0, lt=MAX_POINTS)]
     results: dict[str, Any] | None = None
     refused: str | None = None
 
@@ -81,7 +79,6 @@ def _head(job: Job) -> dict[str, str]:
 
 def _read(file: BinaryIO, path: Path, job: Job) -> tuple[dict[int, Measured | str], int]:
     """Return the points of a file, and the bytes of its whole lines."""
-    rows = TypeAdapter(job.workload.row_type)
     done: dict[int, Measured | str] = {}
     length = 0
     file.seek(0)
@@ -93,8 +90,8 @@ def _read(file: BinaryIO, path: Path, job: Job) -> tuple[dict[int, Measured | st
             break
         try:
             entry = json.loads(line)
-            outcome = _point(entry, rows) if number else None
-        except (ValueError, RecursionError) as error:
+            outcome = _point(entry, job.workload.row_type) if number else None
+        except (ValueError, MsgspecError, RecursionError) as error:
             raise _refusal(path, number, "it is no line of a sweep's points") from error
         if outcome is not None:
             done[outcome[0]] = outcome[1]
@@ -105,13 +102,13 @@ def _read(file: BinaryIO, path: Path, job: Job) -> tuple[dict[int, Measured | st
     return done, length
 
 
-def _point(entry: object, rows: TypeAdapter[Any]) -> tuple[int, Measured | str]:
-    """Return the number of a point and what came of it. Raises ValueError for anything else."""
-    point = TypeAdapter(_KeptPoint).validate_python(entry)
+def _point(entry: object, row_type: type[Struct]) -> tuple[int, Measured | str]:
+    """Return the number of a point and what came of it. Raises ValueError or MsgspecError for anything else."""
+    point = convert(entry, _KeptPoint)
     if point.refused is not None:
         return point.index, point.refused
-    row, written = rows.validate_python(point.results), point.results or {}
-    if unknown := written.keys() - {field.name for field in fields(row)}:
+    row, written = convert(point.results, row_type), point.results or {}
+    if unknown := written.keys() - set(row_type.__struct_fields__):
         raise ValueError(f"no results: {unknown}")
     as_written = {name: value for name, value in written.items() if value == getattr(row, name)}
     return point.index, Measured(replace(row, **as_written))  # a whole number stays one where the field is a float

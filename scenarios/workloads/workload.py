@@ -4,9 +4,10 @@ Every kind is one folder beside this file and one entry of ``registry.KINDS``. C
 Schema use the classes below. No code outside a kind's folder asks for the kind of a scenario.
 """
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -134,7 +135,7 @@ class Workload(ABC, Generic[S]):
     """The keys of a file of this kind."""
     starter: ClassVar[str]
     """The file that ``simulate new --workload NAME`` writes; it can be simulated unchanged."""
-    row_type: ClassVar[type[object]]
+    row_type: ClassVar[type[Struct]]
     """The class of a point's results: that of ``Outcome.row``."""
     columns: ClassVar[Sequence[Column]]
     """Columns of a sweep; a key without a value in any point is left out."""
@@ -147,7 +148,7 @@ class Workload(ABC, Generic[S]):
 
     def load(self, document: Document, overrides: Sequence[str], as_read: Document) -> S:
         """Return the scenario of a document that overrides were put into; ``as_read``: before. Raises ScenarioError."""
-        return replace(self.read(document, tuple(overrides)), as_read=as_read)
+        return dataclasses.replace(self.read(document, tuple(overrides)), as_read=as_read)
 
     @abstractmethod
     def read(self, document: Document, overrides: tuple[str, ...]) -> S:

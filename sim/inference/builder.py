@@ -5,8 +5,10 @@ stage is a task. The caches belong to the micro-batch, and live until its last p
 micro-batches before the next pass of the first. The last stage chooses the next tokens, and sends them to the first.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from sim.inference.spec import InferenceJob
 from sim.plan.functions.cached_tokens import CachedTokens, last_rows, most_likely, prompt_tokens

@@ -1,7 +1,10 @@
 """An inference job: a model, prompts, and how many tokens are to follow each of them."""
 
-from dataclasses import dataclass, replace
+import dataclasses
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.plan.functions.cached_tokens import CachedTokens, Span
 from sim.training.errors import SpecError
@@ -19,8 +22,7 @@ _PLAIN_GATES: Final = frozenset({"top_k", "switch", "k_top_1", "group_limited"})
 """Gates whose choices follow from a token's scores alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceJob:
+class InferenceJob(Struct, frozen=True, kw_only=True):
     """Sequences of a model that are continued together: one pass over all prompts, then one pass per step of decoding.
 
     ``prompt_tokens``: of each sequence of a micro-batch. ``output_tokens``: that each sequence gets. The pass over the
@@ -133,7 +135,7 @@ def _check_experts(experts: ExpertsSpec) -> None:
 def _check_parallel(parallel: ParallelSpec) -> None:
     """Raise SpecError for techniques that only training has."""
     tensor = parallel.tensor
-    if not isinstance(tensor, OneDimensional) or replace(tensor, degree=1) != OneDimensional():
+    if not isinstance(tensor, OneDimensional) or dataclasses.replace(tensor, degree=1) != OneDimensional():
         rule = "inference is built for tensor parallelism 1d without options"
         raise SpecError("parallel.tensor", rule, "write its degree alone")
     plain = ParallelSpec(

@@ -1,14 +1,14 @@
 """Nodes that fail and come back: written one by one, or drawn from a mean time between failures."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sim.jobs.errors import JobsError
 from sim.jobs.generate import generator
 
 
-@dataclass(frozen=True, slots=True)
-class Outage:
+class Outage(Struct, frozen=True):
     """A node that is down from one instant to another; the jobs on it stop."""
 
     node: int
@@ -21,8 +21,7 @@ class Outage:
             raise JobsError("failures", rule, "write a node of the cluster, and a repair that takes time")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failures:
+class Failures(Struct, frozen=True, kw_only=True):
     """The failures of a cluster's nodes: ``listed`` ones, and drawn ones with a mean time between those of a node.
 
     ``repair_s``: how long a drawn one lasts. ``save_every_s``: training time between two saved states of a rigid job;

@@ -1,8 +1,9 @@
 """What an allocator reserves for the buffers of a program, which come and go in the order of its ops."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from sim.memory.allocators import Allocator, AllocatorName, CachingAllocator, ChunkAllocator, PagePool
 from sim.plan.facts.liveness import lifetimes
@@ -18,8 +19,7 @@ _STEPS: Final = 2
 """Steps that are replayed: an allocator that keeps what it reserves begins the second with the holes of the first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reserved:
+class Reserved(Struct, frozen=True):
     """The most bytes that tensors take at once, and the most that the allocator reserves."""
 
     live_bytes: int

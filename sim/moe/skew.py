@@ -6,11 +6,11 @@ their choices are drawn (multinomial), no expert more often than there are token
 smoothly like this (Nie et al. 2023, FlexMoE); Zipf laws over experts are a common test load for balancers.
 """
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.moe.routing import Counts, Routing, RoutingShape
@@ -42,12 +42,12 @@ class Skew:
 
     def routing(self, shape: RoutingShape) -> Routing:
         """Return the routing of the step ``step``; steps one after the other take as long as one walk through them."""
-        drift = self._reached.drift(replace(self, step=0), shape.num_layers, shape.num_experts, self.step)
+        drift = self._reached.drift(dataclasses.replace(self, step=0), shape.num_layers, shape.num_experts, self.step)
         return self._of(drift, shape)
 
     def later(self, steps: int) -> "Skew":
         """Return the drawn routing of so many steps later."""
-        return replace(self, step=self.step + steps)
+        return dataclasses.replace(self, step=self.step + steps)
 
     def steps(self, shape: RoutingShape) -> Iterator[Routing]:
         """Yield the routings of step 0, 1, 2 and so on, without end."""

@@ -44,8 +44,7 @@ class Chunk(Struct, frozen=True):
     computed: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(Struct, frozen=True):
     """A kernel call that a pass makes ``count`` times. ``name``: of the kernel, for parameters of that kernel alone."""
 
     count: int

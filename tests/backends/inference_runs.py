@@ -1,8 +1,9 @@
 """Inference jobs whose logits and tokens must be those of a dense model that takes each sequence at once."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from sim.inference.spec import InferenceJob
 from sim.training.spec.job import ParallelSpec, PipelineSpec

@@ -5,9 +5,10 @@ position must be those of the run's pass that computed this position, and the ch
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from torch import Tensor
 
 from backends.execution.result import CheckReport
@@ -44,8 +45,7 @@ def check_generation(interpreter: Interpreter, job: InferenceJob, step: int) -> 
     return CheckReport(errors, tolerance)
 
 
-@dataclass(frozen=True, slots=True)
-class _Check:
+class _Check(Struct, frozen=True):
     interpreter: Interpreter
     job: InferenceJob
     step: int

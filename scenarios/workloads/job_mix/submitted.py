@@ -1,9 +1,10 @@
 """From the ``jobs`` of a job mix's file to its jobs."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
+
+from msgspec.structs import replace
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import dotted

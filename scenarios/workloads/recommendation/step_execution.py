@@ -2,9 +2,11 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median_low
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from backends.execution.clicks import ClickCheck, persistent
 from backends.execution.request import ExecutionRequest
@@ -44,8 +46,7 @@ from traces.timeline import Timeline
 _KNOWN = ("device", "check", "timing", "steps", "timeout")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Steps:
+class _Steps(Struct, frozen=True, kw_only=True):
     """Steps on batches that follow each other. ``parts``: the ranks' parts of each batch; ``ids``: its lookups."""
 
     step: ClickStep

@@ -1,6 +1,6 @@
 """From the file of a training step to its scenario."""
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 from costmodels.hardware import StorageSpec
@@ -228,7 +228,7 @@ def _with_storage(cluster: ClusterSpec, checked: DenseScenario) -> ClusterSpec:
     storage = StorageSpec(
         capacity_bytes=round(nvme.capacity), bandwidth_bytes_per_s=nvme.bandwidth, latency_s=nvme.latency
     )
-    return replace(cluster, storage=storage)
+    return dataclasses.replace(cluster, storage=storage)
 
 
 def _osdp(section: OsdpSection, model: TransformerSpec) -> OsdpSpec:

@@ -1,8 +1,9 @@
 """The ops of a click model's step that have no gradient: kernels on a device or its host, and copies between them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from costmodels.kernels import KERNELS, TensorSpec
 from sim.plan.functions.tracing import ProgramTracer, TaskTracer, Tensor
@@ -14,8 +15,7 @@ TO_HOST: Final = "d2h"
 HOST: Final = "host"
 
 
-@dataclass(frozen=True, slots=True)
-class RowOps:
+class RowOps(Struct, frozen=True):
     """Emits ops into tasks of a program. ``dtype``: of rows, unless another is stated."""
 
     program: ProgramTracer

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec import Struct
+
 from costmodels.kernels import KERNELS
 from sim.embedding.rank_batch import RankBatch
 from sim.embedding.step.ops import RowOps
@@ -14,8 +16,7 @@ from sim.plan.words.buffer import Kind, Tier
 _FOUND: Final = ("places", "slots")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Found(Struct, frozen=True, kw_only=True):
     """Of each lookup the place of its row on the device, its row's number in the batch and its bag; rows' slots."""
 
     places: Tensor

@@ -1,7 +1,8 @@
 """A training step of a click model whose embedding tables are sharded, and cached on the devices."""
 
-from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+from msgspec import Struct
 
 from sim.embedding.click_model import ClickModel
 from sim.embedding.rank_batch import Sharding
@@ -14,8 +15,7 @@ MoveOrder = Literal["evict_first", "fetch_first"]
 Colossal-AI; ``fetch_first``: before, so that both copies run at once (its ``async_copy``)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClickStep:
+class ClickStep(Struct, frozen=True, kw_only=True):
     """A training step: ``batch_size`` samples of all ranks together, of which each rank has an equal part.
 
     ``tables``: the number of tables that each rank sums rows of. ``row_bytes_per_s``: the rate at which a rank's host

@@ -7,9 +7,10 @@ period repeated at its pace, is a solution of the equations "begins when the las
 graph without circles has one solution, so this is the run of all micro-batches. docs/design.md has the argument.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -175,7 +176,7 @@ def _with_delays(attempt: _Attempt) -> tuple[Graph, range]:
         successors[u][successors[u].index(v)] = node
         successors.append([v])
     count = len(before)
-    longer = replace(
+    longer = dataclasses.replace(
         graph,
         kinds=[*graph.kinds, *[int(NodeKind.FIXED)] * count],
         waits=[*graph.waits, *[1] * count],

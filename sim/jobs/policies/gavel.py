@@ -5,9 +5,10 @@ a job, relative to that on an equal share of every type. Rounds bring the time t
 fractions: the job that is furthest behind on a type comes first. Durations are not known.
 """
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -88,7 +89,7 @@ class Gavel:
         begins = state.round_ends_s <= view.now_s * (1.0 + ROUNDING)
         left = {name: view.num_gpus_of(name) for name in view.gpu_types}
         if begins:
-            state = replace(state, round_ends_s=view.now_s + self.round_s)
+            state = dataclasses.replace(state, round_ends_s=view.now_s + self.round_s)
         else:
             for each in view.running.values():
                 left[view.type_of(each)] -= each.num_gpus
@@ -112,7 +113,7 @@ class Gavel:
         for index, each in view.running.items():
             key = index, view.type_of(each)
             held[key] = held.get(key, 0.0) + view.now_s - max(state.since_s, each.granted_s)
-        return replace(state, since_s=view.now_s, held=held)
+        return dataclasses.replace(state, since_s=view.now_s, held=held)
 
     def _chosen(
         self, state: GavelState, view: View, candidates: Sequence[ActiveJob], left: Mapping[str, int]

@@ -43,8 +43,7 @@ class Section(Struct, frozen=True):
         return self.first + self.num_calls * self.num_times
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(Struct, frozen=True):
     """A program whose sections recur less often, these sections, and which of its calls keep their distance to the end.
 
     The micro-batches of calls that are ``is_moved`` count from the end: theirs in the whole program are so many later.

@@ -5,8 +5,9 @@ sequence has slots of its own, in a row, as many as its last pass needs, up to w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from sim.plan.functions.rows import Rows
 from sim.plan.functions.token_part import Scoring
@@ -16,8 +17,7 @@ from sim.plan.words.layout import Layout, Shard
 from sim.plan.words.op import Compute
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """New tokens of a sequence: ``num_tokens`` from position ``start`` on. ``slot``: of the sequence's first token."""
 
     slot: int
@@ -30,8 +30,7 @@ class Span:
         return self.start + self.num_tokens
 
 
-@dataclass(frozen=True, slots=True)
-class CachedTokens:
+class CachedTokens(Struct, frozen=True):
     """The new tokens of pass number ``index``. ``num_slots``: of the caches.
 
     ``kernel``: attention for prompts, or for few tokens per sequence.

@@ -39,8 +39,7 @@ class Routes(Struct, frozen=True):
     """Where a token is sent once for all its experts."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSlots:
+class GroupSlots(Struct, frozen=True):
     """The slots [s, b, 1] of every token in the one group of experts that it is sent to."""
 
     slots: Tensor
@@ -48,8 +47,7 @@ class GroupSlots:
     capacity: int
 
 
-@dataclass(frozen=True, slots=True)
-class Near:
+class Near(Struct, frozen=True):
     """Equal groups of experts on the ranks of ``axis``, and how many tokens of a rank may choose outside its own."""
 
     num_groups: int

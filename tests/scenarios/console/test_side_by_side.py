@@ -5,6 +5,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
+from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -53,7 +54,8 @@ def print_execution(summary: ExecutionSummary, console: Console) -> None:
 def printed(show: Any, summary: Any, **changes: object) -> str:
     """Return what a function prints of a summary with other values."""
     out = StringIO()
-    show(replace(summary, **changes), Console(file=out, width=120))
+    changed = replace if isinstance(summary, Struct) else dataclasses.replace
+    show(changed(summary, **changes), Console(file=out, width=120))
     return out.getvalue()
 
 
@@ -69,7 +71,7 @@ def test_execution_answers_in_words() -> None:
 def test_execution_says_what_is_not_as_simulated() -> None:
     """Other memory, other work and a failed check are named."""
     work = ExecutedWork(ops=1674, same_work=False, mismatches={"order": 2})
-    check = dataclasses.replace(EXECUTION.check, check_passed=False, max_relative_error=None)
+    check = replace(EXECUTION.check, check_passed=False, max_relative_error=None)
     shown = printed(print_execution, EXECUTION, same_peak_memory=False, work=work, check=check)
     for words in ("NOT AS SIMULATED (2.00 GiB there)", "NOT THE SAME: 2 order", "FAILED", "no finite number"):
         assert words in shown

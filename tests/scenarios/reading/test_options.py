@@ -1,23 +1,20 @@
 """Options that commands share, and options that are handed on together."""
 
-from dataclasses import dataclass
-
 import click
 from click.testing import CliRunner
+from msgspec import Struct
 
 from scenarios.commands.shared.options import bundling
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(Struct, frozen=True):
     """Two options."""
 
     width: int
     height: int
 
 
-@dataclass(frozen=True)
-class Colour:
+class Colour(Struct, frozen=True):
     """One option."""
 
     hue: str
@@ -35,8 +32,8 @@ def draw(size: Size, colour: Colour, name: str) -> None:
     click.echo(f"{size} {colour} {name}")
 
 
-def test_options_come_as_the_dataclasses_that_they_belong_to() -> None:
-    """Options named as fields make one value of each dataclass, upper ones first; the others come by themselves."""
+def test_options_come_as_the_records_that_they_belong_to() -> None:
+    """Options named as fields make one record of each kind, upper ones first; the others come by themselves."""
     shown = CliRunner().invoke(draw, ["--height", "5", "--name", "door"], catch_exceptions=False).output
     assert shown == "Size(width=2, height=5) Colour(hue='red') door\n"
 

@@ -1,5 +1,6 @@
 """Advice: which changes are tried, what is said of them, and the causes of lost time."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -343,7 +344,9 @@ def test_later_overrides_replace_earlier_ones() -> None:
     assert merged(("a=1", "b=2"), ("a=3",)) == ("b=2", "a=3")
 
 
-@pytest.mark.parametrize("change", [lambda a: replace(a, best=None), lambda a: replace(a, best=None, tried=())])
+@pytest.mark.parametrize(
+    "change", [lambda a: dataclasses.replace(a, best=None), lambda a: dataclasses.replace(a, best=None, tried=())]
+)
 def test_advice_that_finds_nothing_says_what_was_tried(change: Callable[[AdviceSummary], AdviceSummary]) -> None:
     """It never says that nothing can help."""
     advice = change(advise(named("textbook-1f1b"), "quick"))

@@ -1,10 +1,10 @@
 """Plans of prompts and decoding: their memory, their communication, and what cannot be built."""
 
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from costmodels.kernels import KERNELS
 from sim.inference.builder import build_inference

@@ -1,6 +1,6 @@
 """The work of all kernels that one rank's program calls: FLOP and bytes."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from costmodels.kernels import Work
 from sim.plan.facts.description import kernel_signature, kernel_work
@@ -11,8 +11,7 @@ KnownWork = dict[tuple[object, ...], Work]
 """The work of kernels met so far, by ``kernel_signature``: layers have the same kernels, so each is worked out once."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramWork:
+class ProgramWork(Struct, frozen=True):
     """FLOP by the papers' count, FLOP that devices execute, and bytes that kernels read and write."""
 
     flop: float

@@ -1,8 +1,8 @@
 """The execution of steps in which experts move, beside the same steps in simulation: one policy object drives both."""
 
+import dataclasses
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from backends.execution.request import ExecutionRequest
@@ -71,7 +71,8 @@ def execute_moving(scenario: TrainingScenario, options: ExecutionOptions) -> Exe
         _record(options.record_routing, job, executions)
     simulated = simulated_turns(scenario, policy)
     found = compared(last_step(scenario, turns), executions[-1], backend.timeline(executions[-1]), options.device)
-    return replace(found, summary=_over_steps(found.summary, moving_of(job).policy, executions, turns, simulated))
+    summary = _over_steps(found.summary, moving_of(job).policy, executions, turns, simulated)
+    return dataclasses.replace(found, summary=summary)
 
 
 def _over_steps(
@@ -93,7 +94,7 @@ def _over_steps(
     checked = None if None in checks else checked_numbers(_joined([check for check in checks if check is not None]))
     same_memory = summary.same_peak_memory and all(map(has_stated_memory, executions))
     passed = summary.passed and same_memory and placement.same_decisions and placement.same_work
-    return replace(
+    return dataclasses.replace(
         summary, placement=placement, check=checked, same_peak_memory=same_memory,
         passed=passed and (checked is None or checked.check_passed),
     )  # fmt: skip

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import NormalDist
 
@@ -51,8 +50,7 @@ def spread(bounds: Interval, time_s: float) -> list[float]:
 # --- closed forms -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class OneSecond(TextbookPricing):
+class OneSecond(TextbookPricing, frozen=True):
     """Every op lasts a second."""
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:

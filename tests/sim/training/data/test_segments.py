@@ -1,11 +1,11 @@
 """Transformers under aiao: what is synchronised when, and how long a step takes where a closed form says it."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import field
 
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Activity
@@ -107,8 +107,7 @@ def test_deferring_needs_no_more_memory_than_breadth_first(keys: dict[str, Any])
 # --- closed forms ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class EqualStages(TextbookPricing):
+class EqualStages(TextbookPricing, frozen=True):
     """Each stage's forward, backward and sum of gradients take stated times, whatever they consist of; nothing else.
 
     A part of a stage's gradients takes its part of the time.
