@@ -6,6 +6,7 @@ from typing import Final
 from scenarios.workloads.effort import Effort
 from scenarios.workloads.steps.cost import REPEATING, num_nodes, num_task_ops
 from sim.engine.folding.folding import Folding
+from sim.engine.running.paced import MULTIPLE
 from sim.engine.running.shorter import Shorter
 from sim.engine.running.simulate import NUMBERS_OF_STEPS
 from sim.plan.words.program import Plan, Program
@@ -17,6 +18,8 @@ _PROGRAM_BYTES: Final = 70e6
 """The program itself, with its libraries."""
 _TRIED: Final = 5
 """As many shorter forms of a step are simulated where it may repeat itself in a way that has to be found."""
+_RUNS: Final = 3
+"""A form in sections is run so many times, and compiled and looked at once: ranks have paces of their own."""
 
 
 def effort_of(plan: Plan, folding: Folding, schedule: str, *, whole: bool = False) -> Effort:
@@ -46,7 +49,14 @@ def _forms(plan: Plan, schedule: str) -> Sequence[Mapping[int, Program]]:
     """
     shorter = Shorter(plan)
     left_out = shorter.times[: 1 if schedule in REPEATING else _TRIED]
-    return [form.programs for times in left_out if (form := shorter.without(times)) is not None]
+    found = [form.programs for times in left_out if (form := shorter.without(times)) is not None]
+    return found or _in_sections(shorter)
+
+
+def _in_sections(shorter: Shorter) -> Sequence[Mapping[int, Program]]:
+    """Return the shortest form of a step whose sections recur less often, as often as it is run."""
+    cuts = (shorter.in_sections(times) for times in shorter.section_times(MULTIPLE)[:1])
+    return [{key: cut.program for key, cut in found.items()} for found in cuts if found is not None] * _RUNS
 
 
 def _num_ops(program: Program) -> int:

@@ -34,6 +34,10 @@ class Step(NamedTuple):
         """Return how long the path stays with it, all times together."""
         return self.times * (self.end_s - self.start_s)
 
+    def within(self, start_s: float, end_s: float) -> "Step":
+        """Return the step between other moments."""
+        return Step(self.rank, self.call, self.op, start_s, end_s, self.times)
+
 
 class Way(Struct, frozen=True, eq=False):
     """A way through one call of one or more ranks, the last op first; it ends at ``end_s``.
@@ -94,3 +98,7 @@ class LeftOut(NamedTuple):
     start_s: float
     end_s: float
     period_s: float
+
+    def within(self, start_s: float, end_s: float) -> "LeftOut":
+        """Return the same between other moments."""
+        return LeftOut(start_s, end_s, self.period_s)

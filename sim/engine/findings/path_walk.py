@@ -1,5 +1,6 @@
 """The critical path of a finished run: the walk from its last node back to the begin."""
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -21,8 +22,8 @@ class Walk:
     run: SimulatedRun
     before: NDArray[np.int64] = field(init=False)
     first: NDArray[np.int64] = field(init=False)
-    bases: NDArray[np.int64] = field(init=False)
-    places: NDArray[np.int64] = field(init=False)
+    bases: list[int] = field(init=False)
+    places: list[int] = field(init=False)
     exits: dict[int, tuple[int, int]] = field(init=False)
     entry_nodes: dict[tuple[int, int], int] = field(init=False)
     ways: dict[tuple[Pattern, int, int], tuple[NDArray[np.int64], Times]] = field(init=False, default_factory=dict)
@@ -40,7 +41,7 @@ class Walk:
         places = [place for place, (_, _, _, pattern) in enumerate(graph.units) if pattern is not SENT]
         bases = np.array([graph.units[place][2] for place in places], dtype=np.int64)
         by_base = np.argsort(bases, kind="stable")
-        self.bases, self.places = bases[by_base], np.array(places, dtype=np.int64)[by_base]
+        self.bases, self.places = bases[by_base].tolist(), np.array(places, dtype=np.int64)[by_base].tolist()
         self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}
         self.entry_nodes = {place: node for node, place in graph.entries.items()}
 
@@ -64,7 +65,7 @@ class Walk:
                 part = replace(part, starts_s=starts_s - begin_s, end_s=end_s - begin_s)
             else:
                 start_s = max(part.start_s, begin_s)
-                part = part._replace(start_s=start_s - begin_s, end_s=end_s - begin_s)
+                part = part.within(start_s - begin_s, end_s - begin_s)
             if start_s < end_s:
                 yield part
                 end_s = start_s
@@ -101,12 +102,13 @@ class Walk:
             block, entry, op = graph.early_exits[node]
             return self._from_entry(block, entry, op, loop.starts_s[node])
         if kind == NodeKind.MEMBER:
-            return self._step(node, loop.starts_s[node], loop.ends_s[node]), self._last_to_come(node)
-        rank, call, base, pattern = self._unit(node)
+            return self._step(node, self._unit(node)), self._last_to_come(node)
+        unit = self._unit(node)
+        rank, call, base, pattern = unit
         start_s = loop.starts_s[node]
         if pattern is not None and base == node:
             return self._inside((rank,), call, pattern, 0, pattern.main_exit, start_s), self._waited_for(node)
-        return self._step(node, start_s, loop.ends_s[node]), self._waited_for(node)
+        return self._step(node, unit), self._waited_for(node)
 
     def _through_block(self, node: int, op: int) -> tuple[Way, int]:
         """Return the way through a block up to the end of an op, and the node that let the deciding entry go."""
@@ -138,7 +140,7 @@ class Walk:
 
     def _unit(self, node: int) -> Unit:
         """Return the call that a node belongs to; one of no rank for a message on its way."""
-        position = int(np.searchsorted(self.bases, node, side="right")) - 1
+        position = bisect_right(self.bases, node) - 1
         if position >= 0:
             rank, index, base, pattern = self.run.graph.units[self.places[position]]
             program = self.run.programs[rank]
@@ -148,8 +150,10 @@ class Walk:
                 return (rank, call, base, pattern)
         return (-1, -1, node, None)
 
-    def _step(self, node: int, start_s: float, end_s: float) -> Step:
-        rank, call, base, _ = self._unit(node)
+    def _step(self, node: int, unit: Unit) -> Step:
+        """Return the op that is a node of its own, or the message on its way."""
+        rank, call, base, _ = unit
+        start_s, end_s = self.run.loop.starts_s[node], self.run.loop.ends_s[node]
         if rank < 0:
             return Step(rank, call, None, start_s, end_s)
         program = self.run.programs[rank]

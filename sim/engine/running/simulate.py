@@ -112,7 +112,7 @@ class Simulation:
             structures = self._structures(now)
             run = self._repeated_run(now, structures) or self._paced_run(now, structures)
             if run is None:
-                if self.on_whole is not None and self.repeat and self._shorter.times:
+                if self.on_whole is not None and self.repeat and self._has_forms:
                     self.on_whole(self.plan, now.folding)
                 run = self._whole_run(now, structures)
             run.wall_time_s = perf_counter() - began_s
@@ -204,6 +204,11 @@ class Simulation:
     @cached_property
     def _shorter(self) -> Shorter:
         return Shorter(self.plan)
+
+    @property
+    def _has_forms(self) -> bool:
+        """Return whether the plan has shorter forms."""
+        return bool(self._shorter.times or self._shorter.section_times(MULTIPLE))
 
     def _priced(self, pricing: Pricing) -> _Known:
         """Return the plan's prices, and which ranks are alike under them; nothing is compiled."""

@@ -6,6 +6,7 @@ program hold for the long one as far as the recurrences are equal.
 
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -55,10 +56,15 @@ class Repetition(Struct, frozen=True):
 def repetitions(programs: Sequence[Program]) -> list[Repetition] | None:
     """Return the repetition of every program, all by the same number of micro-batches; None if there is none.
 
-    Of several repetitions it is the one of the fewest micro-batches.
+    Of several repetitions it is the one of the fewest micro-batches. Where calls recur, they also do so after several
+    recurrences, in the same stretch: that need not be tried.
     """
     coded = [CodedCalls.of(program) for program in programs]
-    for microbatches in coded[0].candidates() if coded else ():
+    tried = list[tuple[int, int]]()
+    for num_calls, microbatches in coded[0].candidates() if coded else ():
+        if any(num_calls * by == calls * microbatches and microbatches % by == 0 for calls, by in tried):
+            continue
+        tried.append((num_calls, microbatches))
         every = (calls.repetition(microbatches) for calls in coded)
         found = [repetition for repetition in takewhile(lambda one: one is not None, every) if repetition is not None]
         if len(found) == len(coded):
@@ -102,14 +108,14 @@ class CodedCalls(Struct, frozen=True, eq=False):
         numbered = np.flatnonzero(microbatches != NO_MICROBATCH)
         return cls(tasks, microbatches, int(numbered[len(numbered) // 2]) if len(numbered) else -1)
 
-    def candidates(self) -> list[int]:
-        """Return the numbers of micro-batches after which the middle call recurs, the fewest first."""
+    def candidates(self) -> list[tuple[int, int]]:
+        """Return after how many calls and micro-batches the middle call recurs, the fewest micro-batches first."""
         if self.middle < 0:
             return []
         later = slice(self.middle + 1, self.middle + 1 + MOST_CALLS)
-        again = self.tasks[later] == self.tasks[self.middle]
+        again = np.flatnonzero(self.tasks[later] == self.tasks[self.middle])
         ahead = self.microbatches[later][again] - self.microbatches[self.middle]
-        return sorted({int(by) for by in ahead[ahead > 0]})
+        return sorted(zip((again[ahead > 0] + 1).tolist(), ahead[ahead > 0].tolist(), strict=True), key=itemgetter(1))
 
     def distances(self) -> list[int]:
         """Return by how many micro-batches, more or fewer, the middle call recurs, the fewest first."""

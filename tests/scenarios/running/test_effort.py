@@ -56,6 +56,15 @@ def test_repetitions_take_no_time(schedule: str) -> None:
     assert (said[0].time_s, said[0].memory_bytes) == (said[1].time_s, said[1].memory_bytes)
 
 
+def test_recurrences_of_sections_take_no_time() -> None:
+    """Stages that repeat with periods of their own are announced as they are simulated: for few micro-batches."""
+    options = ("parallel.pipeline.schedule=gpipe", "parallel.tensor.degree=1", "cluster.num_nodes=2",
+               "cluster.devices_per_node=1")  # fmt: skip
+    said = [efforts_of(f"training.global_batch_size={number}", *options)[0] for number in (512, 992)]
+    assert [found[0].num_ops for found in said] == [said[0][0].num_ops] * 2
+    assert said[0][-1].num_ops > 3 * said[0][0].num_ops  # a timeline has all micro-batches
+
+
 def test_a_timeline_of_ranks_with_own_paces_is_announced_anew() -> None:
     """Replicas of which one is slow have periods of their own: a part is simulated, and for a timeline all."""
     many = ("training.global_batch_size=512", "parallel.tensor.degree=1", "parallel.data.degree=2")
