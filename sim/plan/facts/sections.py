@@ -4,7 +4,8 @@ A program with fewer recurrences in every section is the program of a step with 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -88,21 +89,23 @@ def without(program: Program, found: Sequence[Section], times: int) -> Cut | Non
 
     Calls that come later are for so many micro-batches earlier. None if the result is no program.
     """
-    owner = {call.task: section for section in found for call in program.calls[section.first : section.stop]}
+    owner = {
+        call.task: section for section in found
+        for call in program.calls[section.first : section.first + section.num_calls]
+    }  # fmt: skip
     by = times * abs(found[0].microbatches)
-    removed = {section: section.stop - times * section.num_calls for section in found}
-    moved = [
-        None if (section := owner.get(call.task)) is None else (place >= section.stop) == (section.microbatches > 0)
-        for place, call in enumerate(program.calls)
-    ]
 
-    def is_moved(place: int, call: Call) -> bool | None:
-        if call.microbatch is None:
+    def in_section(place: int) -> bool | None:
+        section = owner.get(program.calls[place].task)
+        return None if section is None else (place >= section.stop) == (section.microbatches > 0)
+
+    def is_moved(place: int) -> bool | None:
+        if program.calls[place].microbatch is None:
             return False
-        return moved[place] if moved[place] is not None else _as_beside(program, place, moved)
+        found = in_section(place)
+        return found if found is not None else _as_beside(program, place, in_section)
 
-    gone = {place for section in found for place in range(removed[section], section.stop)}
-    kept = [(call, is_moved(place, call)) for place, call in enumerate(program.calls) if place not in gone]
+    kept = [(program.calls[place], is_moved(place)) for place in _kept(program, found, times)]
     calls = tuple(
         Call(call.task, call.microbatch - by, call.lag) if late and call.microbatch is not None else call
         for call, late in kept
@@ -114,11 +117,21 @@ def without(program: Program, found: Sequence[Section], times: int) -> Cut | Non
     return Cut(replace(program, calls=calls), tuple(_moved(found, times)), tuple(bool(late) for _, late in kept))
 
 
-def _as_beside(program: Program, place: int, moved: Sequence[bool | None]) -> bool | None:
+def _kept(program: Program, found: Sequence[Section], times: int) -> Iterator[int]:
+    """Yield the places of calls that are not among so many recurrences at the end of a section."""
+    removed = ((section.stop - times * section.num_calls, section.stop) for section in found)
+    edges = [0, *chain.from_iterable(removed), len(program.calls)]
+    return chain.from_iterable(range(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True))
+
+
+def _as_beside(program: Program, place: int, in_section: Callable[[int], bool | None]) -> bool | None:
     """Return whether the call of a section that is nearest, for the same micro-batch, moves; None: there is none."""
     microbatch = program.calls[place].microbatch
-    alike = [at for at, call in enumerate(program.calls) if call.microbatch == microbatch and moved[at] is not None]
-    return moved[min(alike, key=lambda at: abs(at - place))] if alike else None
+    alike = [
+        at for at, call in enumerate(program.calls)
+        if call.microbatch == microbatch and in_section(at) is not None
+    ]  # fmt: skip
+    return in_section(min(alike, key=lambda at: abs(at - place))) if alike else None
 
 
 def _moved(found: Sequence[Section], times: int) -> Iterator[Section]:
