@@ -13,6 +13,7 @@ PICTURES: Final = {
     "01-first-steps": ("timeline", "network", "batch"),
     "02-simulated-against-executed": ("simulated", "executed"),
     "03-tensor-dimensions": ("bytes", "map"),
+    "04-moe-imbalance": ("waiting", "moved"),
     "09-clover": ("speedup", "table"),
     "10-capacity": ("load",),
 }

@@ -82,6 +82,17 @@ def test_tensor_dimensions_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert "A layer sends 259.5 MB in blocks; the formula says 259.5 MB." in capsys.readouterr().out
 
 
+def test_moe_imbalance_runs() -> None:
+    """More skew means more waiting; from the third step on copies make the busiest rank and the step lighter."""
+    found = run_notebook(ROOT / "notebooks" / "04-moe-imbalance.ipynb")
+    assert found["skews"]["waiting [%]"].is_monotonic_increasing
+    assert found["skews"]["step [ms]"].is_monotonic_increasing
+    later = found["placement"].iloc[2:]
+    assert (later["busiest rank"] < 0.6 * later["busiest rank, experts that stay"]).all()
+    assert (later["step [ms]"] < found["placement"]["step [ms]"].iloc[0]).all()
+    assert all(isinstance(found[cell], Figure) for cell in PICTURES["04-moe-imbalance"])
+
+
 def test_clover_runs() -> None:
     """Clover yields more than Medusa everywhere, wider trees yield more, and predictions follow the paper's rows."""
     found = run_notebook(ROOT / "notebooks" / "09-clover.ipynb")
