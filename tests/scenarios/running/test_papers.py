@@ -7,7 +7,9 @@ from scenarios.summaries.steps.mean_rank import mean_exposed_s
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import run_step, simulate
+from scenarios.workloads.training.scenario import TrainingScenario
 from sim.engine.running.run import SimulatedRun
+from sim.training.spec.job import TrainingJob
 
 OVERLAP = "parallel.data.overlap_gradient_sync=true"
 SCHEDULE = "parallel.pipeline.schedule"
@@ -188,3 +190,15 @@ def test_eighteen_billion_parameters_fit_on_one_gpu_with_their_state_on_its_host
     assert large.host_memory.peak_bytes == pytest.approx(16 * 18.14e9, rel=0.01)
     assert small.roles[0].peak_memory_bytes < 0.9 * 40 * 2**30 < large.roles[0].peak_memory_bytes
     assert small.iteration_time_s > large.iteration_time_s
+
+
+def test_deepseek_v3_is_the_model_and_the_batch_of_its_report() -> None:
+    """671 billion parameters, 120 micro-batches of a sequence for each of 128 replicas, operands of eight bits."""
+    scenario = load_scenario(FOLDER / "papers" / "deepseek-v3-2048-h800.yaml")
+    assert isinstance(scenario, TrainingScenario)
+    job = scenario.job
+    assert isinstance(job, TrainingJob)
+    assert job.model.num_parameters == pytest.approx(671e9, rel=1e-3)
+    assert job.num_microbatches * job.parallel.data_degree == 15360
+    assert job.training.types.product.startswith("float8")
+    assert job.parallel.expert_degree == 64
