@@ -1,6 +1,7 @@
-"""Galvatron's and BMW's plans of a scenario: degrees that all layers share, and a strategy for every layer."""
+"""Galvatron's, BMW's and Alpa's plans of a scenario: degrees that all layers share, and a strategy for every layer."""
 
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Final, Literal
 
@@ -14,12 +15,15 @@ from scenarios.planning.studied import Studied
 from scenarios.reading.schema.layer_ranges import written_layers
 from sim.planner.decision_tree import decision_trees
 from sim.planner.estimating import Estimates
-from sim.planner.galvatron import LayerwisePlan, fastest_plans
+from sim.planner.galvatron import Balancing, LayerwisePlan, fastest_plans
 from sim.planner.layer_costs import Frame
 from sim.planner.space import RECOMPUTE, Grid, Ints, grid
 from sim.training.data.operators import operator_shares
 
-LayerwisePlanner = Literal["galvatron", "galvatron_bmw"]
+LayerwisePlanner = Literal["galvatron", "galvatron_bmw", "alpa"]
+_BALANCING: Final[Mapping[LayerwisePlanner, Balancing]] = {
+    "galvatron": "even", "galvatron_bmw": "moves", "alpa": "exact"
+}  # fmt: skip
 _MOST_PLANS: Final = 16
 """Plans that are kept for each strategy that is to be simulated."""
 _LAYER_KEYS: Final = ("parallel.data.osdp.layers", "parallel.data.osdp.ends")
@@ -32,8 +36,8 @@ def layerwise_of(openings: Openings, planner: LayerwisePlanner, num_proofs: int,
     Raises ScenarioError for what the planner does not search, and where no plan fits.
     """
     _refuse_unsearched(openings)
-    balances = planner == "galvatron_bmw"
-    every = _frames(openings, balances=balances)
+    balancing = _BALANCING[planner]
+    every = _frames(openings, balances=balancing != "even")
     found = priced(openings, every, workers) if len(every) else None
     plans: list[LayerwisePlan] = []
     if found is not None:
@@ -41,11 +45,11 @@ def layerwise_of(openings: Openings, planner: LayerwisePlanner, num_proofs: int,
         frames, shares = _distinct(every), operator_shares(openings.job.model)
         plans = fastest_plans(
             frames, found.prices, openings.room_bytes, shares, shards=_shards(openings), recomputes=modes,
-            balances=balances, most=_MOST_PLANS * num_proofs,
+            balancing=balancing, most=_MOST_PLANS * num_proofs,
         )  # fmt: skip
     if not plans:
         refuse_planner(openings, planner, workers)
-    keys = (*_LAYER_KEYS, *(_BALANCING_KEYS if balances else ()))
+    keys = (*_LAYER_KEYS, *(_BALANCING_KEYS if balancing != "even" else ()))
     estimates = Estimates(np.array([p.time_s for p in plans]), np.array([p.memory_bytes for p in plans]))
     more = tuple(_overrides(plan) for plan in plans)
     studied = Studied(openings, _grid(plans), estimates, openings.room_bytes, Counter(), more, keys)

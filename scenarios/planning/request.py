@@ -8,7 +8,7 @@ from sim.planner.trust import Objective
 
 Goal = Literal["throughput", "time", "memory", "cost", "energy"]
 """What is to be best: tokens per second, seconds, dollars or joules per step, or bytes of the fullest rank."""
-Planner = Literal["auto", "exhaustive", "galvatron", "galvatron_bmw", "megatron", "osdp"]
+Planner = Literal["auto", "exhaustive", "galvatron", "galvatron_bmw", "alpa", "megatron", "osdp"]
 NUM_NODES: Final = "cluster.num_nodes"
 MOST_EXHAUSTIVE: Final = 2_000
 """Strategies that are all simulated at most."""

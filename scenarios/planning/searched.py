@@ -44,7 +44,7 @@ def searched(document: Document, cluster: Mapping[str, Any], request: Request, w
 
 def _studied(openings: Openings, request: Request, workers: Executor) -> Studied:
     """Return the strategies of a planner with their estimates."""
-    if request.planner in ("galvatron", "galvatron_bmw"):
+    if request.planner in ("galvatron", "galvatron_bmw", "alpa"):
         return layerwise_of(openings, request.planner, request.num_proofs, workers)
     chosen = {"megatron": megatron_of, "osdp": osdp_of}.get(request.planner, studied_of)
     return chosen(openings, workers)

@@ -1,23 +1,28 @@
-"""Galvatron and Galvatron-BMW: pipelines of stages whose layers have strategies of their own.
+"""Galvatron, Galvatron-BMW and Alpa: pipelines of stages whose layers have strategies of their own.
 
 For every frame of degrees that all layers share, layers are laid over stages, and every stage's layers get the fastest
 strategies that fit (``fastest_choices``). Galvatron (Miao et al., VLDB 2023) has stages of equally many layers. BMW
-(Wang et al., TKDE 2024) may compute layers again, and moves layers between stages to balance time within memory.
+(Wang et al., TKDE 2024) may compute layers again, and moves layers between stages to balance time within memory. Alpa
+(Zheng et al., OSDI 2022) tries all numbers of layers of every stage (``fastest_partition``).
 """
 
 import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import product
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
 
+from sim.planner.alpa import fastest_partition
 from sim.planner.layer_costs import Frame, FrameCosts, LayerStrategy, frame_costs
 from sim.planner.layerwise import balanced_partition, even_partition, fastest_choices
 from sim.planner.prices import Floats, Prices
 from sim.planner.space import Ints
 
+Balancing = Literal["even", "moves", "exact"]
+"""How layers are laid over stages: equally many each, by BMW's moves, or by Alpa's dynamic programming."""
 _UNITS = 1024
 """Whole units of memory that the room of a device is divided into; what layers need is rounded up to them."""
 
@@ -123,13 +128,12 @@ class Stages:
 
 def fastest_plans(
     frames: Iterable[Frame], prices: Prices, room_bytes: float, shares: Sequence[float], *, shards: Sequence[bool],
-    recomputes: Sequence[bool], balances: bool, most: int,
+    recomputes: Sequence[bool], balancing: Balancing, most: int,
 ) -> list[LayerwisePlan]:  # fmt: skip
     """Return the plans of least estimated time that fit, one for each frame and choice of ends, the fastest first.
 
-    ``shares``: of a layer's operators in its parameters. ``shards``, ``recomputes``: what layers may do. ``balances``:
-    stages may have different numbers of layers (BMW). Frames whose bound is slower than ``most`` plans are left out:
-    the bound is the time of a step if everything fitted.
+    ``shares``: of a layer's operators in its parameters. ``shards``, ``recomputes``: what layers may do. Frames whose
+    bound is slower than ``most`` plans are left out: the bound is the time of a step if everything fitted.
     """
     searches = [
         stages for frame in frames for stages in _searches(frame, prices, room_bytes, shares, shards, recomputes)
@@ -141,7 +145,7 @@ def fastest_plans(
         if len(kept) == most and bounds[place] > kept[-1]:
             break
         stages, ends_sharded = searches[place]
-        plan = best_plan(stages, prices.num_layers, balances=balances, ends_sharded=ends_sharded)
+        plan = best_plan(stages, prices.num_layers, balancing, ends_sharded=ends_sharded)
         key = (stages.frame, ends_sharded)
         if plan is not None and (key not in best or plan.time_s < best[key].time_s):
             best[key] = plan
@@ -181,10 +185,13 @@ def _bound_s(search: tuple[Stages, bool], num_layers: int) -> float:
     return through_s + (frame.num_microbatches - 1) * pass_s / frame.pipeline
 
 
-def best_plan(stages: Stages, num_layers: int, *, balances: bool, ends_sharded: bool) -> LayerwisePlan | None:
+def best_plan(stages: Stages, num_layers: int, balancing: Balancing, *, ends_sharded: bool) -> LayerwisePlan | None:
     """Return the fastest plan of a search that was found, None where none fits."""
     even = even_partition(num_layers, stages.frame.pipeline)
-    partitions = [even, *(_rebalanced(stages, num_layers, even) if balances and stages.frame.pipeline > 1 else [])]
+    partitions = [even]
+    if stages.frame.pipeline > 1:
+        others = {"even": _no_others, "moves": _rebalanced, "exact": _exact}
+        partitions += others[balancing](stages, num_layers, even)
     found = [(layers, solved) for layers in partitions if (solved := stages.solve_all(layers)) is not None]
     if not found:
         return None
@@ -192,6 +199,20 @@ def best_plan(stages: Stages, num_layers: int, *, balances: bool, ends_sharded: 
     chosen = tuple(stages.strategies[number] for stage in solved for number in stage.strategies)
     memory_bytes = max(stage.memory_bytes for stage in solved)
     return LayerwisePlan(stages.frame, layers, chosen, ends_sharded, stages.step_s(solved), memory_bytes)
+
+
+def _no_others(_stages: Stages, _num_layers: int, _even: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return []
+
+
+def _exact(stages: Stages, num_layers: int, _even: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """Return Alpa's partition, if one fits; what a stage does once per step counts in equal parts for micro-batches."""
+    rounds, seconds = stages.frame.num_microbatches, np.full((stages.frame.pipeline, num_layers + 1), np.inf)
+    for stage, number in product(range(len(seconds)), range(1, num_layers - len(seconds) + 2)):
+        if (solved := stages.solve(stage, number)) is not None:
+            seconds[stage, number] = solved.busy_s(rounds) / rounds
+    found = fastest_partition(seconds, rounds)
+    return [] if found is None else [found]
 
 
 def _rebalanced(stages: Stages, num_layers: int, even: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -54,7 +54,7 @@ def test_stages_get_the_fastest_strategies_that_fit(seed: int) -> None:
 def test_moves_between_stages_never_make_a_plan_slower(seed: int) -> None:
     """BMW's plan is no slower than Galvatron's on the same costs, has all layers, and fits."""
     stages = random_stages(100 + seed, pipeline=4, room=1024)
-    even, moved = (best_plan(stages, 12, balances=balances, ends_sharded=False) for balances in (False, True))
+    even, moved = (best_plan(stages, 12, balancing, ends_sharded=False) for balancing in ("even", "moves"))
     if even is not None:
         assert moved is not None
         assert moved.time_s <= even.time_s
@@ -71,7 +71,7 @@ def test_layers_move_away_from_a_slow_end() -> None:
     nothing = PartCosts(*(np.zeros(1) for _ in range(6)))
     stages.costs = FrameCosts(ones, nothing, nothing, slow, 0.0, 0.0, 0.0)
     stages.frame = stages.frame._replace(num_microbatches=8)
-    even, moved = (best_plan(stages, 16, balances=balances, ends_sharded=False) for balances in (False, True))
+    even, moved = (best_plan(stages, 16, balancing, ends_sharded=False) for balancing in ("even", "moves"))
     assert even is not None
     assert moved is not None
     assert even.layers_per_stage == (4, 4, 4, 4)
