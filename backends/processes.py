@@ -119,6 +119,13 @@ def _started(beat_s: float | None, imported: Sequence[str]) -> LocalProcess:
     return LocalProcess(process, Line(ours))
 
 
+def replace_ended(started: list[LocalProcess], ended: LocalProcess) -> LocalProcess:
+    """Return a process that takes the place of an ended one among those that ``local_processes`` yields."""
+    ended.line.close()
+    started[started.index(ended)] = found = _started(None, ())
+    return found
+
+
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Start processes that never see Ctrl-C: this process does, and ends them."""

@@ -10,13 +10,16 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from queue import SimpleQueue
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
-from backends.processes import Line, LocalProcess, local_processes
+from backends.processes import Line, LocalProcess, local_processes, replace_ended
 from scenarios.errors import Origin, ScenarioError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_TRIES: Final = 2
+"""How often a call is begun whose process ends."""
 
 OpenWorkers = Callable[[int], AbstractContextManager[Executor]]
 """From a number of processes to what runs there."""
@@ -38,11 +41,14 @@ class ThisProcess(Executor):
 class OtherProcesses(Executor):
     """Runs what is submitted in processes of this machine; a thread here waits for each of them.
 
-    The future of a call whose process ended holds BrokenExecutor.
+    A new process takes the place of one that ended, as one that ran out of memory, and its call runs once more. The
+    future of a call that ended two processes holds BrokenExecutor.
     """
 
-    def __init__(self, processes: Sequence[LocalProcess]) -> None:
+    def __init__(self, processes: list[LocalProcess]) -> None:
         self._threads = ThreadPoolExecutor(len(processes))
+        self._processes = processes
+        self._is_ending = False
         self._idle: SimpleQueue[LocalProcess] = SimpleQueue()
         for process in processes:
             self._idle.put(process)
@@ -53,22 +59,28 @@ class OtherProcesses(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Wait for what was submitted, or let go of it."""
+        self._is_ending = not wait
         self._threads.shutdown(wait, cancel_futures=cancel_futures)
 
     def _called(self, function: Callable[..., T], arguments: Sequence[Any], named: Mapping[str, Any]) -> T:
-        process = self._idle.get()
-        try:
-            process.begin(_answer, function, arguments, named)
-            error, result = process.line.receive()
-        except EOFError:
-            message = "a process ended before its work was done"
-            raise BrokenExecutor(message) from None
-        finally:
-            self._idle.put(process)
-        if error is not None:
-            raise error
-        found: T = result
-        return found
+        for _ in range(_TRIES):
+            process = self._idle.get()
+            try:
+                process.begin(_answer, function, arguments, named)
+                error, result = process.line.receive()
+            except EOFError:
+                if self._is_ending:
+                    break
+                process = replace_ended(self._processes, process)
+                continue
+            finally:
+                self._idle.put(process)
+            if error is not None:
+                raise error
+            found: T = result
+            return found
+        message = "a process ended before its work was done"
+        raise BrokenExecutor(message)
 
 
 def _answer(line: Line, function: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> None:

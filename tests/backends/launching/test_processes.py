@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import BrokenExecutor
+from pathlib import Path
 
 import pytest
 
@@ -49,15 +50,31 @@ def test_a_script_runs_once_and_needs_no_guard(tmp_path) -> None:
 
 @needs_proc
 def test_processes_answer_raise_and_end() -> None:
-    """Results and errors of calls come back; a process that ends breaks its call and no other; then all are gone."""
+    """Results and errors of calls come back; a call that ends two processes breaks, and no other; then all are gone."""
     with local_workers(2) as executor:
         assert list(executor.map(divmod, (7, 9), (2, 4))) == [(3, 1), (2, 1)]
         with pytest.raises(ZeroDivisionError):
             executor.submit(divmod, 1, 0).result()
         with pytest.raises(BrokenExecutor, match="a process ended before its work was done"):
             executor.submit(os._exit, 3).result()
-        assert len(workers(os.getpid())) == 1
+        assert len(workers(os.getpid())) == 2
+        assert list(executor.map(divmod, (7, 9), (2, 4))) == [(3, 1), (2, 1)]
     assert workers(os.getpid()) == []
+
+
+def test_a_call_whose_process_ended_runs_once_more(tmp_path) -> None:
+    """Where the system ends a process in the middle of a call, the answer comes all the same."""
+    with local_workers(2) as executor:
+        assert executor.submit(ended_at_first, tmp_path / "began").result() == "second"
+
+
+def ended_at_first(began: Path) -> str:
+    """End the process; say so at the second call."""
+    if began.exists():
+        return "second"
+    began.touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+    return "first"
 
 
 @needs_proc

@@ -305,7 +305,7 @@ def test_a_process_that_dies_is_a_failed_run(monkeypatch, capsys, tmp_path: Path
         monkeypatch.setattr(executor, "submit", lambda *_: future)
         yield executor
 
-    monkeypatch.setattr("scenarios.commands.sweep.local_workers", dying)
+    monkeypatch.setattr("scenarios.commands.sweep.workers_at", lambda *_: dying)
     code, shown, error = command(capsys, str(TINY), "--set", "seed=1,2", "--out", str(tmp_path / "out"))
     assert (code, shown) == (1, "")
     assert "use fewer --jobs" in error
