@@ -7,6 +7,7 @@ from backends.execution.clicks import ClickCheck
 from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.het import HetExecution, HetRequest
 from backends.execution.jobs import JobsExecution, JobsRequest, LiveTraining, MeasuredJobs
+from backends.execution.lock_free import LockFreeExecution, LockFreeRequest
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Measured
 from backends.execution.request import DeviceKind, ExecutionRequest
@@ -68,6 +69,13 @@ class TorchLibrary(Protocol):
 
     def check_clicks(self, check: ClickCheck) -> CheckReport:
         """Return the errors of executed steps of a click model, beside plain torch on whole tables."""
+        ...
+
+    def train_lock_free(self, request: LockFreeRequest) -> LockFreeExecution:
+        """Return what a training did whose optimizer goes at its own pace, in one process.
+
+        Raises ExecutionError for a full disk, a file that is gone, or an optimizer that ends early.
+        """
         ...
 
     def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:

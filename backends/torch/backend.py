@@ -8,6 +8,7 @@ from backends.execution.embedding import EmbeddingExecution, EmbeddingRequest
 from backends.execution.errors import ExecutionError
 from backends.execution.het import HetExecution, HetRequest
 from backends.execution.jobs import JobsExecution, JobsRequest, LiveTraining, MeasuredJobs
+from backends.execution.lock_free import LockFreeExecution, LockFreeRequest
 from backends.execution.measuring.benchmarks import Benchmark
 from backends.execution.measuring.rounds import Measured
 from backends.execution.protocol import ExecutingBackend, TorchLibrary
@@ -22,6 +23,7 @@ from backends.torch.launching.timeline import timeline
 from backends.torch.measuring.session import copy_bandwidths, measure
 from backends.torch.reference.click_check import check_clicks
 from backends.torch.session import TorchSession, execute
+from backends.torch.tiers.training import train_lock_free
 from sim.plan.checking.check import check
 from sim.plan.words.program import Plan
 from sim.plan.words.steps import longest_lag
@@ -94,6 +96,10 @@ class Library(TorchLibrary):
     def check_clicks(self, check: ClickCheck) -> CheckReport:
         """Return the errors of a click model's steps; see ``backends.torch.reference.click_check``."""
         return check_clicks(check)
+
+    def train_lock_free(self, request: LockFreeRequest) -> LockFreeExecution:
+        """Return what a training with a thread of updates did; see ``backends.torch.tiers.training``."""
+        return train_lock_free(request)
 
     def train_embeddings(self, request: EmbeddingRequest) -> EmbeddingExecution:
         """Return what a training of cached embedding tables counted; see ``backends.torch.embedding.training``."""

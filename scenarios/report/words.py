@@ -11,7 +11,14 @@ from scenarios.summaries.steps.mean_rank import mean_computing_s, mean_exposed_s
 from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.role_names import fullest_row, row_name
 from scenarios.summaries.steps.routing import RoutingSummary
-from scenarios.summaries.steps.step import AllocatorUse, HostMemory, LinksSummary, OperatorSharding, StepSummary
+from scenarios.summaries.steps.step import (
+    AllocatorUse,
+    HostMemory,
+    LinksSummary,
+    LockFreeUpdate,
+    OperatorSharding,
+    StepSummary,
+)
 
 _COUNTS: Final = ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"))
 _STATED: Final = "model.sequence_length"
@@ -61,6 +68,8 @@ def detail_rows(summary: StepSummary) -> list[tuple[str, str]]:
     rows = []
     if summary.allocator is not None:
         rows.append(("allocator", allocator_words(summary.allocator)))
+    if summary.lock_free is not None:
+        rows.append(("lock-free", lock_free_words(summary.lock_free)))
     if summary.host_memory is not None:
         rows.append(("host memory", host_memory_words(summary.host_memory)))
     if summary.storage is not None:
@@ -86,6 +95,12 @@ def allocator_words(use: AllocatorUse) -> str:
     """Return what an allocator reserves for its tensors."""
     held, live = format_bytes(use.reserved_bytes), format_bytes(use.live_bytes)
     return f"{use.name} reserves {held} for at most {live}: {format_percent(use.fragmentation)} stays empty"
+
+
+def lock_free_words(found: LockFreeUpdate) -> str:
+    """Return what an update of its own pace makes of a step."""
+    times = f"{format_time(found.iteration_time_s)} per step, {format_time(found.synchronous_s)} if steps wait"
+    return f"{times}; an update applies up to {found.most_gradients_per_update:,} steps' gradients"
 
 
 def routing_words(routing: RoutingSummary) -> str:

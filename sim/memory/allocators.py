@@ -10,7 +10,7 @@ VLDB 2023).
 from bisect import bisect_left, insort
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Final, Literal, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 from costmodels.memory import allocated_bytes
 
@@ -39,9 +39,18 @@ class Allocator(Protocol):
 class _Shared:
     """A page or a chunk: how much of it was given away, to how many tensors, and how many of these are still there."""
 
+    number: int = 0
     used_bytes: int = 0
     tenants: int = 0
     alive: int = 0
+
+
+class PagePart(NamedTuple):
+    """A part of a tensor: bytes ``begin`` to ``end`` of a page."""
+
+    page: int
+    begin: int
+    end: int
 
 
 @dataclass(slots=True)
@@ -52,10 +61,16 @@ class PagePool:
     """
 
     page_bytes: int = PAGE_BYTES
-    pages: dict[Hashable, list[_Shared]] = field(default_factory=dict)
-    """The pages of each tensor, in order."""
-    num_pages: int = 0
+    parts: dict[Hashable, list[PagePart]] = field(default_factory=dict)
+    """The parts of each tensor, in order."""
+    _pages: dict[int, _Shared] = field(default_factory=dict)
+    _free: list[int] = field(default_factory=list)
     _tail: _Shared | None = None
+
+    @property
+    def num_pages(self) -> int:
+        """Return the number of pages with tensors."""
+        return len(self._pages)
 
     @property
     def reserved_bytes(self) -> int:
@@ -64,16 +79,16 @@ class PagePool:
 
     def allocate(self, tensor: Hashable, num_bytes: int) -> None:
         """Give a tensor the rest of the last page, if one other tensor has a part of it, and then new pages."""
-        own, left = list[_Shared](), num_bytes
+        own, left = list[PagePart](), num_bytes
         if left and (tail := self._open_page()) is not None:
-            left -= self._take(tail, left)
-            own.append(tail)
+            own.append(self._take(tail, left))
+            left -= own[-1].end - own[-1].begin
         while left:
-            self._tail = page = _Shared()
-            self.num_pages += 1
-            left -= self._take(page, left)
-            own.append(page)
-        self.pages[tensor] = own
+            number = self._free.pop() if self._free else len(self._pages)
+            self._tail = self._pages[number] = _Shared(number)
+            own.append(self._take(self._tail, left))
+            left -= own[-1].end
+        self.parts[tensor] = own
 
     def _open_page(self) -> _Shared | None:
         """Return the last page, if it is still there and another tensor may begin in it."""
@@ -82,19 +97,22 @@ class PagePool:
             return None
         return tail
 
-    def _take(self, page: _Shared, num_bytes: int) -> int:
-        """Give a tensor as much of a page as it needs and the page has; return how much."""
-        taken = min(num_bytes, self.page_bytes - page.used_bytes)
-        page.used_bytes += taken
+    def _take(self, page: _Shared, num_bytes: int) -> PagePart:
+        """Give a tensor as much of a page as it needs and the page has."""
+        begin = page.used_bytes
+        page.used_bytes += min(num_bytes, self.page_bytes - begin)
         page.tenants += 1
         page.alive += 1
-        return taken
+        return PagePart(page.number, begin, page.used_bytes)
 
     def free(self, tensor: Hashable) -> None:
         """Take a tensor's pages back, except those that another tensor shares."""
-        for page in self.pages.pop(tensor):
+        for part in self.parts.pop(tensor):
+            page = self._pages[part.page]
             page.alive -= 1
-            self.num_pages -= not page.alive
+            if not page.alive:
+                del self._pages[part.page]
+                self._free.append(part.page)
 
 
 @dataclass(slots=True)

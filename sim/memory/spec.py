@@ -8,6 +8,7 @@ from sim.memory.allocators import AllocatorName
 
 Manager = Literal["on_demand", "deepspeed", "angel_ptm", "gemini"]
 Placement = Literal["static", "auto"]
+Update = Literal["synchronous", "lock_free"]
 
 
 class ChunkSpec(Struct, frozen=True, kw_only=True):
@@ -40,6 +41,8 @@ class MemorySpec(Struct, frozen=True, kw_only=True):
     ``optimizer_on_drives``: master weights and moments lie on the node's NVMe drives, not in the host's memory.
     ``chunks``: gemini: its options; None with all other managers.
     ``allocator``: of device memory, whose reserved bytes must fit; None: tensors alone count.
+    ``update``: ``lock_free``: the optimizer's state on drives is updated at its own pace, and iterations go on.
+    ``max_staleness``: gradients that parameters may then lack; None: any number.
     """
 
     manager: Manager
@@ -48,6 +51,8 @@ class MemorySpec(Struct, frozen=True, kw_only=True):
     optimizer_on_drives: bool = False
     chunks: ChunkSpec | None = None
     allocator: AllocatorName | None = None
+    update: Update = "synchronous"
+    max_staleness: int | None = None
 
     @property
     def awaits_capacity(self) -> bool:

@@ -188,7 +188,7 @@ KEYS = {
     *("parallel.data.reshard_after_forward", "parallel.data.local_degree", "parallel.data.offload"),
     *("memory.manager", "memory.gathered", "memory.cached", "memory.chunk", "memory.placement"),
     "memory.gradients_in_chunks",
-    "memory.allocator",
+    *("memory.allocator", "memory.update", "memory.max_staleness"),
     *("memory.offload.parameters", "memory.offload.optimizer"),
     *(f"memory.tiers.nvme.{key}" for key in ("capacity", "bandwidth", "latency")),
     *("parallel.data.osdp.memory_limit", "parallel.data.osdp.splits", "parallel.data.osdp.gap"),

@@ -171,7 +171,7 @@ def parameter_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
 def initial_parameters(
     job: DenseTraining, shapes: Mapping[str, tuple[int, ...]], device: torch.device
 ) -> dict[str, Tensor]:
-    """Return the parameters before the first step, rounded as the plan has them, in float64."""
+    """Return the first parameters, by dense name: float64, with the rounding of the plan's precision."""
     rounded = DTYPES[PRECISIONS[job.training.precision].parameter]
     parameters = {}
     for name, shape in shapes.items():

@@ -7,7 +7,7 @@ from pydantic import Field
 from scenarios.reading.quantities import Bandwidth, Bytes, DurationOrZero
 from scenarios.reading.schema.values import Section
 from sim.memory.allocators import AllocatorName
-from sim.memory.spec import Manager, Placement
+from sim.memory.spec import Manager, Placement, Update
 
 
 class NvmeSection(Section):
@@ -66,6 +66,10 @@ class MemorySection(Section):
 
     Default: tensors alone count.
     """
+    update: Update = "synchronous"
+    """angel_ptm with drives: `lock_free`, the host updates at its own pace, and the next step does not wait."""
+    max_staleness: Annotated[int, Field(ge=0, le=1000)] | None = None
+    """update lock_free: steps whose gradients a layer's parameters may lack; default any number."""
     tiers: TiersSection = TiersSection()
     cached: Bytes | None = None
     """angel_ptm: device memory for the state of the first layers, which then stays there; default none."""

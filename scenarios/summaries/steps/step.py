@@ -42,6 +42,25 @@ class AllocatorUse(Struct, frozen=True, kw_only=True):
     fragmentation: float
 
 
+class LockFreeUpdate(Struct, frozen=True, kw_only=True):
+    """Steps whose update goes at its own pace, once they are steady.
+
+    ``iteration_time_s``: of a step; ``passes_s``: of its forwards and backwards alone; ``sweep_s``: of the update of
+    all units, one after the other. ``synchronous_s``: of a step that waits for the update. ``gradients_per_update``:
+    mean number of steps whose gradients an update applies, and ``most_gradients_per_update``; ``most_staleness``: the
+    most steps whose gradients parameters lack when a step begins. ``max_staleness``: None: not bounded.
+    """
+
+    max_staleness: int | None
+    iteration_time_s: float
+    passes_s: float
+    sweep_s: float
+    synchronous_s: float
+    gradients_per_update: float
+    most_gradients_per_update: int
+    most_staleness: int
+
+
 class BusiestLink(Struct, frozen=True, kw_only=True):
     """The busiest link of a kind, and the number of links with the same load."""
 
@@ -156,6 +175,7 @@ class StepSummary:
     memory_capacity_bytes: int | None
     memory_reserve_bytes: int | None = field(default=None, metadata=ABSENT)
     allocator: AllocatorUse | None = field(default=None, metadata=ABSENT)
+    lock_free: LockFreeUpdate | None = field(default=None, metadata=ABSENT)
     host_memory: HostMemory | None = field(default=None, metadata=ABSENT)
     storage: HostMemory | None = field(default=None, metadata=ABSENT)
     token_slices: tuple[int, ...] | None = field(default=None, metadata=ABSENT)

@@ -1,4 +1,4 @@
-"""Lazy import of moving experts: a scenario whose experts stay does without them."""
+"""Lazy imports of moving experts and of lock-free executions: other scenarios do without them."""
 
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -48,6 +48,14 @@ def load_executing() -> Callable[[StepScenario, ExecutionOptions], Executed | No
     execute: Callable[[StepScenario, ExecutionOptions], Executed | None] = import_module(
         "scenarios.workloads.training.placing.executing"
     ).execute_moving
+    return execute
+
+
+def load_lock_free_execution() -> Callable[[StepScenario, ExecutionOptions], Executed]:
+    """Return ``scenarios.workloads.training.lock_free_execution.execute_lock_free``, imported."""
+    execute: Callable[[StepScenario, ExecutionOptions], Executed] = import_module(
+        "scenarios.workloads.training.lock_free_execution"
+    ).execute_lock_free
     return execute
 
 

@@ -205,6 +205,8 @@ def _memory(section: MemorySection) -> MemorySpec:
         optimizer_on_drives=section.tiers.nvme is not None,
         chunks=_chunks(section),
         allocator=section.allocator,
+        update=section.update,
+        max_staleness=section.max_staleness,
     )
 
 

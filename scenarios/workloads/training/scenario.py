@@ -25,6 +25,7 @@ from scenarios.workloads.training.changes.against_memory import ladder_of, remed
 from scenarios.workloads.training.changes.against_time import changes_of
 from scenarios.workloads.training.changes.causes import counterfactuals_of
 from scenarios.workloads.training.goal import goal_of
+from scenarios.workloads.training.lock_free import lock_free_update
 from scenarios.workloads.training.long_run.summarise import summarise_study
 from scenarios.workloads.training.placing_registry import load_deciding
 from scenarios.workloads.training.resolved import resolved_step
@@ -74,6 +75,12 @@ class TrainingScenario(StepScenario):
     def num_samples(self) -> int:
         """Return the sequences of a step."""
         return self.job.training.global_batch_size
+
+    @property
+    def is_lock_free(self) -> bool:
+        """Return whether the optimizer goes at its own pace."""
+        memory = self.job.parallel.memory
+        return memory is not None and memory.update == "lock_free"
 
     @property
     def dense_job(self) -> DenseTraining:
@@ -145,6 +152,8 @@ class TrainingScenario(StepScenario):
         Raises ScenarioError for a long run that would not end in bounded time.
         """
         summary = dataclasses.replace(summary, routing=routing_summary(self.job, summary))
+        if (memory := self.job.parallel.memory) is not None and self.is_lock_free:
+            summary = dataclasses.replace(summary, lock_free=lock_free_update(plan, self.pricing(), memory.max_staleness))
         if self.job.parallel.osdp is not None:
             summary = dataclasses.replace(summary, osdp=summarise_choice(self.dense_job, plan))
         if self.reliability is not None:

@@ -16,7 +16,7 @@ from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
 from scenarios.workloads.steps.swept import swept_steps
-from scenarios.workloads.training.placing_registry import load_executing, load_moving
+from scenarios.workloads.training.placing_registry import load_executing, load_lock_free_execution, load_moving
 from scenarios.workloads.training.reading import read_training
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
@@ -59,7 +59,9 @@ class TrainingStep(Workload[TrainingScenario]):
         return not isinstance(row, StepRow) or row.fits_memory is not False
 
     def execute(self, scenario: TrainingScenario, options: ExecutionOptions) -> Executed | None:
-        """Return the executed plan; of steps with moving experts all of them."""
+        """Return the executed plan; of steps with moving experts all of them; with a lock-free update the training."""
+        if scenario.is_lock_free:
+            return load_lock_free_execution()(scenario, options)
         return (load_executing() if scenario.moves_experts else load_execution())(scenario, options)
 
     def has_lanes(self, scenario: TrainingScenario) -> bool:

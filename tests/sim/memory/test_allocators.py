@@ -1,5 +1,6 @@
 """Allocators of device memory: pages, chunks, and torch's blocks."""
 
+from collections import Counter
 from itertools import pairwise
 
 import pytest
@@ -27,9 +28,11 @@ def test_pages_hold_two_tensors_and_waste_at_most_one_page_each(sizes: list[int]
     pool = PagePool()
     for tensor, size in enumerate(sizes):
         pool.allocate(tensor, size)
-    parts = [page for pages in pool.pages.values() for page in pages]
-    assert max(sum(other is page for other in parts) for page in parts) <= 2
-    assert all(page.used_bytes <= PAGE_BYTES for page in parts)
+    parts = sorted(part for own in pool.parts.values() for part in own)
+    assert [sum(end - begin for _, begin, end in pool.parts[tensor]) for tensor in range(len(sizes))] == sizes
+    assert max(Counter(part.page for part in parts).values()) <= 2
+    assert all(one.page < other.page or one.end <= other.begin for one, other in pairwise(parts))
+    assert all(part.end <= PAGE_BYTES for part in parts)
     assert sum(sizes) <= pool.reserved_bytes < sum(sizes) + len(sizes) * PAGE_BYTES
     left = list(range(len(sizes)))
     order.shuffle(left)

@@ -42,6 +42,12 @@ def _check_memory(parallel: ParallelSpec, memory: MemorySpec) -> None:
         if value is not None and memory.manager not in managers:
             rule = f"it is an option of memory.manager {' and '.join(managers)}, and manager is {memory.manager}"
             raise SpecError(key, rule, f"leave it out, or write manager: {' or '.join(managers)}")
+    if memory.update == "lock_free" and not (memory.manager == "angel_ptm" and memory.optimizer_on_drives):
+        rule = "an update of its own pace is for optimizer state on drives, under manager angel_ptm"
+        raise SpecError("memory.update", rule, "leave it out, or write manager: angel_ptm and tiers.nvme")
+    if memory.max_staleness is not None and memory.update != "lock_free":
+        rule = "under update: synchronous no parameters lack a gradient"
+        raise SpecError("memory.max_staleness", rule, "leave it out, or write update: lock_free")
     if memory.manager == "gemini":
         _check_chunks(memory, chunks)
 

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from dataclasses import dataclass
+
 from msgspec import field
 
 from sim.engine.folding.folding import no_fold

@@ -1,0 +1,105 @@
+"""The steps of a training whose update goes at its own pace, from the plan of a synchronous step."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Final
+
+from backends.simulated import SimulatedBackend
+from scenarios.summaries.steps.step import LockFreeUpdate
+from sim.engine.findings.timeline import timeline
+from sim.engine.prices.activity import Pricing
+from sim.memory.lock_free_run import LockFreeRun, UnitTimes, run_lock_free
+from sim.plan.words.buffer import Tier
+from sim.plan.words.op import Compute, Copy
+from sim.plan.words.program import Plan, Program, Task
+from traces.timeline import Timeline
+
+_ITERATIONS: Final = 200
+_UPDATE: Final = "optimizer."
+"""Begins the names of tasks that update a unit."""
+_ARRIVAL: Final = "accumulate."
+"""Begins the names of ops after which the host has a unit's gradient."""
+
+
+def lock_free_update(plan: Plan, pricing: Pricing, max_staleness: int | None) -> LockFreeUpdate:
+    """Return what becomes of the steps of a plan whose updates on drives go at their own pace.
+
+    Forwards and backwards are simulated without these updates. Of the rank with the longest sweep, the times of reads,
+    updates and writes are those that they take alone: they do not slow the passes down.
+    """
+    passes = replace(plan, programs=tuple(_without_sweep(program) for program in plan.programs))
+    run = SimulatedBackend(pricing).simulate(passes)
+    passed = timeline(run, "op")
+    units = max((_units(plan, rank, pricing, _arrivals_s(passed, rank)) for rank in run.programs), key=_sweep_s)
+    iteration_s = run.iteration_time_s
+    free = run_lock_free(units, iteration_s, _ITERATIONS, max_staleness)
+    synchronous = run_lock_free(units, iteration_s, _ITERATIONS, 0)
+    return _summary(free, synchronous, max_staleness, iteration_s, _sweep_s(units))
+
+
+def _summary(
+    free: LockFreeRun, synchronous: LockFreeRun, max_staleness: int | None, passes_s: float, sweep_s: float
+) -> LockFreeUpdate:
+    gradients = free.steady(free.gradients)
+    return LockFreeUpdate(
+        max_staleness=max_staleness,
+        iteration_time_s=free.step_s(),
+        passes_s=passes_s,
+        sweep_s=sweep_s,
+        synchronous_s=synchronous.step_s(),
+        gradients_per_update=fmean(gradients),
+        most_gradients_per_update=max(gradients),
+        most_staleness=max(free.steady(free.staleness)),
+    )
+
+
+def _sweep_s(units: list[UnitTimes]) -> float:
+    """Return the time of reads and writes, which share the drive, or of updates, if that is longer."""
+    return max(sum(u.read_s + u.write_s for u in units), sum(u.update_s for u in units))
+
+
+def _without_sweep(program: Program) -> Program:
+    """Return a program without the updates of state on drives."""
+    calls = tuple(call for call in program.calls if not _reads_drive(program, program.tasks[call.task]))
+    return replace(program, calls=calls)
+
+
+def _reads_drive(program: Program, task: Task) -> bool:
+    return any(isinstance(op, Copy) and _on_drive(program, op.reads) for op in task.ops)
+
+
+def _on_drive(program: Program, names: tuple[str, ...]) -> bool:
+    return program.buffers[names[0]].tier is Tier.NVME
+
+
+def _units(plan: Plan, rank: int, pricing: Pricing, arrivals_s: Mapping[str, float]) -> list[UnitTimes]:
+    """Return the times of a rank's units with state on drives, in the order of updates."""
+    program, found = plan.program_of(rank), []
+    for name, task in program.tasks.items():
+        if not _reads_drive(program, task):
+            continue
+        read_s = update_s = write_s = 0.0
+        for op in task.ops:
+            seconds = pricing.price(plan, program, op, rank).duration_s
+            if isinstance(op, Copy) and _on_drive(program, op.reads):
+                read_s += seconds
+            elif isinstance(op, Copy) and _on_drive(program, op.writes):
+                write_s += seconds
+            elif isinstance(op, Compute):
+                update_s += seconds
+        unit = name.removeprefix(_UPDATE)
+        times = UnitTimes(unit=unit, gradient_s=arrivals_s[unit], read_s=read_s, update_s=update_s, write_s=write_s)
+        found.append(times)
+    return found
+
+
+def _arrivals_s(shown: Timeline, rank: int) -> dict[str, float]:
+    """Return when the host of a rank has all of a step's gradient of each unit, from the step's begin."""
+    found: dict[str, float] = {}
+    for row in shown.select(rank=rank):
+        name = shown.name.at(int(row)).rpartition("/")[2]
+        if name.startswith(_ARRIVAL):
+            unit = name.removeprefix(_ARRIVAL)
+            found[unit] = max(found.get(unit, 0.0), float(shown.end_s[row]))
+    return found
