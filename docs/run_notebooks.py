@@ -14,6 +14,8 @@ PICTURES: Final = {
     "02-simulated-against-executed": ("simulated", "executed"),
     "03-tensor-dimensions": ("bytes", "map"),
     "04-moe-imbalance": ("waiting", "moved"),
+    "06-cache-hit-rates": ("curves", "time"),
+    "07-hierarchical-memory": ("trade",),
     "09-clover": ("speedup", "table"),
     "10-capacity": ("load",),
 }

@@ -102,6 +102,25 @@ def test_clover_runs() -> None:
     assert all(isinstance(found[cell], Figure) for cell in PICTURES["09-clover"])
 
 
+def test_cache_hit_rates_run() -> None:
+    """Larger caches fetch less under every policy, none less than belady, and lru more than dataset_frequency."""
+    found = run_notebook(ROOT / "notebooks" / "06-cache-hit-rates.ipynb")
+    fetched = found["table"]
+    assert (fetched.diff(axis=1).drop("belady").iloc[:, 1:] < 0).all(axis=None)
+    assert (fetched >= fetched.loc["belady"]).all(axis=None)
+    assert (fetched.loc["lru"] > fetched.loc["dataset_frequency"]).all()
+    assert all(isinstance(found[cell], Figure) for cell in PICTURES["06-cache-hit-rates"])
+
+
+def test_hierarchical_memory_runs() -> None:
+    """Each manager of the list is faster than the one before, and a bound of s lets s + 1 steps share an update."""
+    found = run_notebook(ROOT / "notebooks" / "07-hierarchical-memory.ipynb")
+    assert found["steps"].is_monotonic_decreasing
+    assert found["bounds"]["step, s"].is_monotonic_decreasing
+    assert found["bounds"]["steps per update"].loc[[0, 1, 4]].round(1).tolist() == [1, 2, 5]
+    assert isinstance(found["trade"], Figure)
+
+
 def test_capacity_runs(capsys: pytest.CaptureFixture[str]) -> None:
     """Waits grow with the rate, and the fewest replicas meet the objective while one fewer do not."""
     found = run_notebook(ROOT / "notebooks" / "10-capacity.ipynb")
