@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import ceil
 from statistics import fmean
 from typing import Final
 
@@ -15,7 +16,9 @@ from sim.plan.words.op import Compute, Copy
 from sim.plan.words.program import Plan, Program, Task
 from traces.timeline import Timeline
 
-_ITERATIONS: Final = 200
+_SWEEPS: Final = 12
+_FEWEST, _MOST = 40, 1000
+"""Iterations that are simulated: as many as so many sweeps take, within bounds; the second half is steady."""
 _UPDATE: Final = "optimizer."
 """Begins the names of tasks that update a unit."""
 _ARRIVAL: Final = "accumulate."
@@ -33,8 +36,9 @@ def lock_free_update(plan: Plan, pricing: Pricing, max_staleness: int | None) ->
     passed = timeline(run, "op")
     units = max((_units(plan, rank, pricing, _arrivals_s(passed, rank)) for rank in run.programs), key=_sweep_s)
     iteration_s = run.iteration_time_s
-    free = run_lock_free(units, iteration_s, _ITERATIONS, max_staleness)
-    synchronous = run_lock_free(units, iteration_s, _ITERATIONS, 0)
+    num_iterations = min(max(ceil(_SWEEPS * _sweep_s(units) / iteration_s), _FEWEST), _MOST)
+    free = run_lock_free(units, iteration_s, num_iterations, max_staleness)
+    synchronous = run_lock_free(units, iteration_s, _FEWEST, 0)
     return _summary(free, synchronous, max_staleness, iteration_s, _sweep_s(units))
 
 
