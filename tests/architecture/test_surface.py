@@ -199,7 +199,7 @@ KEYS = {
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
-    *("jobs.format", "jobs.trainings"),
+    *("jobs.format", "jobs.trainings", "durations"),
     *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),
     *("policies.gavel.round", "policies.gandiva.slice"),
     *(f"failures.{key}" for key in ("list", "mtbf_per_node", "repair", "save_every")),

@@ -1,6 +1,6 @@
 """From the file of a job mix to its jobs, cluster and policy."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -13,6 +13,7 @@ from sim.jobs.outages import Failures, Outage
 from sim.jobs.policies.gandiva import Gandiva
 from sim.jobs.policies.gavel import Gavel
 from sim.jobs.policies.ones.policy import Ones
+from sim.jobs.policies.predicted import Predicted
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
 from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus
@@ -39,6 +40,7 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "sia": lambda file: Sia(file.costs.rescale),
     "ones": lambda file: _ones(file.policies.ones, file.seed),
 }
+_WITH_DURATIONS: Final = ("sjf", "srtf", "srsf", "themis", "optimus", "afs")
 _FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "ones")
 
 
@@ -79,7 +81,10 @@ def _check_cluster(document: Document, file: JobMixScenario) -> None:
 
 def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
     """Return the policy of a checked file. Raises ScenarioError for options with which jobs would never end."""
-    if file.policy in _FOR_ELASTIC_JOBS and (rigid := [job.id for job in mix.jobs if job.training is None]):
+    rigid = [job.id for job in mix.jobs if job.training is None]
+    if file.durations == "predicted":
+        _check_predicted(document, file, rigid)
+    if file.policy in _FOR_ELASTIC_JOBS and rigid:
         rule = f"{file.policy} gives jobs other numbers of GPUs than they ask for, and job {rigid[0]} is rigid"
         remedy = "write elastic jobs, or another policy"
         raise ScenarioError(document.origin(("policy",)), "policy", rule, remedy)
@@ -93,7 +98,8 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
         _check_turn(document, file, "gandiva", "slice", file.policies.gandiva.slice)
     if file.policy == "tiresias":
         _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
-    return _POLICIES[file.policy](file)
+    policy = _POLICIES[file.policy](file)
+    return Predicted(policy, file.seed) if file.durations == "predicted" else policy
 
 
 def _failures(section: FailuresSection, seed: int) -> Failures:
@@ -123,6 +129,16 @@ def _check_turn(document: Document, file: JobMixScenario, policy: str, option: s
     if turn_s <= resume_s:
         rule = f"a {key} of {turn_s:g} s ends before a restart of {resume_s:g} s, so no job would end"
         raise ScenarioError(document.origin(path), ".".join(path), rule, f"write a longer {key}")
+
+
+def _check_predicted(document: Document, file: JobMixScenario, rigid: Sequence[str]) -> None:
+    """Raise ScenarioError for a policy that asks for no duration, and for jobs without epochs."""
+    if file.policy not in _WITH_DURATIONS:
+        rule, remedy = f"{file.policy} asks for no duration", f"leave it out; {', '.join(_WITH_DURATIONS)} ask"
+        raise ScenarioError(document.origin(("durations",)), "durations", rule, remedy)
+    if rigid:
+        rule = f"durations are predicted from epochs, and job {rigid[0]} is rigid"
+        raise ScenarioError(document.origin(("durations",)), "durations", rule, "write elastic jobs")
 
 
 def _check_gavel(document: Document, file: JobMixScenario, mix: Mix) -> None:

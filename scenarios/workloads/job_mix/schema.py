@@ -337,6 +337,8 @@ class JobMixScenario(ScenarioSection):
     jobs: JobsSection
     policy: PolicyName = "fifo"
     """The scheduling policy."""
+    durations: Literal["known", "predicted"] = "known"
+    """What a policy that wants durations gets: those of the jobs, or a prediction from the jobs that are done."""
     round: Duration | None = None
     """Time between decisions; left out: decide at every event."""
     policies: PoliciesSection = PoliciesSection()

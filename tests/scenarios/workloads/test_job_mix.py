@@ -161,6 +161,8 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
         (f"cluster={{types: [{NODE % ('a', 4)}, {NODE % ('a', 4)}]}}", "two types have one name"),
         (f"cluster={{types: [{NODE % ('a', 3)}, {NODE % ('b', 3)}]}}; policy=gavel",
          "job two needs 4 GPUs of one type, where the largest has 3"),
+        ("durations=predicted", "durations are predicted from epochs, and job one is rigid"),
+        ("policy=fifo; durations=predicted", "fifo asks for no duration"),
         ("policy=gandiva; costs.resume=60 s", "a slice of 60 s ends before a restart of 60 s"),
         ("failures={list: [{node: 1, at: 0 s, repair: 1 s}]}", "node 1 fails, where the cluster has nodes 0 to 0"),
         ("failures.mtbf_per_node=20 s", "a node of job one fails every 20 s; it needs 100 s to save anything"),

@@ -13,12 +13,12 @@ import numpy as np
 from msgspec.structs import replace
 
 from sim.jobs.active import ActiveJob
-from sim.jobs.job import Job
 from sim.jobs.order import Ranking
 from sim.jobs.policies.ones.evolution import Prospects, evolved
 from sim.jobs.policies.ones.genome import EMPTY, Genome, allocation_of, genome_of, placement_of
+from sim.jobs.policies.ones.history import History
 from sim.jobs.policies.ones.limits import Limit, lowered
-from sim.jobs.policies.ones.predictor import Array, Network, drawn, epoch_rows, features, fitted
+from sim.jobs.policies.ones.predictor import Array, drawn, features
 from sim.jobs.policy import Change, Decision, View
 
 MATURE_EPOCHS = 2
@@ -30,21 +30,15 @@ class OnesState:
     """The state between generations. ``live``: the installed genome; ``nodes``: GPUs of each node then.
 
     ``measured``: speeds by GPUs of each job.
-
-    ``rows``, ``progress``: epochs of the jobs that are done; ``fitted_rows``: their number at the last fit.
     """
 
     generation: int
-    network: Network
+    history: History
     live: Genome = ()
     nodes: tuple[int, ...] = ()
     population: tuple[Genome, ...] = ()
     limits: Mapping[int, Limit] = field(default_factory=dict)
     measured: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
-    jobs: Mapping[int, Job] = field(default_factory=dict)
-    runtimes_s: tuple[float, ...] = ()
-    rows: tuple[tuple[list[float], float], ...] = ()
-    fitted_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,7 @@ class Ones:
 
     def start(self) -> OnesState:
         """Return an empty population and a network that is not fitted."""
-        return OnesState(0, drawn(self._random(0, "network")))
+        return OnesState(0, History(drawn(self._random(0, "network"))))
 
     def decide(self, state: OnesState, view: View) -> tuple[OnesState, Decision]:
         """Return the state after a generation, and the changes that install its best schedule."""
@@ -82,12 +76,7 @@ class Ones:
     def _caught_up(self, state: OnesState, view: View) -> OnesState:
         """Return the state after arrivals, finishes, measured speeds and new limits."""
         active = {each.index: each for each in view.active}
-        done = [job for index, job in state.jobs.items() if index not in active]
-        rows = state.rows + tuple(pair for job in done for pair in zip(*epoch_rows(job), strict=True))
-        network, fitted_rows = state.network, state.fitted_rows
-        if done and len(rows) and len(rows) >= self.refit_growth * fitted_rows:
-            table, progress = np.array([row for row, _ in rows]), np.array([each for _, each in rows])
-            network, fitted_rows = fitted(table, progress, self._random(len(rows), "fit")), len(rows)
+        history = state.history.caught_up(view.active, self.refit_growth, lambda rows: self._random(rows, "fit"))
         measured = {index: state.measured.get(index, {}) for index in active}
         for index, each in view.running.items():
             if view.now_s > each.ready_s and measured[index].get(each.num_gpus) != each.work_per_s:
@@ -100,11 +89,8 @@ class Ones:
             population = ()
         return dataclasses.replace(
             state,
-            network=network,
-            fitted_rows=fitted_rows,
-            rows=rows,
+            history=history,
             measured=measured,
-            jobs={index: each.job for index, each in active.items()},
             limits=_changed_limits(limits, view),
             live=live,
             nodes=nodes,
@@ -119,7 +105,7 @@ class Ones:
         rests: dict[int, float] = {}
         if mature:
             rows: Array = np.array([features(each.job, each.epochs(now_s)) for each in mature])
-            progress = random.beta(rows[:, 2], state.network.beta(rows)).clip(1e-6, 1.0)
+            progress = random.beta(rows[:, 2], state.history.network.beta(rows)).clip(1e-6, 1.0)
             rests = {
                 each.index: each.done(now_s) * (1.0 / float(rho) - 1.0)
                 for each, rho in zip(mature, progress, strict=True)
