@@ -11,7 +11,7 @@ _ALIKE: Final = 0.7
 RECORDINGS: Final = FOLDER / "recordings"
 RECORDED: Final = ".json.gz"
 """How the name of a recording's file ends."""
-PARTS: Final = ("", "clusters", "jobs", "papers", "services")
+PARTS: Final = ("", "clusters", "inference", "jobs", "papers", "services")
 """Folders that hold scenarios, below the package."""
 
 

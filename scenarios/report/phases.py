@@ -22,13 +22,15 @@ class Phase(Struct, frozen=True):
 FORWARD: Final = Phase("forward", "forward", "#4a7fd6")
 BACKWARD: Final = Phase("backward", "backward", "#2f9c83")
 BACKWARD_WEIGHT: Final = Phase("backward_weight", "backward, its part for weights", "#8fd0bf")
+PREFILL: Final = Phase("prefill", "prompts", "#4a7fd6")
+DECODE: Final = Phase("decode", "decoding", "#2f9c83")
 HEAD: Final = Phase("head", "auxiliary head and loss", "#b5528c")
 OPTIMIZER: Final = Phase("optimizer", "optimizer", "#b07d2b")
 OTHER: Final = Phase("other", "other", "#8a8f98")
 MESSAGE: Final = Phase("message", "send and receive", "#9a6fc9", is_communication=True)
 SYNC: Final = Phase("sync", "sync of gradients and parameters", "#d9694f", is_communication=True)
 
-PASSES: Final = (FORWARD, HEAD, BACKWARD, BACKWARD_WEIGHT)
+PASSES: Final = (FORWARD, HEAD, BACKWARD, BACKWARD_WEIGHT, PREFILL, DECODE)
 PHASES: Final = (*PASSES, OPTIMIZER, OTHER, MESSAGE, SYNC)
 
 _PREFIXES: Final = {
@@ -38,6 +40,8 @@ _PREFIXES: Final = {
     "backward_weight": BACKWARD_WEIGHT,
     "backward": BACKWARD,
     "optimizer": OPTIMIZER,
+    "prefill": PREFILL,
+    "decode": DECODE,
     "send": MESSAGE,
     "recv": MESSAGE,
     "gradient_sync": SYNC,

@@ -51,6 +51,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("training", "scenarios.workloads.training.workload", "TrainingStep"),
     Kind("textbook", "scenarios.workloads.textbook.workload", "TextbookSchedule", ("model", "family", "delay")),
     Kind("service", "scenarios.workloads.service.workload", "Service"),
+    Kind("inference", "scenarios.workloads.inference.workload", "Inference"),
     Kind("recommendation", "scenarios.workloads.recommendation.workload", "Recommendation"),
     Kind("job_mix", "scenarios.workloads.job_mix.workload", "JobMix"),
 )

@@ -1,4 +1,4 @@
-"""The keys of files of embedding tables, and of their results."""
+"""The keys of files of embedding tables, services and inference, and of their results."""
 
 RECOMMENDATION_KEYS = {
     *("name", "seed", "workload", "tables", "embedding_dim"),
@@ -33,4 +33,61 @@ RECOMMENDATION_STEP = {
 
 RECOMMENDATION_ROW = {
     *("cache_rows", "hit_rate", "unique_hit_rate", "moved_bytes_per_batch", "step_time_s", "samples_per_s"),
+}
+
+INFERENCE_KEYS = {
+    *(f"inference.{key}" for key in ("sequences", "microbatches", "prompt_tokens", "prompts", "output_tokens")),
+    *(f"inference.{key}" for key in ("tokens_per_step", "precision", "block_tokens")),
+    *(f"parallel.{axis}.degree" for axis in ("tensor", "pipeline", "expert")),
+}
+
+INFERENCE_SUMMARY = {
+    *("schema", "scenario", "seed", "num_devices", "num_replicas", "num_sequences", "output_tokens"),
+    *("prefill_time_s", "time_per_output_token_s", "first_step_time_s", "last_step_time_s", "total_time_s"),
+    *("output_tokens_per_s", "computing_s", "waiting_s", "critical_path_s"),
+    *(f"memory.{key}" for key in ("peak_bytes", "capacity_bytes", "fits", "weights_bytes", "cache_bytes")),
+    *(f"memory.{key}" for key in ("block_bytes", "kv_blocks", "free_kv_blocks")),
+}
+
+INFERENCE_ROW = {
+    *("prefill_time_s", "time_per_output_token_s", "total_time_s", "output_tokens_per_s", "peak_memory_bytes"),
+    "fits_memory",
+}
+
+SERVICE_KEYS = {
+    *(f"requests.{key}" for key in ("trace", "num_requests", "rate", "concurrency", "burstiness", "prompt_tokens")),
+    *(f"requests.{key}" for key in ("prompt_variation", "output_tokens", "output_variation")),
+    *(f"service.{key}" for key in ("tensor_degree", "replicas", "precision", "batching", "max_sequences")),
+    *(f"service.{key}" for key in ("max_tokens", "block_tokens", "memory_fraction", "activation_memory")),
+    *(
+        f"service.{key}"
+        for key in ("cache_precision", "framework", "prompt_replicas", "sequence_overhead", "request_overhead")
+    ),
+    *("service.all_reduce_latency",),
+    *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "slo.share", "failures")),
+    *(
+        f"decoding.{key}"
+        for key in ("method", "drafted", "acceptance", "hit_rates", "rank_ratio", "recorded", "draft_pass")
+    ),
+}
+
+SERVICE_SUMMARY = {
+    *("schema", "scenario", "seed", "num_requests", "num_finished", "num_refused", "num_cancelled"),
+    *("num_replicas", "makespan_s", "output_tokens_per_s", "requests_per_s", "goodput_per_s", "met_slo_fraction"),
+    *(f"{time}.{key}" for time in ("ttft_s", "tpot_s", "latency_s") for key in ("mean", "p50", "p90", "p99")),
+    *(f"waits_s.{key}" for key in ("queue", "prefill", "preempted", "stalled", "moved", "decode")),
+    *(
+        "tokens_per_step",
+        "preemptions",
+        "kv_blocks",
+        "kv_peak_fraction",
+        "cached_fraction",
+        "busy_fraction",
+        "capacity",
+    ),
+}
+
+SERVICE_ROW = {
+    *("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "latency_p50_s"),
+    *("output_tokens_per_s", "goodput_per_s", "met_slo_fraction", "mean_latency_s", "mean_ttft_s", "mean_tpot_s"),
 }

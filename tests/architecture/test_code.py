@@ -12,7 +12,7 @@ REGISTRIES = {
     "scenarios/cli.py", "backends/registry.py", "scenarios/results/registry.py",
     "scenarios/workloads/steps/executing/registry.py",
     "scenarios/workloads/registry.py",
-    "scenarios/workloads/training/forced_routing.py", "scenarios/workloads/training/placing_registry.py",
+    "scenarios/workloads/steps/forced_routing.py", "scenarios/workloads/training/placing_registry.py",
     "scenarios/report/rendering/notebook.py", "scenarios/sweep/workers.py",
 }  # fmt: skip
 """The only files that import on demand, so that ``simulate --help`` and simulating need no heavy library."""

@@ -26,11 +26,17 @@ from scenarios.workloads.steps.advising import trials
 from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.running import simulate
 from tests.architecture.table_keys import (
+    INFERENCE_KEYS,
+    INFERENCE_ROW,
+    INFERENCE_SUMMARY,
     RECOMMENDATION_KEYS,
     RECOMMENDATION_ROW,
     RECOMMENDATION_STEP,
     RECOMMENDATION_SUMMARY,
     RECOMMENDATION_TABLE,
+    SERVICE_KEYS,
+    SERVICE_ROW,
+    SERVICE_SUMMARY,
 )
 from tests.traces.kineto_traces import all_reduce, document
 from tests.traces.kineto_traces import write as write_trace
@@ -208,43 +214,6 @@ KEYS = {
     *(f"policies.ones.{key}" for key in ("generation", "population_size", "refit_growth")),
 }
 
-SERVICE_KEYS = {
-    *(f"requests.{key}" for key in ("trace", "num_requests", "rate", "concurrency", "burstiness", "prompt_tokens")),
-    *(f"requests.{key}" for key in ("prompt_variation", "output_tokens", "output_variation")),
-    *(f"service.{key}" for key in ("tensor_degree", "replicas", "precision", "batching", "max_sequences")),
-    *(f"service.{key}" for key in ("max_tokens", "block_tokens", "memory_fraction", "activation_memory")),
-    *(
-        f"service.{key}"
-        for key in ("cache_precision", "framework", "prompt_replicas", "sequence_overhead", "request_overhead")
-    ),
-    *("service.all_reduce_latency",),
-    *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "slo.share", "failures")),
-    *(
-        f"decoding.{key}"
-        for key in ("method", "drafted", "acceptance", "hit_rates", "rank_ratio", "recorded", "draft_pass")
-    ),
-}
-
-SERVICE_SUMMARY = {
-    *("schema", "scenario", "seed", "num_requests", "num_finished", "num_refused", "num_cancelled"),
-    *("num_replicas", "makespan_s", "output_tokens_per_s", "requests_per_s", "goodput_per_s", "met_slo_fraction"),
-    *(f"{time}.{key}" for time in ("ttft_s", "tpot_s", "latency_s") for key in ("mean", "p50", "p90", "p99")),
-    *(f"waits_s.{key}" for key in ("queue", "prefill", "preempted", "stalled", "moved", "decode")),
-    *(
-        "tokens_per_step",
-        "preemptions",
-        "kv_blocks",
-        "kv_peak_fraction",
-        "cached_fraction",
-        "busy_fraction",
-        "capacity",
-    ),
-}
-
-SERVICE_ROW = {
-    *("ttft_p50_s", "ttft_p99_s", "tpot_p50_s", "tpot_p99_s", "latency_p50_s"),
-    *("output_tokens_per_s", "goodput_per_s", "met_slo_fraction", "mean_latency_s", "mean_ttft_s", "mean_tpot_s"),
-}
 TENSOR_AXIS = {"axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s"}
 
 SUMMARY = {
@@ -416,6 +385,20 @@ def test_service_results_are_the_stated_ones(tmp_path: Path) -> None:
     assert set(as_json(outcome.row())) == SERVICE_ROW
 
 
+def test_inference_keys_and_results_are_the_stated_ones() -> None:
+    """A file of inference has these keys beside those of cluster, model and software; its results have these."""
+    schema = json_schema()
+    keys = scenario_keys(schema, schema["$defs"]["InferenceScenarioFile"])
+    found = {key for key in keys if key.startswith(("inference.", "parallel."))}
+    assert {key.removesuffix(".") for key in found if not _is_whole_section(key, found)} == INFERENCE_KEYS
+    scenario = load_scenario(FOLDER / "inference" / "tiny-experts-2x2.yaml")
+    outcome, found = scenario.workload.simulate(scenario), set()
+    for key, value in outcome.as_json().items():
+        found |= {f"{key}.{inner}" for inner in value} if key == "memory" else {key}
+    assert found == INFERENCE_SUMMARY
+    assert set(as_json(outcome.row())) == INFERENCE_ROW
+
+
 def test_keys_of_embedding_tables_are_the_stated_ones() -> None:
     """A file of embedding tables may have these keys, and no others."""
     schema = json_schema()
@@ -578,7 +561,7 @@ def test_every_key_and_option_is_documented(manual: str) -> None:
     """Whatever may be written or comes out is named in the README or a page of docs."""
     service = SERVICE_KEYS | SERVICE_SUMMARY | SERVICE_ROW
     tables = RECOMMENDATION_KEYS | RECOMMENDATION_TABLE | RECOMMENDATION_SUMMARY | RECOMMENDATION_ROW
-    tables |= RECOMMENDATION_STEP
+    tables |= RECOMMENDATION_STEP | INFERENCE_KEYS | INFERENCE_SUMMARY | INFERENCE_ROW
     words = {
         f"`{key.rsplit('.', 1)[-1]}`"
         for key in KEYS

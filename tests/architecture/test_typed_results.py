@@ -34,6 +34,7 @@ NO_RESULTS = {
     "workloads/registry.py": FILE,
     "workloads/steps/advising/advise.py": "seconds by purpose",
     "workloads/steps/reading.py": FILE,
+    "workloads/steps/transformer.py": FILE,
     "workloads/training/changes/causes.py": FILE,
     "workloads/training/changes/degrees.py": FILE,
     "workloads/training/reading.py": FILE,

@@ -118,7 +118,7 @@ def execute_in_one_process(request: ExecutionRequest, references: References) ->
             step_s=max(run.ends[rank.rank], default=0.0), cpu_s=0.0, memory=account_memory(rank.program, slots),
             check=checked(rank, request, references), allocator_peak_bytes=None,
             values=_kept_values(rank, request.keep),
-            host_peak_bytes=account_memory(rank.program, slots, Tier.HOST).peak_bytes,
+            host_peak_bytes=account_memory(rank.program, slots, Tier.HOST).peak_bytes, work=rank.work,
         ))  # fmt: skip
     return Execution(plan, tuple(results))
 
@@ -146,9 +146,9 @@ def _interpreters(request: ExecutionRequest) -> list[Interpreter]:
     return ranks
 
 
-def _group_of(plan: Plan, op: Collective, _rank: int) -> Any:
+def _group_of(plan: Plan, op: Op, _rank: int) -> Any:
     """Return what the interpreter asks of a group when it counts bytes."""
-    return SimpleNamespace(size=lambda: op.group_size(plan.mesh))
+    return SimpleNamespace(size=lambda: op.group_size(plan.mesh) if isinstance(op, Collective) else 2)
 
 
 class _AllRanks:
@@ -176,6 +176,7 @@ class _AllRanks:
     def _run(self, step: int, iterations: int) -> None:
         for rank in self.ranks:
             rank.prepare(step, iterations)
+            rank._ran.clear()
         self._waiting = [deque(rank.schedule.instances) for rank in self.ranks]
         self._count = 0
         self.starts = [[0.0] * len(rank.schedule.instances) for rank in self.ranks]
@@ -194,7 +195,7 @@ class _AllRanks:
         if isinstance(instance.op, Send | Recv):
             if not self._pass_on(instance, instance.op, rank):
                 return False
-            self.ranks[rank].schedule.release(instance)
+            self.ranks[rank].finish(instance)
         else:
             self.ranks[rank].start(instance)
             self.ranks[rank].finish(instance)
@@ -242,7 +243,7 @@ class _AllRanks:
                 if member.given:
                     part.communicate(member)
         for part in parts:
-            part.rank.schedule.release(part.instance)
+            part.rank.finish(part.instance)
         self._ended(group)
         return True
 

@@ -2,10 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 from costmodels.errors import AlgorithmError
 from costmodels.hardware import load_node
-from costmodels.profile import load_profile
+from costmodels.profile import Profile, load_profile
 from costmodels.software import Software
 from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.machine import ClusterSpec
@@ -15,14 +16,26 @@ from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.variation import Variation
 
 
-def cluster_pricing(spec: ClusterSpec, algorithms: Mapping[str, str], seed: int, software: Software) -> ClusterPricing:
-    """Return the prices of ops on a cluster, with the algorithms that the scenario forces."""
+def cluster_pricing(
+    spec: ClusterSpec, algorithms: Mapping[str, str], seed: int, software: Software, *, sustained: bool = True
+) -> ClusterPricing:
+    """Return the prices of ops on a cluster, with the algorithms that the scenario forces.
+
+    ``sustained``: at the clock that devices sustain under a long load; else at that of the profiles' measurements.
+    """
     cluster = cluster_of(spec)
     device = cluster.node.device
     profile = load_profile(device.profile) if spec.calibrated is None else spec.calibrated.profile
     profiles = {device.generation: load_profile(device.profile) for device in cluster.device_types}
     profiles[device.generation] = profile
+    if not sustained:
+        profile = _in_bursts(profile)
+        profiles = {generation: _in_bursts(of_device) for generation, of_device in profiles.items()}
     return ClusterPricing(cluster, profile, profiles, algorithms, Variation(dict(spec.jitter), seed), software)
+
+
+def _in_bursts(profile: Profile) -> Profile:
+    return replace(profile, sustained=replace(profile.sustained, clock_fraction=1.0))
 
 
 def cluster_of(spec: ClusterSpec) -> Cluster:

@@ -15,27 +15,23 @@ from scenarios.reading.models.moe_systems import with_moe_system
 from scenarios.reading.models.written_out import written_out
 from scenarios.reading.schema.layer_ranges import layers_of
 from scenarios.reading.schema.memory import MemorySection
-from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
+from scenarios.reading.schema.model import HuggingFaceModel, Model, PresetModel
 from scenarios.reading.schema.parallel import OsdpSection
 from scenarios.reading.sequence_parallel import shares_sequence
 from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
-from scenarios.workloads.training.forced_routing import dense_to_sparse_of, routing_of
+from scenarios.workloads.steps.transformer import read_transformer
 from scenarios.workloads.training.long_run.reading import reliability_spec
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.workload import Workload
 from sim.memory.spec import ChunkSpec, MemorySpec
-from sim.moe.balancing.placement_policy import MovingExperts
 from sim.reliability.spec import ReliabilitySpec
 from sim.training.data.operators import choices_of_layers
 from sim.training.errors import SpecError
 from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
 from sim.training.spec.method import Method
-from sim.training.spec.models.experts import ExpertsSpec
-from sim.training.spec.models.latent import LatentAttention
 from sim.training.spec.models.model import TransformerSpec
-from sim.training.spec.models.window import SlidingWindow
 from sim.training.tensor.registry import tensor_method
 
 
@@ -47,7 +43,7 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
             document = written_out(document, checked.model)
         document = with_moe_system(document, checked.moe.system)
         checked = check_document(document, DenseScenario)
-    document, model = _model(document, checked)
+    document, model = read_transformer(document, checked.model, checked.seed, _model_of)
     cluster = _with_storage(cluster_spec(document, checked.cluster), checked)
     algorithms = forced_algorithms(document, checked.network, cluster)
     parallel = _parallel(document, checked, cluster, model)
@@ -116,16 +112,8 @@ def _reliability(checked: DenseScenario, cluster: ClusterSpec) -> ReliabilitySpe
     )
 
 
-def _model(document: Document, checked: DenseScenario) -> tuple[Document, TransformerSpec]:
-    """Return the model, and the document with a preset's or configuration's keys written out in it."""
-    section = checked.model
-    if isinstance(section, PresetModel | HuggingFaceModel):
-        document = written_out(document, section)
-        section = check_document(document, DenseScenario).model
-        if isinstance(section, PresetModel | HuggingFaceModel):
-            message = f"a preset may not name another one: {section}"
-            raise TypeError(message)
-    return document, _transformer(document, section, checked.seed)
+def _model_of(document: Document) -> Model:
+    return check_document(document, DenseScenario).model
 
 
 def _length_from(checked: DenseScenario) -> str:
@@ -136,30 +124,6 @@ def _length_from(checked: DenseScenario) -> str:
     if isinstance(section, HuggingFaceModel) and section.sequence_length is None:
         return f"the longest of {section.huggingface}"
     return "model.sequence_length"
-
-
-def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) -> TransformerSpec:
-    keys: dict[str, Any] = section.model_dump()
-    keys["num_kv_heads"] = section.num_kv_heads or section.num_heads
-    keys["ffn_hidden_size"] = section.ffn_hidden_size or 4 * section.hidden_size
-    with located(document):
-        if "head_size" in keys:
-            keys["own_head_size"] = keys.pop("head_size")
-        if keys.get("sliding_window") is not None:
-            keys["sliding_window"] = SlidingWindow(**keys["sliding_window"])
-        if keys.get("latent_attention") is not None:
-            keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
-        if section.experts is not None:
-            routing = routing_of(document, section.experts.routing, seed)
-            cooling = dense_to_sparse_of(document, section.experts.dense_to_sparse)
-            stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse", "placement"})
-            placement = section.experts.placement
-            moving = None if placement is None else MovingExperts(**placement.model_dump())
-            experts = ExpertsSpec(**stated, routing=routing, dense_to_sparse=cooling, moving=moving)
-            if moving is not None:
-                experts.later(moving.steps - 1)  # refuses a recording of fewer steps
-            keys["experts"] = experts
-        return TransformerSpec(**keys)
 
 
 def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, model: TransformerSpec) -> ParallelSpec:

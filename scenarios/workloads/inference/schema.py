@@ -1,0 +1,63 @@
+"""The keys of a file of prompts that are answered together."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from scenarios.reading.schema.cluster import ClusterSection, SoftwareSection
+from scenarios.reading.schema.model import Model
+from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, ScenarioSection, Section
+
+Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+Ranks = Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)]
+
+
+class RanksSection(Section):
+    """A kind of parallelism."""
+
+    degree: Ranks = 1
+    """Its number of ranks."""
+
+
+class InferenceParallelSection(Section):
+    """How a replica lies over ranks; the cluster is full of replicas, each with other sequences."""
+
+    tensor: RanksSection = RanksSection()
+    """Ranks that share every layer."""
+    pipeline: RanksSection = RanksSection()
+    """Stages of consecutive layers."""
+    expert: RanksSection = RanksSection()
+    """Replicas that share out the experts, and exchange tokens."""
+
+
+class InferenceSection(Section):
+    """The sequences, and what is computed of them."""
+
+    sequences: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """Sequences of a micro-batch of each replica, which go through the model together."""
+    microbatches: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Micro-batches of each replica; a pipeline needs as many as it has stages to keep all of them busy."""
+    prompt_tokens: Tokens = 1024
+    """Tokens of each prompt, that is, the context before the answer."""
+    prompts: tuple[Tokens, ...] = Field(default=(), strict=False, max_length=10_000)
+    """Instead of sequences and prompt_tokens: the tokens of every prompt of a micro-batch."""
+    output_tokens: Tokens = 16
+    """Tokens of each answer. The pass over the prompts gives the first; 1: there is no other pass."""
+    tokens_per_step: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Tokens of a sequence that a step verifies together, all accepted; 1: a step chooses the most likely token."""
+    precision: Literal["bf16", "fp16", "fp32", "fp64"] = "bf16"
+    """Type of weights, activations, keys and values."""
+    block_tokens: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Tokens of a block of the caches of keys and values."""
+
+
+class InferenceScenarioFile(ScenarioSection):
+    """Prompts that are answered together: one pass over all of them, then step after step of decoding."""
+
+    workload: Literal["inference"]
+    """The kind of work: inference."""
+    cluster: ClusterSection
+    model: Model
+    inference: InferenceSection = InferenceSection()
+    parallel: InferenceParallelSection = InferenceParallelSection()
+    software: SoftwareSection = SoftwareSection()

@@ -1,0 +1,55 @@
+"""Reading of the model that a scenario describes: a transformer with whatever layers it has."""
+
+from collections.abc import Callable
+from typing import Any
+
+from scenarios.reading.documents.located import located
+from scenarios.reading.documents.yaml_tree import Document
+from scenarios.reading.models.written_out import written_out
+from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, Model, PresetModel
+from scenarios.workloads.steps.forced_routing import dense_to_sparse_of, routing_of
+from sim.moe.balancing.placement_policy import MovingExperts
+from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.models.latent import LatentAttention
+from sim.training.spec.models.model import TransformerSpec
+from sim.training.spec.models.window import SlidingWindow
+
+
+def read_transformer(
+    document: Document, section: Model, seed: int, model_of: Callable[[Document], Model]
+) -> tuple[Document, TransformerSpec]:
+    """Return the model, and the document with a preset's or configuration's keys written out in it.
+
+    ``model_of``: checks a document and returns its model.
+    """
+    if isinstance(section, PresetModel | HuggingFaceModel):
+        document = written_out(document, section)
+        section = model_of(document)
+    if not isinstance(section, GptModel | LlamaModel):
+        message = f"a preset may not name another one: {section}"
+        raise TypeError(message)
+    return document, _transformer(document, section, seed)
+
+
+def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) -> TransformerSpec:
+    keys: dict[str, Any] = section.model_dump()
+    keys["num_kv_heads"] = section.num_kv_heads or section.num_heads
+    keys["ffn_hidden_size"] = section.ffn_hidden_size or 4 * section.hidden_size
+    with located(document):
+        if "head_size" in keys:
+            keys["own_head_size"] = keys.pop("head_size")
+        if keys.get("sliding_window") is not None:
+            keys["sliding_window"] = SlidingWindow(**keys["sliding_window"])
+        if keys.get("latent_attention") is not None:
+            keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
+        if section.experts is not None:
+            routing = routing_of(document, section.experts.routing, seed)
+            cooling = dense_to_sparse_of(document, section.experts.dense_to_sparse)
+            stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse", "placement"})
+            placement = section.experts.placement
+            moving = None if placement is None else MovingExperts(**placement.model_dump())
+            experts = ExpertsSpec(**stated, routing=routing, dense_to_sparse=cooling, moving=moving)
+            if moving is not None:
+                experts.later(moving.steps - 1)  # refuses a recording of fewer steps
+            keys["experts"] = experts
+        return TransformerSpec(**keys)
