@@ -1,9 +1,9 @@
 """Attention of some tokens of several sequences to caches of keys and values.
 
 Queries are [s, 1, n, d], the tokens of one sequence after those of another. Caches are [slots, 1, g, d] for keys and
-[slots, 1, g, e] for values. ``spans``: per sequence the slot of its first key, the number of keys, and the number of
-queries, which are the last of these keys. A query sees the keys up to its own. Without a cache of values the first
-``value_size`` channels of a key are its value.
+[slots, 1, g, e] for values; [slots, 1, d] is a cache of one head for all. ``spans``: per sequence the slot of its first
+key, the number of keys, and the number of queries, which are the last of these keys. A query sees the keys up to its
+own. Without a cache of values the first ``value_size`` channels of a key are its value.
 
 ``cached_attention`` is for prompts: blocks of queries against the keys before them. ``decode_attention`` is for few
 queries per sequence: every key and value is read once.
@@ -40,8 +40,14 @@ def _value_size(inputs: Sequence[TensorSpec], attributes: Attributes) -> int:
     return inputs[2].shape[3] if len(inputs) == 3 else int(attributes["value_size"])
 
 
+def _with_heads(cache: TensorSpec) -> TensorSpec:
+    """Return a cache as [slots, 1, g, d]."""
+    return cache if len(cache.shape) == 4 else cache.like(*cache.shape[:2], 1, *cache.shape[2:])
+
+
 def _outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    q, k, *v = inputs
+    q, *v = inputs
+    k, *v = map(_with_heads, v)
     fits = len(q.shape) == len(k.shape) == 4 and q.shape[1] == k.shape[1] == 1 and q.shape[3] == k.shape[3]
     require(fits and q.shape[2] % k.shape[2] == 0, "q [s,1,n,d] and k [slots,1,g,d] need equal d, g dividing n", q, k)
     require(
@@ -72,7 +78,7 @@ def _prompt_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], at
 
 def _decode_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], attributes: Attributes) -> Work:
     """Return the work of few queries per sequence. Heads of one key head and all its queries share each read key."""
-    (q, k, *_), of = inputs, _totals(attributes)
+    q, k, of = inputs[0], _with_heads(inputs[1]), _totals(attributes)
     flop = 2.0 * q.shape[2] * (q.shape[3] + _value_size(inputs, attributes)) * of.scores
     rows = q.shape[2] // k.shape[2] * -(-of.queries // of.sequences)
     shape = GemmShape(rows, -(-of.keys // of.sequences), q.shape[3], k.shape[2] * of.sequences)

@@ -112,9 +112,6 @@ def _check_model(model: TransformerSpec) -> None:
     """Raise SpecError for a model whose layers are not built with caches."""
     if not model.causal:
         raise SpecError("model.causal", "only causal models continue a text", "leave it out")
-    if model.latent_attention is not None:
-        rule = "inference is built for grouped-query attention alone"
-        raise SpecError("model.latent_attention", rule, "name another model")
     if any(model.window_of(layer) for layer in range(model.num_layers)):
         rule = "attention to caches is built without a window"
         raise SpecError("model.sliding_window", rule, "write fewer tokens than the window has, or another model")

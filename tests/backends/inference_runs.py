@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from sim.inference.spec import InferenceJob
 from sim.training.spec.job import ParallelSpec, PipelineSpec
 from sim.training.spec.models.experts import ExpertsSpec
+from sim.training.spec.models.latent import LatentAttention
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.tensor.one_dimensional import OneDimensional
 
@@ -25,6 +26,11 @@ EXPERTS: Final = replace(
         num_experts=4, top_k=2, ffn_hidden_size=12, shared_ffn_hidden_size=8, first_dense_layers=1, capacity_factor=2.0
     ),
 )
+
+
+_SIZES: Final = LatentAttention(kv_rank=10, head_size=4, rotary_head_size=2, value_head_size=3)
+PLAIN_QUERIES: Final = replace(GROUPED, num_kv_heads=4, latent_attention=_SIZES)
+LATENT: Final = replace(GROUPED, num_kv_heads=4, latent_attention=replace(_SIZES, q_rank=8))
 
 
 def job(model: TransformerSpec = GROUPED, **changes: Any) -> InferenceJob:
@@ -45,6 +51,8 @@ JOBS: Final[Mapping[str, InferenceJob]] = {
     "pp2, two micro-batches": job(pp=2, num_microbatches=2),
     "variations, tp2 x pp2": job(VARIED, tp=2, pp=2),
     "given text, three tokens per step, pp2": job(tokens_per_step=3, pp=2),
+    "latent, tp2": job(LATENT, tp=2),
+    "latent without a rank of queries, three tokens per step, pp2": job(PLAIN_QUERIES, pp=2, tokens_per_step=3),
     "experts, ep2": job(EXPERTS, ep=2),
     "experts, ep2 x tp2": job(EXPERTS, ep=2, tp=2),
 }

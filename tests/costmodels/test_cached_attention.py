@@ -23,3 +23,25 @@ def test_prompts_in_a_cache_cost_what_fused_attention_costs() -> None:
     assert (flat.flop, flat.executed_flop, flat.gemm) == (batch.flop, batch.executed_flop, batch.gemm)
     assert flat.bytes_read == batch.bytes_read
     assert flat.bytes_written == batch.bytes_written - 4 * b * g * r * s
+
+
+def test_a_cache_of_latents_serves_all_heads() -> None:
+    """Of n heads of width r+p, whose values are the first r channels, a key is read once: 2n(2r+p) FLOP per token."""
+    n, r, p, slots = 8, 16, 4, 40
+    attributes = {"spans": ((0, 30, 1),), "value_size": r}
+    work = work_of("decode_attention", [t(1, 1, n, r + p), t(slots, 1, r + p)], attributes)
+    assert work.flop == 2.0 * n * (2 * r + p) * 30
+    assert work.bytes_read == 2 * (n * (r + p) + 30 * (r + p))
+    assert work.gemm == GemmShape(n, 30, r + p, 1)
+
+
+def test_absorbed_projections_read_their_part_of_the_weight() -> None:
+    """A product per head: 2 d r FLOP to absorb a query, 2 r e to expand a value, and that part of w[r, n, d+e]."""
+    s, n, d, p, r, e = 3, 4, 6, 2, 10, 5
+    weight, attributes = t(r, n, d + e), {"head_size": d}
+    absorbed = work_of("absorb_query", [t(s, 1, n, d + p), weight], attributes)
+    expanded = work_of("expand_values", [t(s, 1, n, r), weight], attributes)
+    assert (absorbed.flop, expanded.flop) == (2.0 * s * n * d * r, 2.0 * s * n * r * e)
+    assert absorbed.bytes_read == 2 * (s * n * (d + p) + r * n * d)
+    assert expanded.bytes_read == 2 * (s * n * r + r * n * e)
+    assert absorbed.bytes_written == 2 * s * n * (r + p)

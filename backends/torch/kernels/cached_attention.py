@@ -1,9 +1,9 @@
 """Attention of some tokens of several sequences to caches of keys and values.
 
-Queries are [s, 1, n, d], keys [slots, 1, g, d], values [slots, 1, g, e]. ``spans``: per sequence the slot of its first
-key, the number of keys, and the number of queries, which are the last of these keys. Without a cache of values the
-first ``value_size`` channels of a key are its value. ``scaled_as``: scores are divided by the root of this width; left
-out: of the keys' own.
+Queries are [s, 1, n, d], keys [slots, 1, g, d], or [slots, 1, d] for all heads, and values [slots, 1, g, e]. ``spans``:
+per sequence the slot of its first key, the number of keys, and the number of queries, which are the last of these keys.
+Without a cache of values the first ``value_size`` channels of a key are its value. ``scaled_as``: scores are divided by
+the root of this width; left out: of the keys' own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,8 @@ from backends.torch.kernels.context import Attributes, KernelContext, KernelFunc
 
 def cached_attention(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the attention of every query to the keys of its sequence up to its own."""
-    q, k, *cached = inputs
+    q, *caches = inputs
+    k, *cached = (cache if cache.dim() == 4 else cache.unsqueeze(2) for cache in caches)
     v = cached[0] if cached else k[..., : attributes["value_size"]]
     divisor = sqrt(attributes.get("scaled_as", q.shape[-1]))
     found, start = [], 0

@@ -40,11 +40,25 @@ def latent_heads_backward(_: KernelContext, inputs: Sequence[Tensor], attributes
     return torch.cat((dk[..., :size], dv), -1), dposition
 
 
+def absorb_query(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return q[s, b, n, d+p] as [s, b, n, r+p], to be compared with latents; the weight is [r, n, d+e]."""
+    (q, weight), size = inputs, attributes["head_size"]
+    return (torch.cat((torch.einsum("sbnd,rnd->sbnr", q[..., :size], weight[..., :size]), q[..., size:]), -1),)
+
+
+def expand_values(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return weighed latents y[s, b, n, r] as values [s, b, n, e]; the weight is [r, n, d+e]."""
+    y, weight = inputs
+    return (torch.einsum("sbnr,rne->sbne", y, weight[..., attributes["head_size"] :]).contiguous(),)
+
+
 LATENT_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
         "split_latent": split_latent,
         "merge_latent": merge_latent,
         "latent_heads": latent_heads,
         "latent_heads_backward": latent_heads_backward,
+        "absorb_query": absorb_query,
+        "expand_values": expand_values,
     }
 )

@@ -84,6 +84,18 @@ class CachedTokens(Struct, frozen=True):
         )
         return self.attend(t, name, qkv)
 
+    @property
+    def is_whole(self) -> bool:
+        """Return whether these are all tokens of their sequences so far."""
+        return all(span.start == 0 for span in self.spans)
+
+    def attend_to_own(self, t: TaskTracer, name: str, qkv: Sequence[Tensor]) -> Tensor:
+        """Return the attention of queries to keys and values [tokens, 1, ...] of these tokens themselves."""
+        firsts = [last + 1 - span.num_tokens for last, span in zip(self.last_rows, self.spans, strict=True)]
+        spans = tuple((first, span.num_tokens, span.num_tokens) for first, span in zip(firsts, self.spans, strict=True))
+        (y,) = t.compute(name, self.kernel, qkv, (qkv[0].layout,), spans=spans)
+        return y
+
     def attend(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], **attributes: Any) -> Tensor:
         """Return the attention of queries [tokens, 1, n, d] to caches. ``attributes``: further ones of the kernel."""
         spans = tuple((span.slot, span.end, span.num_tokens) for span in self.spans)

@@ -1,6 +1,6 @@
 """Differentiable functions of multi-head latent attention (DeepSeek-AI 2024, DeepSeek-V2, section 2.1)."""
 
-from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
+from sim.plan.functions.tracing import Gradients, Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Kind
 from sim.plan.words.layout import PARTIAL, Layout, Shard
 
@@ -36,6 +36,27 @@ def latent_heads(t: TaskTracer, name: str, kv: Tensor, position: Tensor, head_si
 
     t.record((kv, position), (k, v), backward)
     return k, v
+
+
+def joined_latent(t: TaskTracer, name: str, latent: Tensor, position: Tensor) -> Tensor:
+    """Return what a token leaves in a cache of latents, [s, b, r+p]; it is not differentiated."""
+    (x,) = t.compute(name, "merge_latent", (latent, position), (latent.layout,))
+    return x
+
+
+def absorbed_query(t: TaskTracer, name: str, q: Tensor, weight: Parameter, head_size: int) -> Tensor:
+    """Return q[s, b, n, d+p] as [s, b, n, r+p], to be compared with latents; it is not differentiated.
+
+    ``weight``: of the projection up, [r, n, d+e].
+    """
+    (y,) = t.compute(name, "absorb_query", (q, weight.value), (q.layout,), head_size=head_size)
+    return y
+
+
+def expanded_values(t: TaskTracer, name: str, y: Tensor, weight: Parameter, head_size: int) -> Tensor:
+    """Return weighed latents y[s, b, n, r] as values [s, b, n, e]; it is not differentiated."""
+    (v,) = t.compute(name, "expand_values", (y, weight.value), (y.layout,), head_size=head_size)
+    return v
 
 
 def _present(gradients: Gradients) -> list[Tensor]:

@@ -3,22 +3,31 @@
 from collections.abc import Sequence
 
 from sim.plan.functions import basic as f
+from sim.plan.functions.cached_tokens import CachedTokens
 from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
-from sim.training.layers.latent_attention import latent_qkv
+from sim.training.layers.latent_attention import cached_latent_attention, latent_qkv
 from sim.training.layers.layer import LayerBuilder
 
 
 def attention(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
     """Return self-attention of x in one layer, of whatever heads the model has."""
+    m, name = b.model, f"layer{index}"
+    y = _attended(b, t, index, x)
+    output = b.row_weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size))
+    return b.row(t, f"{name}.projection", y, output, contract=2)
+
+
+def _attended(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
+    """Return the heads' results [s, b, n, e], before they are projected to the hidden state."""
     m, name, window = b.model, f"layer{index}", b.model.window_of(index)
     latent, base = m.latent_attention, m.rotary_base_of(index)
+    if latent is not None and isinstance(b.part, CachedTokens):
+        return cached_latent_attention(b, t, name, x, base, b.part)
     q, k, v = _qkv(b, t, name, x, base) if latent is None else latent_qkv(b, t, name, x, latent, base)
     if b.part:
         k, v = b.part.cached(t, f"{name}.keys", k), b.part.cached(t, f"{name}.values", v)
-    y = attend(b, t, f"{name}.attention", (q, k, v), window.size if window else 0)
-    output = b.row_weights(t, f"{name}.projection", (m.num_heads, m.head_size, m.hidden_size))
-    return b.row(t, f"{name}.projection", y, output, contract=2)
+    return attend(b, t, f"{name}.attention", (q, k, v), window.size if window else 0)
 
 
 def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, rotary_base: float) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,8 +6,9 @@ compresses its own part of the sequence and the latents are gathered, which are 
 """
 
 from sim.plan.functions import basic as f
-from sim.plan.functions.latent import latent_heads, split_latent
-from sim.plan.functions.tracing import TaskTracer, Tensor
+from sim.plan.functions.cached_tokens import CachedTokens
+from sim.plan.functions.latent import absorbed_query, expanded_values, joined_latent, latent_heads, split_latent
+from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.layout import REPLICATED
 from sim.training.layers.layer import LayerBuilder
 from sim.training.spec.models.latent import LatentAttention
@@ -38,12 +39,52 @@ def _queries(
 def _keys_and_values(
     b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: LatentAttention, rotary_base: float
 ) -> tuple[Tensor, Tensor]:
+    compressed, position = _latents(b, t, name, x, latent, rotary_base)
+    return _expanded(b, t, name, compressed, position, latent)
+
+
+def _latents(
+    b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, latent: LatentAttention, rotary_base: float
+) -> tuple[Tensor, Tensor]:
+    """Return the compressed keys and values [s, b, r], normalised, and the keys' position part [s, b, 1, p], turned."""
     width = latent.kv_rank + latent.rotary_head_size
     down = b.weights(t, f"{name}.kv_down", (b.model.hidden_size, width), REPLICATED)
     both = b.product(t, f"{name}.kv_down", x, down)
     compressed, position = split_latent(t, f"{name}.kv_down.split", both, latent.kv_rank)
     compressed = b.norm(t, f"{name}.kv_norm", compressed)
-    heads = (b.model.num_heads, latent.kv_head_size)
-    kv = b.column(t, f"{name}.kv_up", compressed, b.column_weights(t, f"{name}.kv_up", (latent.kv_rank, *heads)))
-    position = f.rotary(t, f"{name}.rotary_k", b.tensor.enter(t, position), rotary_base, b.rows)
+    position = b.tensor.enter(t, position)
+    return compressed, f.rotary(t, f"{name}.rotary_k", position, rotary_base, b.rows)
+
+
+def _expanded(
+    b: LayerBuilder, t: TaskTracer, name: str, compressed: Tensor, position: Tensor, latent: LatentAttention
+) -> tuple[Tensor, Tensor]:
+    """Return k[s, b, n, d+p] and v[s, b, n, e] of latents and positions."""
+    kv = b.column(t, f"{name}.kv_up", compressed, _up(b, t, name, latent))
     return latent_heads(t, f"{name}.heads", kv, position, latent.head_size)
+
+
+def _up(b: LayerBuilder, t: TaskTracer, name: str, latent: LatentAttention) -> list[Parameter]:
+    """Return the weight of the projection up, [r, n, d+e]."""
+    return b.column_weights(t, f"{name}.kv_up", (latent.kv_rank, b.model.num_heads, latent.kv_head_size))
+
+
+def cached_latent_attention(
+    b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, rotary_base: float, tokens: CachedTokens
+) -> Tensor:
+    """Return the attention of new tokens, which leave their latents in a cache [slots, 1, r+p] for all heads.
+
+    Prompts expand their own latents to keys and values. Later tokens bring queries to the latents' width instead, so
+    that nothing in the cache is expanded (DeepSeek-V2, section 2.1.2).
+    """
+    latent = b.model.latent_attention
+    assert latent is not None
+    q = _queries(b, t, name, x, latent, rotary_base)
+    compressed, position = _latents(b, t, name, x, latent, rotary_base)
+    cache = tokens.cached(t, f"{name}.latents", joined_latent(t, f"{name}.latent", compressed, position))
+    if tokens.is_whole:
+        return tokens.attend_to_own(t, f"{name}.attention", (q, *_expanded(b, t, name, compressed, position, latent)))
+    (up,), size = _up(b, t, name, latent), latent.head_size
+    q = absorbed_query(t, f"{name}.absorbed_q", q, up, size)
+    y = tokens.attend(t, f"{name}.attention", (q, cache), value_size=latent.kv_rank, scaled_as=latent.query_head_size)
+    return expanded_values(t, f"{name}.expanded", y, up, size)

@@ -30,3 +30,16 @@ def test_cached_attention_is_that_of_the_last_queries(kernel: str) -> None:
         assert_close([actual], [expected])
     plain, scaled = cached(kernel)[0], cached(kernel, scaled_as=4 * D)[0]
     assert not torch.allclose(plain, scaled)
+
+
+def test_attention_to_latents_is_that_to_expanded_keys_and_values() -> None:
+    """Absorbed queries against cached latents, expanded afterwards, are attention to heads of keys and values."""
+    rank, value, size, turned = 5, 3, 4, 2
+    q, latents = random(S, 1, N, size + turned), random(S, 1, rank + turned, seed=1)
+    weight = random(rank, N, size + value, seed=2)
+    expanded = torch.einsum("sbr,rnd->sbnd", latents[..., :rank], weight)
+    keys = torch.cat((expanded[..., :size], latents[:, :, None, rank:].expand(-1, -1, N, -1)), -1)
+    (absorbed,) = run("absorb_query", q, weight, head_size=size)
+    spans = {"spans": ((0, S, S),), "value_size": rank, "scaled_as": size + turned}
+    (y,) = run("decode_attention", absorbed, latents, **spans)
+    assert_close(run("expand_values", y, weight, head_size=size), [attention(q, keys, expanded[..., size:])])

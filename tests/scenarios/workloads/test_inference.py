@@ -158,7 +158,7 @@ def _left_out_s(found: InferenceOutcome, index: int) -> float:
         ("inference={prompts: [5], sequences: 2}", "inference.sequences", "states the tokens of every sequence"),
         ("inference.prompt_tokens=9000", "inference.prompt_tokens", "the model knows 8,192 positions"),
         ("inference={output_tokens: 5, tokens_per_step: 3}", "inference.output_tokens", "steps of 3"),
-        ("model.preset=deepseek-v2-lite", "model.latent_attention", "grouped-query attention alone"),
+        ("model={preset: llama-3-8b, sliding_window: {size: 64}}", "model.sliding_window", "without a window"),
     ],
 )
 def test_what_cannot_be_is_refused(change: str, key: str, said: str) -> None:

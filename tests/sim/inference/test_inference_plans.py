@@ -19,7 +19,7 @@ from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import ParallelSpec, PipelineSpec
 from sim.training.spec.models.window import SlidingWindow
 from sim.training.tensor.one_dimensional import OneDimensional
-from tests.backends.inference_runs import EXPERTS, GPT, GROUPED, job
+from tests.backends.inference_runs import EXPERTS, GPT, GROUPED, LATENT, job
 
 
 def test_caches_hold_every_token_in_whole_blocks() -> None:
@@ -30,6 +30,16 @@ def test_caches_hold_every_token_in_whole_blocks() -> None:
     model = wanted.model
     elements = 2 * model.num_layers * model.num_kv_heads * model.head_size * sum(wanted.slots)
     assert held(program, Kind.CACHE) == 8 * elements
+
+
+def test_latent_attention_caches_one_vector_per_token() -> None:
+    """A cache of latents has r + p elements per slot and layer, whole on every tensor-parallel rank."""
+    latent = LATENT.latent_attention
+    assert latent is not None
+    for tensor in (1, 2):
+        wanted = job(LATENT, tp=tensor)
+        elements = LATENT.num_layers * (latent.kv_rank + latent.rotary_head_size) * sum(wanted.slots)
+        assert held(build_inference(wanted, "latent").programs[0], Kind.CACHE) == 8 * elements
 
 
 def held(program: Program, kind: Kind) -> int:
