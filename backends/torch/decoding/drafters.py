@@ -6,26 +6,12 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from msgspec import Struct
-from torch import Tensor
 
 from backends.torch.decoding.decoder import Cache, Decoder
-from backends.torch.decoding.heads import CloverHeads, MedusaHeads
+from backends.torch.decoding.heads.draft_heads import DraftHeads, Guesser
+from backends.torch.decoding.step import Step, numbers
 from sim.serving.decoding.draft_tree import DraftTree, Floats, chain_of, probabilities
 from sim.serving.decoding.growth import Growth, Node, grown_tree
-from sim.serving.decoding.tree import Path
-
-
-class Step(Struct, frozen=True):
-    """What a step has settled. ``tokens``: now in the cache, the old root among them; ``hidden``: their last states.
-
-    ``choices``: the target's first choice after each node of the verified tree; ``path``: the accepted nodes.
-    """
-
-    tokens: tuple[int, ...]
-    hidden: Tensor
-    choices: tuple[int, ...]
-    path: tuple[int, ...]
 
 
 class Drafter(Protocol):
@@ -82,54 +68,38 @@ class ModelDrafter:
 
 
 @dataclass(slots=True)
-class MedusaDrafter:
-    """A tree from heads that guess side by side: guesses for one depth are the same below every node."""
+class TreeDrafter:
+    """A tree of guesses of draft heads. ``growth``: the rule that makes it; ``num_nodes``: its size, at most.
 
-    heads: MedusaHeads
+    ``frontiers``: for each draft, how many nodes of each depth were guessed after.
+    """
+
+    guesser: Guesser
+    num_depths: int
     growth: Growth
     num_nodes: int
-    _chances: list[Floats] = field(default_factory=list)
+    frontiers: list[tuple[int, ...]] = field(default_factory=list)
 
     def settle(self, step: Step) -> None:
-        """Run all heads on the last state."""
-        last = step.hidden[-1]
-        self._chances = [probabilities(numbers(logits), 1.0) for logits in self.heads(last, torch.empty(0))]
+        """Let the guesser take note of what a step has settled."""
+        self.guesser.settle(step)
 
     def draft(self, root: int) -> DraftTree:
-        """Return the tree that the rule of growth makes of the guesses."""
+        """Return the tree that the rule makes of the guesses, depth by depth."""
+        sizes = list[int]()
 
         def guess(depth: int, frontier: Sequence[Node]) -> Floats:
-            return np.broadcast_to(self._chances[depth], (len(frontier), len(self._chances[depth])))
+            sizes.append(len(frontier))
+            return self.guesser.after(depth, frontier)
 
-        return grown_tree(root, self.growth, len(self._chances), self.num_nodes, guess)[0]
+        tree, _ = grown_tree(root, self.growth, self.num_depths, self.num_nodes, guess)
+        self.frontiers.append(tuple(sizes))
+        return tree
 
 
-@dataclass(slots=True)
-class CloverDrafter:
-    """A tree from heads in turn: what follows a node depends on the tokens on its path."""
-
-    heads: CloverHeads
-    growth: Growth
-    num_nodes: int
-    _cache: Cache = field(default_factory=Cache)
-    _state: Tensor = field(default_factory=lambda: torch.empty(0))
-
-    def settle(self, step: Step) -> None:
-        """Run the augmenting block over the new states."""
-        self._state = self.heads.augmented(step.hidden[None], self._cache)[0, -1]
-
-    def draft(self, root: int) -> DraftTree:
-        """Return the tree that the rule of growth makes of the guesses, depth by depth."""
-        states: dict[Path, Tensor] = {}
-
-        def guess(depth: int, frontier: Sequence[Node]) -> Floats:
-            above = [states[node.path[:-1]] if depth else self._state for node in frontier]
-            tokens = torch.tensor([node.token for node in frontier])
-            after, logits = self.heads.step(depth, torch.stack(above), tokens)
-            states.update(zip((node.path for node in frontier), after, strict=True))
-            return probabilities(numbers(logits), 1.0)
-
-        return grown_tree(root, self.growth, len(self.heads.blocks), self.num_nodes, guess)[0]
+def tree_drafter(heads: DraftHeads, growth: Growth, num_nodes: int) -> TreeDrafter:
+    """Return a drafter of trees that knows no text yet."""
+    return TreeDrafter(heads.guesser(), heads.num_depths, growth, num_nodes)
 
 
 @dataclass(slots=True)
@@ -201,9 +171,3 @@ class ParallelDrafter:
         if piece not in known:
             known.append(piece)
             del known[: len(known) - self.num_candidates]
-
-
-def numbers(tensor: Tensor) -> Floats:
-    """Return a tensor's values as float64 of numpy."""
-    found: Floats = tensor.detach().to(torch.float64).numpy()
-    return found

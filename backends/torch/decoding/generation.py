@@ -5,15 +5,20 @@ from msgspec import Struct
 from torch import Tensor
 
 from backends.torch.decoding.decoder import Cache, Decoder
-from backends.torch.decoding.drafters import Drafter, Step, numbers
+from backends.torch.decoding.drafters import Drafter
+from backends.torch.decoding.step import Step, numbers
 from sim.serving.decoding.draft_tree import Acceptance, DraftTree, GreedyAcceptance
 
 
 class Generated(Struct, frozen=True):
-    """The tokens of an answer, and how many each pass settled; the last pass may settle more than were wanted."""
+    """The tokens of an answer. ``per_step``: tokens that each pass settled; the last may settle more than were wanted.
+
+    ``positions``: nodes that each pass verified, the root among them.
+    """
 
     tokens: tuple[int, ...]
     per_step: tuple[int, ...]
+    positions: tuple[int, ...]
 
     @property
     def tokens_per_step(self) -> float:
@@ -45,7 +50,7 @@ def generate(
     logits = numbers(model.head(hidden[-1:]))
     root = rule.accept(DraftTree((prompt[-1],), (-1,)), logits).next_token
     drafter.settle(Step(prompt, hidden, (root,), (0,)))
-    found, per_step = list[int](), list[int]()
+    found, per_step, positions = list[int](), list[int](), list[int]()
     while len(found) < num_tokens:
         tree, before = drafter.draft(root), len(cache)
         hidden = tree_states(model, tree, cache)
@@ -57,5 +62,6 @@ def generate(
         drafter.settle(Step(tokens, hidden[list(accepted.path)], choices, accepted.path))
         found += tokens
         per_step.append(len(tokens))
+        positions.append(len(tree))
         root = accepted.next_token
-    return Generated(tuple(found[:num_tokens]), tuple(per_step))
+    return Generated(tuple(found[:num_tokens]), tuple(per_step), tuple(positions))

@@ -8,9 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from backends.torch.decoding.decoder import Decoder
-from backends.torch.decoding.heads import CloverHeads, MedusaHeads
-
-Heads = MedusaHeads | CloverHeads
+from backends.torch.decoding.heads.draft_heads import DraftHeads
 
 
 def windows(tokens: Sequence[int], length: int, batch: int, seed: int) -> Iterator[Tensor]:
@@ -50,34 +48,35 @@ def train_decoder(model: Decoder, batches: Iterator[Tensor], num_steps: int, lea
 
 
 def train_heads(
-    model: Decoder, heads: Heads, batches: Iterator[Tensor], num_steps: int, learning_rate: float = 1e-3
+    model: Decoder, heads: DraftHeads, batches: Iterator[Tensor], num_steps: int, learning_rate: float = 1e-3
 ) -> float:
     """Train heads on the states of a model that stays as it is; return their last loss.
 
-    Later heads weigh less, 0.8 times the one before (Cai et al. 2024).
+    Later heads weigh less, 0.8 times the one before (Cai et al. 2024). Heads that are distilled learn the model's
+    distribution of each token, the others the token itself.
     """
-    depths = len(heads.blocks)
 
     def loss() -> Tensor:
         tokens = next(batches)
         with torch.no_grad():
             hidden = model(tokens)
+            chances = model.head(hidden).softmax(dim=-1) if heads.distilled else None
         logits, labels = heads_and_labels(heads, hidden, tokens)
-        losses = [
-            0.8**depth * functional.cross_entropy(logits[depth].flatten(0, 1), labels[depth].flatten())
-            for depth in range(depths)
-        ]
+        losses = []
+        for depth, (guesses, label) in enumerate(zip(logits, labels, strict=True)):
+            wanted = label if chances is None else chances[:, 1 + depth : 1 + depth + label.shape[1]]
+            losses.append(0.8**depth * functional.cross_entropy(guesses.flatten(0, 1), wanted.flatten(0, 1)))
         return torch.stack(losses).sum()
 
     return trained(heads, loss, num_steps, learning_rate)
 
 
-def heads_and_labels(heads: Heads, hidden: Tensor, tokens: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+def heads_and_labels(heads: DraftHeads, hidden: Tensor, tokens: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Return each head's logits [batch, places, vocabulary] and the tokens that it should guess [batch, places].
 
     ``hidden`` [batch, tokens, width]: states of ``tokens`` [batch, tokens]; heads see the true tokens between.
     """
-    depths = len(heads.blocks)
+    depths = heads.num_depths
     places = tokens.shape[1] - depths - 1
     following = [tokens[:, 1 + depth : 1 + depth + places] for depth in range(depths + 1)]
     return heads(hidden[:, :places], torch.stack(following[:-1])), following[1:]

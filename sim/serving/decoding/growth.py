@@ -1,10 +1,12 @@
 """How a draft's guesses become a tree, depth by depth: from fixed ranks, or from the draft's own probabilities."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.serving.decoding.draft_tree import DraftTree
@@ -40,8 +42,20 @@ class Growth(Protocol):
         ``left``: nodes that the tree may still have.
         """
 
+    def expanded(self, nodes: Sequence[Node], left: int) -> Sequence[Node]:
+        """Return those nodes of a depth that get children. ``left``: nodes that the tree may still have."""
 
-class FixedRanks(Struct, frozen=True):
+
+class _AllExpanded:
+    """Every node gets children while the tree may have more."""
+
+    def expanded(self, nodes: Sequence[Node], left: int) -> Sequence[Node]:
+        """Return all nodes, or none for a full tree."""
+        return nodes if left > 0 else ()
+
+
+@dataclass(frozen=True)
+class FixedRanks(_AllExpanded):
     """The same tree at every step: a set of paths of ranks (Cai et al. 2024, Medusa)."""
 
     paths: frozenset[Path]
@@ -58,7 +72,8 @@ class FixedRanks(Struct, frozen=True):
         return found
 
 
-class ByConfidence(Struct, frozen=True):
+@dataclass(frozen=True)
+class ByConfidence(_AllExpanded):
     """A tree that the draft's probabilities shape anew at each step (Xiao et al. 2024, Clover).
 
     After each node its likeliest tokens are candidates until they have ``top_p`` of the probability together; those
@@ -82,6 +97,30 @@ class ByConfidence(Struct, frozen=True):
         return sorted(candidates, key=lambda guess: -guess.joint)[:left]
 
 
+class Reranked(Struct, frozen=True):
+    """A tree that is drafted wider than it is verified (Li et al. 2024, EAGLE-2).
+
+    At each depth the ``width`` likeliest nodes get the ``width`` likeliest tokens as children. In the end the
+    likeliest of all nodes stay. A node is never likelier than its parent, so that they form a tree.
+    """
+
+    width: int = 10
+
+    def children(self, frontier: Sequence[Node], chances: Floats, left: int) -> Sequence[Guess]:
+        """Return the likeliest tokens after each node."""
+        del left
+        return [
+            Guess(node, rank, token, node.joint * float(row[token]))
+            for node, row in zip(frontier, chances, strict=True)
+            for rank, token in enumerate(likeliest(row, self.width))
+        ]
+
+    def expanded(self, nodes: Sequence[Node], left: int) -> Sequence[Node]:
+        """Return the likeliest nodes of a depth."""
+        del left
+        return sorted(nodes, key=lambda node: -node.joint)[: self.width]
+
+
 def likeliest(row: Floats, count: int) -> Iterable[int]:
     """Return the likeliest tokens, first the likeliest; of equal ones the lower token first."""
     found: list[int] = np.argsort(-row, kind="stable")[:count].tolist()
@@ -96,16 +135,26 @@ def grown_tree(
     ``guess(depth, frontier)``: the draft's probabilities after each of these nodes [frontier, vocabulary].
     """
     nodes = [Node(0, (), root, 1.0)]
-    parents, frontier = [-1], nodes[:1]
+    frontier: Sequence[Node] = nodes[:1]
     for depth in range(num_depths):
-        left = num_nodes + 1 - len(nodes)
-        if not frontier or left < 1:
+        if not frontier:
             break
-        chosen = growth.children(frontier, guess(depth, frontier), left)
-        frontier = []
-        for child in chosen:
-            node = Node(len(nodes), (*child.parent.path, child.rank), child.token, child.joint)
-            nodes.append(node)
-            parents.append(child.parent.index)
-            frontier.append(node)
-    return DraftTree(tuple(node.token for node in nodes), tuple(parents)), tuple(nodes)
+        chosen = growth.children(frontier, guess(depth, frontier), num_nodes + 1 - len(nodes))
+        fresh = [
+            Node(index, (*child.parent.path, child.rank), child.token, child.joint)
+            for index, child in enumerate(chosen, start=len(nodes))
+        ]
+        nodes += fresh
+        frontier = growth.expanded(fresh, num_nodes + 1 - len(nodes))
+    return _tree_of(sorted(nodes, key=lambda node: (-node.joint, node.index))[: num_nodes + 1])
+
+
+def _tree_of(kept: Sequence[Node]) -> tuple[DraftTree, tuple[Node, ...]]:
+    """Return the tree of these nodes, in the order in which they were drafted."""
+    places: dict[Path, int] = {}
+    nodes = list[Node]()
+    for node in sorted(kept, key=lambda node: node.index):
+        places[node.path] = len(nodes)
+        nodes.append(replace(node, index=len(nodes)))
+    parents = tuple(places[node.path[:-1]] if node.path else -1 for node in nodes)
+    return DraftTree(tuple(node.token for node in nodes), parents), tuple(nodes)

@@ -9,23 +9,40 @@ from scipy.stats import chisquare
 
 from backends.torch.decoding.decoder import Cache, Decoder, DecoderSpec
 from backends.torch.decoding.drafters import (
-    CloverDrafter,
     Drafter,
     LookupDrafter,
-    MedusaDrafter,
     ModelDrafter,
     NoDraft,
     ParallelDrafter,
+    TreeDrafter,
+    tree_drafter,
 )
 from backends.torch.decoding.generation import Generated, generate, tree_states
-from backends.torch.decoding.heads import CloverHeads, MedusaHeads
+from backends.torch.decoding.heads.clover import Clover2Heads, CloverHeads
+from backends.torch.decoding.heads.draft_heads import DraftHeads
+from backends.torch.decoding.heads.eagle import EagleHeads
+from backends.torch.decoding.heads.hydra import HydraHeads
+from backends.torch.decoding.heads.medusa import MedusaHeads
+from backends.torch.decoding.step import Step
 from sim.serving.decoding.draft_tree import DraftTree, RejectionAcceptance, TypicalAcceptance, probabilities
-from sim.serving.decoding.growth import ByConfidence, FixedRanks
+from sim.serving.decoding.growth import ByConfidence, FixedRanks, Growth, Node, Reranked
 
 VOCABULARY = 23
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
 TREE = frozenset({(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)})
 RANKED, CONFIDENT = FixedRanks(TREE), ByConfidence(top_p=0.9, least=0.1)
+HEADS: dict[str, type[DraftHeads]] = {
+    "medusa": MedusaHeads,
+    "hydra": HydraHeads,
+    "clover": CloverHeads,
+    "clover2": Clover2Heads,
+    "eagle": EagleHeads,
+}
+SHAPES: dict[str, tuple[Growth, int]] = {
+    "static": (RANKED, len(TREE)),
+    "confident": (CONFIDENT, 6),
+    "reranked": (Reranked(width=4), 8),
+}
 
 
 def small(seed: int, spread: float = 4.0) -> Decoder:
@@ -43,13 +60,18 @@ def target() -> Decoder:
     return small(0)
 
 
-def heads(kind: type[MedusaHeads] | type[CloverHeads], target: Decoder) -> MedusaHeads | CloverHeads:
+def heads(name: str, target: Decoder) -> DraftHeads:
     """Return untrained heads with noise in all their weights: some guesses are right by chance."""
     torch.manual_seed(5)
-    found = kind(target, 3).double()
+    found = HEADS[name](target, 3).double()
     for parameter in found.parameters():
         parameter.data.add_(torch.randn_like(parameter) * 0.1)
     return found
+
+
+def tree_of(name: str, shape: str, target: Decoder) -> TreeDrafter:
+    """Return a drafter of trees by these heads."""
+    return tree_drafter(heads(name, target), *SHAPES[shape])
 
 
 class Remembering(NoDraft):
@@ -75,10 +97,6 @@ class Remembering(NoDraft):
 DRAFTERS: dict[str, Callable[[Decoder, Generated], Drafter]] = {
     "chain of a draft model": lambda target, plain: ModelDrafter(small(1), 4),
     "chain of the model itself": lambda target, plain: ModelDrafter(target, 4),
-    "static tree of medusa": lambda target, plain: MedusaDrafter(heads(MedusaHeads, target), RANKED, len(TREE)),
-    "static tree of clover": lambda target, plain: CloverDrafter(heads(CloverHeads, target), RANKED, len(TREE)),
-    "dynamic tree of medusa": lambda target, plain: MedusaDrafter(heads(MedusaHeads, target), CONFIDENT, 6),
-    "dynamic tree of clover": lambda target, plain: CloverDrafter(heads(CloverHeads, target), CONFIDENT, 6),
     "prompt lookup": lambda target, plain: LookupDrafter(4),
     "jacobi": lambda target, plain: ParallelDrafter(4),
     "lookahead": lambda target, plain: ParallelDrafter(4, num_candidates=3),
@@ -113,6 +131,40 @@ def test_drafts_change_no_token(name: str, target: Decoder, plain: Generated) ->
     }
     if name in expected:
         assert set(found.per_step[:6]) == {expected[name]}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", HEADS)
+def test_trees_of_heads_change_no_token(name: str, shape: str, target: Decoder, plain: Generated) -> None:
+    """Greedy output is that of one token at a time for static and dynamic trees, and some guesses were right."""
+    drafter = tree_of(name, shape, target)
+    found = generate(target, PROMPT, 40, drafter)
+    assert found.tokens == plain.tokens
+    assert max(found.per_step) > 1
+    assert max(found.positions) <= 1 + SHAPES[shape][1]
+    assert len(drafter.frontiers) == len(found.per_step)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_guesses_of_an_answer_are_those_of_training(name: str, target: Decoder, plain: Generated) -> None:
+    """Step by step, with a memory, heads guess what they guess for the whole text in one pass."""
+    of, text = heads(name, target), torch.tensor([[*PROMPT, *plain.tokens]])
+    hidden = target(text)
+    places = text.shape[1] - 3
+    following = torch.stack([text[:, 1 + depth : 1 + depth + places] for depth in range(3)])
+    whole = [logits[0].softmax(dim=-1) for logits in of(hidden[:, :places], following)]
+    guesser, settled = of.guesser(), 0
+    for place in (4, 5, 9, 20):
+        kept = slice(settled, place + 1)
+        guesser.settle(Step(tuple(text[0, kept].tolist()), hidden[0, kept], (), ()))
+        settled = place + 1
+        node, path = Node(0, (), int(text[0, place + 1]), 1.0), ()
+        for depth in range(3):
+            others = [] if not depth else [Node(9, (*path[:-1], 7), 3, 0.1)]  # a sibling that must not be seen
+            found = guesser.after(depth, [node, *others])
+            assert found[0] == pytest.approx(whole[depth][place].detach().numpy(), abs=1e-12)
+            path = (*path, 0)
+            node = Node(depth + 1, path, int(text[0, place + 2 + depth]), 1.0)
 
 
 @pytest.mark.parametrize(
@@ -183,6 +235,6 @@ def test_rejection_sampling_keeps_the_distribution() -> None:
 
 def test_typical_acceptance_generates(target: Decoder) -> None:
     """Typical acceptance takes longer paths than greedy acceptance where the target is unsure."""
-    drafter = MedusaDrafter(heads(MedusaHeads, target), RANKED, len(TREE))
+    drafter = tree_of("medusa", "static", target)
     rule = TypicalAcceptance(np.random.default_rng(0), temperature=3.0, epsilon=0.01, delta=0.1)
     assert generate(target, PROMPT, 30, drafter, rule).tokens_per_step > 2.0

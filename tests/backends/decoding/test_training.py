@@ -5,9 +5,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.torch.decoding.decoder import Cache, Decoder, DecoderSpec
-from backends.torch.decoding.heads import CloverHeads, MedusaHeads
-from backends.torch.decoding.recording import answers, hit_ranks, hit_rates, recorded_chain, recorded_heads
+from backends.torch.decoding.decoder import Decoder, DecoderSpec
+from backends.torch.decoding.drafters import ModelDrafter
+from backends.torch.decoding.heads.clover import Clover2Heads, CloverHeads
+from backends.torch.decoding.heads.draft_heads import DraftHeads
+from backends.torch.decoding.heads.eagle import EagleHeads
+from backends.torch.decoding.heads.hydra import HydraHeads
+from backends.torch.decoding.heads.medusa import MedusaHeads
+from backends.torch.decoding.hits import answers, hit_ranks, hit_rates, recorded_chain, recorded_heads
 from backends.torch.decoding.text import learned_vocabulary
 from backends.torch.decoding.training import heads_and_labels, train_decoder, train_heads, windows
 
@@ -36,8 +41,8 @@ def model() -> Decoder:
     return model
 
 
-def test_trained_heads_hit_and_cached_steps_agree_with_whole_texts(model: Decoder) -> None:
-    """Both kinds of heads learn; Clover's know the tokens before and hit more often; a cache changes nothing."""
+def test_trained_heads_hit_and_clovers_more_often(model: Decoder) -> None:
+    """Both kinds of heads learn; Clover's know the tokens before and hit more often; their steps are recorded."""
     torch.manual_seed(1)
     medusa, clover = MedusaHeads(model, 3), CloverHeads(model, 3)
     pieces = windows(VOCABULARY.encode(RIDDLE), 33, 8, 1)
@@ -47,12 +52,29 @@ def test_trained_heads_hit_and_cached_steps_agree_with_whole_texts(model: Decode
     judged = next(pieces)
     first = [hit_rates(hit_ranks(model, heads, judged, 0), 3)[0][0] for heads in (medusa, clover)]
     assert first[1] > first[0] > 0.2
-    found = recorded_heads(model, clover, text, text, [tuple(text[0, :12].tolist())])
-    assert found["tokens_per_step"][0]["static"] > 1.2
-    assert recorded_chain(model, model, [tuple(text[0, :12].tolist())])["acceptance"] == 1.0
-    hidden, cache = model(text[:1]), Cache()
-    parts = torch.cat([clover.augmented(part, cache) for part in hidden.split(7, dim=1)], dim=1)
-    assert torch.allclose(parts, clover.augmented(hidden), atol=1e-5)
+    prompts = text[:1, :12]
+    small, large = recorded_heads(model, clover, text, text, prompts)["trees"]
+    for shape in ("static", "by_confidence", "reranked"):
+        found = small[shape]
+        mean = sum(length * share for length, share in enumerate(found["lengths"], start=1))
+        assert mean == pytest.approx(found["tokens_per_step"], abs=2e-3)
+        assert found["tokens_per_step"] > 1.2
+        assert found["positions"] <= 5 < large[shape]["positions"] <= 17
+        assert found["frontiers"][0] == 1.0
+    chain = recorded_chain(model, 4, prompts, lambda: ModelDrafter(model, 4))
+    assert (chain["acceptance"], chain["tokens_per_step"]) == (1.0, 5.0)
+
+
+@pytest.mark.parametrize("kind", [HydraHeads, Clover2Heads, EagleHeads])
+def test_other_heads_learn(model: Decoder, kind: type[DraftHeads]) -> None:
+    """Some training makes more of the first two guesses right: they learn from the text, or from the target."""
+    torch.manual_seed(1)
+    heads, pieces = kind(model, 2), windows(VOCABULARY.encode(RIDDLE), 33, 8, 1)
+    judged = next(pieces)
+    before = (hit_ranks(model, heads, judged, 0) == 0).float().mean()
+    train_heads(model, heads, pieces, 60, learning_rate=5e-3)
+    after = (hit_ranks(model, heads, judged, 0) == 0).float().mean()
+    assert after > before + 0.1
 
 
 def test_clovers_first_heads_are_medusas_behind_its_block(model: Decoder) -> None:
@@ -61,7 +83,7 @@ def test_clovers_first_heads_are_medusas_behind_its_block(model: Decoder) -> Non
     text = torch.tensor([VOCABULARY.encode(RIDDLE)[:20]])
     hidden = model(text)
     logits, labels = heads_and_labels(clover, hidden, text)
-    assert torch.allclose(logits[0], model.head(clover.augmented(hidden[:, :17])), atol=1e-5)
+    assert torch.allclose(logits[0], model.head(clover.first_states(hidden[:, :17], labels[0], None)), atol=1e-5)
     assert torch.equal(logits[0], logits[1])
     assert torch.equal(labels[0], text[:, 2:19])
     assert torch.equal(labels[1], text[:, 3:20])

@@ -1,0 +1,27 @@
+"""One step of generation: the tokens that it settles, and the target's states and choices."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sim.serving.decoding.draft_tree import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a step has settled. ``tokens``: now in the cache, the old root among them; ``hidden``: their last states.
+
+    ``choices``: the target's first choice after each node of the verified tree; ``path``: the accepted nodes.
+    """
+
+    tokens: tuple[int, ...]
+    hidden: Tensor
+    choices: tuple[int, ...]
+    path: tuple[int, ...]
+
+
+def numbers(tensor: Tensor) -> Floats:
+    """Return a tensor's values as float64 of numpy."""
+    found: Floats = tensor.detach().to(torch.float64).numpy()
+    return found
