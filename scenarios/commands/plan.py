@@ -21,9 +21,11 @@ from scenarios.console.terminal import open_console
 from scenarios.planning.files import write_plan
 from scenarios.planning.page import plan_blocks
 from scenarios.planning.request import Goal, Planner, Request
-from scenarios.planning.search import search
+from scenarios.planning.search import Found, search
+from scenarios.planning.sizing import sized
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.workers import available_cores, workers_at
+from scenarios.workloads.workload import Outcome
 
 
 class NodeCounts(click.ParamType[tuple[int, ...]]):
@@ -75,18 +77,26 @@ def command(
     request: Request, scenario: Path, overrides: tuple[str, ...], jobs: int | None, scheduler: str | None,
     out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Search for the best strategy: keys that are left out or `auto` are searched, all others are fixed."""
+    """Search for the best strategy: keys that are left out or `auto` are searched, all others are fixed.
+
+    Of a service, seek the fewest replicas that meet `service.slo`.
+    """
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
-        with workers_at(scheduler, jobs)(jobs or available_cores()) as workers:
-            found = search(scenario, overrides, request, workers)
+        found: Found | Outcome | None = sized(scenario, overrides, request)
+        if found is None:
+            with workers_at(scheduler, jobs)(jobs or available_cores()) as workers:
+                found = search(scenario, overrides, request, workers)
         if out is not None:
             with writing_to(out):
-                write_plan(found, out)
+                if isinstance(found, Found):
+                    write_plan(found, out)
+                else:
+                    found.write(out)
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=2))
         return
     console = open_console(plain_width=1_000)
-    print_blocks(plan_blocks(found.summary), console)
+    print_blocks(plan_blocks(found.summary) if isinstance(found, Found) else found.blocks(drawn=False), console)
     print_written(out, console)

@@ -145,6 +145,8 @@ class Workload(ABC, Generic[S]):
     """That key in words."""
     point: ClassVar[str] = "simulation"
     """The noun for a point of a sweep."""
+    has_size: ClassVar[bool] = False
+    """Whether ``simulate plan`` seeks a size, such as a number of replicas, and not a strategy."""
 
     def load(self, document: Document, overrides: Sequence[str], as_read: Document) -> S:
         """Return the scenario of a document that overrides were put into; ``as_read``: before. Raises ScenarioError."""
@@ -163,6 +165,13 @@ class Workload(ABC, Generic[S]):
         ``detail``: rows of the timeline; None: by its size, and what repeats once. ``fold``: simulate ranks that cannot
         differ once. ``announce``: called with what the simulation will take, by a kind of work that can tell.
         """
+
+    def sized(self, scenario: S) -> Outcome:
+        """Return the result with the least size that meets the scenario's objective; see ``has_size``.
+
+        Raises ScenarioError where it states no objective.
+        """
+        raise unable(scenario, f"a scenario of {scenario.workload.name} has no size to seek", "simulate it instead")
 
     def execute(self, scenario: S, options: ExecutionOptions) -> Executed | None:
         """Return the result of running the scenario with torch; None in a process that does not report.

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from costmodels.units import format_percent, format_rate, format_time
+from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.service.capacity import planned
@@ -35,6 +36,7 @@ class Service(Workload[ServiceScenario]):
     )
     order, ordered_by = "mean_latency_s", "mean latency"
     point = "simulated service"
+    has_size = True
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> ServiceScenario:
         """Return the scenario of a document."""
@@ -55,3 +57,11 @@ class Service(Workload[ServiceScenario]):
         else:
             scenario, served, capacity = planned(scenario, wanted)
         return ServiceOutcome(scenario, served, replace(summarise(scenario, served), capacity=capacity))
+
+    def sized(self, scenario: ServiceScenario) -> ServiceOutcome:
+        """Return what came of the requests with the fewest replicas that meet the objective."""
+        if scenario.slo.share is None:
+            rule = "a plan of a service seeks the fewest replicas that meet an objective, and none is stated"
+            remedy = "write slo: {ttft: 1 s, tpot: 50 ms, share: 0.99}"
+            raise ScenarioError(scenario.document.origin(("service",)), "service.slo.share", rule, remedy)
+        return self.simulate(scenario)

@@ -65,6 +65,20 @@ def test_fewest_replicas_are_sought(service: Path, tmp_path: Path, capsys) -> No
     assert (found["capacity"]["fewest_replicas"], found["num_replicas"]) == (None, 8)
 
 
+def test_plan_seeks_the_fewest_replicas(service: Path, tmp_path: Path, capsys) -> None:
+    """`simulate plan` gives the answer of a simulation with the objective, and needs one; a strategy has no say."""
+    slo = ("--set", "service.slo={ttft: 60 ms, tpot: 8 ms, share: 0.9}")
+    code, shown, _ = run(capsys, "plan", service, *slo, "--json", "--out", tmp_path / "out")
+    _, simulated, _ = run(capsys, service, *slo, "--json")
+    assert code == 0
+    assert json.loads(shown) == json.loads(simulated)
+    assert json.loads(shown)["capacity"]["fewest_replicas"] > 1
+    assert (tmp_path / "out" / "summary.json").is_file()
+    for arguments, said in (((), "service.slo.share"), ((*slo, "--objective", "memory"), "leave out --objective")):
+        code, _, problem = run(capsys, "plan", service, *arguments)
+        assert (code, said in problem) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("change", "key", "said"),
     [
