@@ -36,7 +36,8 @@ def job(experts: ExpertsSpec, batch: int) -> DenseTraining:
         vocab_size=50304, ffn_hidden_size=4096, tied_embeddings=True, attention="flash", dropout=0.0, experts=experts,
     )  # fmt: skip
     training = TrainingSpec(global_batch_size=RANKS * batch, microbatch_size=batch, precision="fp16")
-    return DenseTraining(model=model, training=training, parallel=ParallelSpec(data_degree=RANKS, expert_degree=RANKS))
+    parallel = ParallelSpec(data_degree=RANKS, expert_degree=min(RANKS, experts.num_experts))
+    return DenseTraining(model=model, training=training, parallel=parallel)
 
 
 def step(experts: ExpertsSpec, batch: int, prices: ClusterPricing) -> tuple[float, float]:

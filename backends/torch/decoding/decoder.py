@@ -67,15 +67,19 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None, layer: int) -> Tensor:
         """Return the layer's output [batch, tokens, width]. ``mask`` [tokens, cached + tokens]: true where one sees."""
+        x = self.attended(x, positions, mask, cache, layer)
+        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
+        return cast("Tensor", x + self.down(functional.silu(gate) * up))
+
+    def attended(self, x: Tensor, positions: Tensor, mask: Tensor, cache: Cache | None, layer: int) -> Tensor:
+        """Return x with what attention adds to it."""
         heads = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.spec.num_heads, self.spec.head_size))
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         q, k = rotated(q, positions), rotated(k, positions)
         if cache is not None:
             k, v = cache.extend(layer, k, v)
         mixed = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        x = x + self.output(mixed.transpose(1, 2).flatten(2))
-        gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
-        return cast("Tensor", x + self.down(functional.silu(gate) * up))
+        return cast("Tensor", x + self.output(mixed.transpose(1, 2).flatten(2)))
 
 
 class Decoder(nn.Module):
