@@ -3,11 +3,11 @@
 .venv/bin/python -m docs.gate_quality
 """
 
-from dataclasses import replace
 from typing import Any
 
 import click
 import numpy as np
+from msgspec.structs import replace
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile

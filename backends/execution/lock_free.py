@@ -1,14 +1,14 @@
 """The request to train with an update of its own pace, and its result. They need no torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from sim.training.spec.job import DenseTraining
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockFreeRequest:
+class LockFreeRequest(Struct, frozen=True, kw_only=True):
     """Steps of a model in one process, whose optimizer is a thread with its state in a file of pages.
 
     ``folder``: of the file, for the time of the run. ``max_staleness``: gradients that parameters may lack; None: any
@@ -22,8 +22,7 @@ class LockFreeRequest:
     check: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockFreeExecution:
+class LockFreeExecution(Struct, frozen=True, kw_only=True):
     """What a training did. ``staleness``: of each step, the most gradients that a unit's parameters lacked.
 
     ``gradients``: of each update, how many steps' gradients it applied. ``num_made``, ``num_applied``: gradients of

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import simpy
+from msgspec import Struct
 
 from sim.memory.lock_free import Account
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnitTimes:
+class UnitTimes(Struct, frozen=True, kw_only=True):
     """Seconds of a unit: from an iteration's begin until its gradient is there, and of each part of its update."""
 
     unit: str
@@ -25,8 +25,7 @@ class UnitTimes:
     write_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LockFreeRun:
+class LockFreeRun(Struct, frozen=True, kw_only=True):
     """What happened: when each iteration began, the most gradients that a unit's parameters lacked then, updates.
 
     ``gradients``: of each update, in the order of publication, the gradients of how many iterations it applied.

@@ -1,15 +1,13 @@
 """One step of generation: the tokens that it settles, and the target's states and choices."""
 
-from dataclasses import dataclass
-
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from sim.serving.decoding.draft_tree import Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """What a step has settled. ``tokens``: now in the cache, the old root among them; ``hidden``: their last states.
 
     ``choices``: the target's first choice after each node of the verified tree; ``path``: the accepted nodes.

@@ -4,10 +4,10 @@ All experts compute all tokens, and the gate's weights choose among the results:
 without slots, at the price of a dense one.
 """
 
-from dataclasses import dataclass
 from typing import Literal, cast
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -17,8 +17,7 @@ from sim.moe.dense_to_sparse import THRESHOLD, DenseToSparse
 Gate = Literal["switch", "dense_to_sparse"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixtureSpec:
+class MixtureSpec(Struct, frozen=True, kw_only=True):
     """Sizes of the experts, their gate and the coefficient of its balance loss.
 
     ``schedule``: of the dense-to-sparse gate; its ``decay_steps`` and ``hard_after`` count steps of this training.

@@ -8,12 +8,12 @@ takes about half a minute of one processor. Tokens are bytes. Loss is that of he
 import csv
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from math import cos, pi
 from pathlib import Path
 from typing import Final, get_args
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from backends.torch.decoding.decoder import DecoderSpec

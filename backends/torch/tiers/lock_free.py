@@ -13,6 +13,7 @@ from threading import Condition, Thread
 from typing import NamedTuple
 
 import torch
+from msgspec import Struct
 from torch import Tensor
 
 from backends.execution.errors import ExecutionError
@@ -27,8 +28,7 @@ class UpdateError(ExecutionError):
     """The optimizer's thread has ended early, at a unit that the message names. Gradients that it had are kept."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdamNumbers:
+class AdamNumbers(Struct, frozen=True, kw_only=True):
     """The constants of Adam."""
 
     learning_rate: float

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from backends.execution.request import ExecutionRequest
 from backends.execution.result import Execution
 from backends.registry import load_torch_backend
@@ -33,8 +35,7 @@ _MOST_SHOWN = 4
 """Sequences whose tokens are part of the summary."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedInferenceSummary:
+class ExecutedInferenceSummary(Struct, frozen=True, kw_only=True):
     """What a run took and chose, of the step with the median time; ``simulated_``: the same of the simulation.
 
     ``prefill_time_s``: until every sequence has its first token. ``time_per_output_token_s``: the mean of the later

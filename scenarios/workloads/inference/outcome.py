@@ -1,9 +1,11 @@
 """The result of a simulated inference: its row in a sweep, and its page."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec import Struct
 
 from costmodels.units import format_bytes, format_count, format_percent, format_rate, format_time
 from scenarios.report.blocks import Block, Card, Headline, Only, Section, Table
@@ -19,8 +21,7 @@ from sim.engine.running.run import SimulatedRun
 from traces.timeline import Timeline
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceRow:
+class InferenceRow(Struct, frozen=True, kw_only=True):
     """The results of a point of a sweep; None where there is no step of decoding."""
 
     prefill_time_s: float
@@ -59,7 +60,7 @@ class InferenceOutcome(Outcome):
 
     def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the report: times, what they are spent on, memory, and the timeline."""
-        sections = (self._headline(), *self._spent(), self._memory())
+        sections: tuple[Block, ...] = (self._headline(), *self._spent(), self._memory())
         if not drawn:
             return sections
         bars = Only("page", (TimelineBlock("inference", choose_bars(self.timeline)),))
@@ -87,10 +88,13 @@ class InferenceOutcome(Outcome):
     def _spent(self) -> tuple[Section, ...]:
         """Return what the mean rank does and waits for, and the longest chain of ops."""
         found, total_s = self.summary, self.summary.total_time_s
-        spent = Counter[str]({COMPUTING[0]: found.computing_s})
+        spent = defaultdict[str, float](float, {COMPUTING[0]: found.computing_s})
         for cause, seconds in found.waiting_s.items():
             spent[_words(cause)] += seconds
-        rows = [(words, format_time(s), format_percent(s / total_s)) for words, s in spent.most_common()]
+        rows = [
+            (words, format_time(s), format_percent(s / total_s))
+            for words, s in sorted(spent.items(), key=lambda part: -part[1])
+        ]
         path = [(kind, format_time(s), format_percent(s / total_s)) for kind, s in found.critical_path_s.items() if s]
         spending = Table(("what a device does, or waits for", "time", "of all"), rows)
         chain = Table(("on the longest chain of ops", "time", "of all"), path)

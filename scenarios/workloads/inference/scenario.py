@@ -1,6 +1,7 @@
 """From the file of an inference to its scenario."""
 
-from dataclasses import dataclass, replace
+import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 from costmodels.software import Software
@@ -42,7 +43,7 @@ class InferenceScenario(Scenario):
 
     def in_double_precision(self) -> "InferenceScenario":
         """Return the scenario with numbers of 64 bits."""
-        return replace(self, job=replace(self.job, precision="fp64"))
+        return dataclasses.replace(self, job=dataclasses.replace(self.job, precision="fp64"))
 
 
 def read_inference(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> InferenceScenario:

@@ -1,7 +1,8 @@
 """The answers of a simulated inference."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from scenarios.workloads.inference.scenario import InferenceScenario
 from scenarios.workloads.steps.findings.means import mean_over_ranks
@@ -13,8 +14,7 @@ from sim.plan.words.buffer import Kind
 from sim.plan.words.program import Phase
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceMemory:
+class InferenceMemory(Struct, frozen=True, kw_only=True):
     """The memory of the fullest device, in bytes.
 
     ``block_bytes``: keys and values of one block in all layers of the device. ``kv_blocks``: that all sequences of a
@@ -31,8 +31,7 @@ class InferenceMemory:
     free_kv_blocks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceSummary:
+class InferenceSummary(Struct, frozen=True, kw_only=True):
     """Times of prompts and steps, what the mean rank waits for, and memory.
 
     ``prefill_time_s``: until every sequence has its first token. ``time_per_output_token_s``: the mean over the tokens

@@ -1,10 +1,11 @@
 """The steps of a training whose update goes at its own pace, from the plan of a synchronous step."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import ceil
 from statistics import fmean
 from typing import Final
+
+from msgspec.structs import replace
 
 from backends.simulated import SimulatedBackend
 from scenarios.summaries.steps.step import LockFreeUpdate

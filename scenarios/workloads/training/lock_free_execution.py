@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 
+from msgspec import Struct
+
 from backends.execution.errors import ExecutionError
 from backends.execution.lock_free import LockFreeExecution, LockFreeRequest
 from backends.registry import load_torch_backend
@@ -20,8 +22,7 @@ from scenarios.workloads.workload import unable
 _TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutedLockFreeSummary:
+class ExecutedLockFreeSummary(Struct, frozen=True, kw_only=True):
     """What a training with an update of its own pace did, in one process.
 
     ``step_s``: the median step after the first. ``gradients_per_update``, ``most_gradients_per_update``: steps whose

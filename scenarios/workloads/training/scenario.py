@@ -153,7 +153,9 @@ class TrainingScenario(StepScenario):
         """
         summary = dataclasses.replace(summary, routing=routing_summary(self.job, summary))
         if (memory := self.job.parallel.memory) is not None and self.is_lock_free:
-            summary = dataclasses.replace(summary, lock_free=lock_free_update(plan, self.pricing(), memory.max_staleness))
+            summary = dataclasses.replace(
+                summary, lock_free=lock_free_update(plan, self.pricing(), memory.max_staleness)
+            )
         if self.job.parallel.osdp is not None:
             summary = dataclasses.replace(summary, osdp=summarise_choice(self.dense_job, plan))
         if self.reliability is not None:

@@ -4,11 +4,13 @@ The predictor is that of ONES, fitted to the epochs of jobs that are done: its b
 job has left. The policy sees jobs of that length.
 """
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.order import Ranking
@@ -74,4 +76,4 @@ def _lasting(each: ActiveJob, num_epochs: float) -> ActiveJob:
     assert job.training is not None
     training = replace(job.training, num_epochs=num_epochs)
     duration_s = job.duration_s * num_epochs / job.training.num_epochs
-    return replace(each, job=replace(job, training=training, duration_s=duration_s))
+    return dataclasses.replace(each, job=dataclasses.replace(job, training=training, duration_s=duration_s))

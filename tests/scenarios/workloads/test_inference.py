@@ -1,13 +1,13 @@
 """The kind of work `inference`, through the commands."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest
 from backends.execution.result import Execution

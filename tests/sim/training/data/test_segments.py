@@ -1,12 +1,11 @@
 """Transformers under aiao: what is synchronised when, and how long a step takes where a closed form says it."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from dataclasses import dataclass
-
 from msgspec import field
 
 from sim.engine.folding.folding import no_fold
