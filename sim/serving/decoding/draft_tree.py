@@ -85,24 +85,31 @@ class GreedyAcceptance(Struct, frozen=True):
 class RejectionAcceptance(Struct, frozen=True):
     """Accept a drawn token with probability min(1, p/q): the output has the target's distribution.
 
-    Leviathan et al. 2023, algorithm 1, for chains whose tokens were drawn from ``proposals``. ``temperature``: of the
-    target; above 0.
+    Leviathan et al. 2023, algorithm 1, where a node has one child. Of several, each drawn by itself from the same
+    distribution, they are tried in turn, each for what those before it left out (Miao et al. 2024, SpecInfer).
+    ``temperature``: of the target; above 0.
     """
 
     generator: np.random.Generator
     temperature: float = 1.0
 
     def accept(self, tree: DraftTree, logits: Floats) -> Accepted:
-        """Return the accepted beginning of the chain, and a token drawn from what the draft left out."""
+        """Return the path of accepted tokens, and a token drawn from what the draft left out."""
         target, proposals = probabilities(logits, self.temperature), tree.proposals
         if proposals is None and len(tree) > 1:
             message = "rejection sampling needs the distributions from which the tokens were drawn"
             raise ValueError(message)
-        for node, proposed in enumerate(() if proposals is None else proposals[1:], start=1):
-            token, wanted = tree.tokens[node], target[node - 1]
-            if self.generator.random() * proposed[token] >= wanted[token]:
-                return Accepted(tuple(range(node)), self._draw(residual(wanted, proposed)))
-        return Accepted(tuple(range(len(tree))), self._draw(target[-1]))
+        path, wanted = [0], target[0]
+        children = list(tree.children(0))
+        while children and proposals is not None:
+            node = children.pop(0)
+            token = tree.tokens[node]
+            if self.generator.random() * proposals[node, token] < wanted[token]:
+                path.append(node)
+                wanted, children = target[node], list(tree.children(node))
+            else:
+                wanted = residual(wanted, proposals[node])
+        return Accepted(tuple(path), self._draw(wanted))
 
     def _draw(self, distribution: Floats) -> int:
         return int(self.generator.choice(len(distribution), p=distribution))

@@ -45,9 +45,15 @@ class Growth(Protocol):
     def expanded(self, nodes: Sequence[Node], left: int) -> Sequence[Node]:
         """Return those nodes of a depth that get children. ``left``: nodes that the tree may still have."""
 
+    @property
+    def draws(self) -> bool:
+        """Return whether tokens are drawn, so that a tree needs the distributions that they came from."""
+
 
 class _AllExpanded:
     """Every node gets children while the tree may have more."""
+
+    draws = False
 
     def expanded(self, nodes: Sequence[Node], left: int) -> Sequence[Node]:
         """Return all nodes, or none for a full tree."""
@@ -97,7 +103,30 @@ class ByConfidence(_AllExpanded):
         return sorted(candidates, key=lambda guess: -guess.joint)[:left]
 
 
-class Reranked(Struct, frozen=True):
+@dataclass(frozen=True)
+class Drawn(_AllExpanded):
+    """A tree of drawn tokens: rejection sampling over it keeps the target's distribution (Miao et al. 2024, SpecInfer).
+
+    ``widths``: how many tokens are drawn after each node of a depth, each by itself.
+    """
+
+    widths: tuple[int, ...]
+    generator: np.random.Generator
+    draws = True
+
+    def children(self, frontier: Sequence[Node], chances: Floats, left: int) -> Sequence[Guess]:
+        """Return the drawn tokens; where the tree is full, those drawn first."""
+        depth = len(frontier[0].path)
+        width = self.widths[depth] if depth < len(self.widths) else 0
+        found = []
+        for node, row in zip(frontier, chances, strict=True):
+            for rank, token in enumerate(self.generator.choice(len(row), size=width, p=row).tolist()):
+                found.append(Guess(node, rank, token, node.joint * float(row[token])))
+        return found[:left]
+
+
+@dataclass(frozen=True)
+class Reranked:
     """A tree that is drafted wider than it is verified (Li et al. 2024, EAGLE-2).
 
     At each depth the ``width`` likeliest nodes get the ``width`` likeliest tokens as children. In the end the
@@ -105,6 +134,7 @@ class Reranked(Struct, frozen=True):
     """
 
     width: int = 10
+    draws = False
 
     def children(self, frontier: Sequence[Node], chances: Floats, left: int) -> Sequence[Guess]:
         """Return the likeliest tokens after each node."""
@@ -136,16 +166,22 @@ def grown_tree(
     """
     nodes = [Node(0, (), root, 1.0)]
     frontier: Sequence[Node] = nodes[:1]
+    after: dict[int, Floats] = {}
     for depth in range(num_depths):
         if not frontier:
             break
-        chosen = growth.children(frontier, guess(depth, frontier), num_nodes + 1 - len(nodes))
+        chances = guess(depth, frontier)
+        after.update(zip((node.index for node in frontier), chances, strict=True))
+        chosen = growth.children(frontier, chances, num_nodes + 1 - len(nodes))
         fresh = [
             Node(index, (*child.parent.path, child.rank), child.token, child.joint)
             for index, child in enumerate(chosen, start=len(nodes))
         ]
         nodes += fresh
         frontier = growth.expanded(fresh, num_nodes + 1 - len(nodes))
+    if growth.draws:  # all of them stay: to choose among drawn tokens would change their distribution
+        tree, drawn = _tree_of(nodes)
+        return replace(tree, proposals=np.stack([after[max(parent, 0)] for parent in tree.parents])), drawn
     return _tree_of(sorted(nodes, key=lambda node: (-node.joint, node.index))[: num_nodes + 1])
 
 

@@ -25,7 +25,7 @@ from backends.torch.decoding.heads.hydra import HydraHeads
 from backends.torch.decoding.heads.medusa import MedusaHeads
 from backends.torch.decoding.step import Step
 from sim.serving.decoding.draft_tree import DraftTree, RejectionAcceptance, TypicalAcceptance, probabilities
-from sim.serving.decoding.growth import ByConfidence, FixedRanks, Growth, Node, Reranked
+from sim.serving.decoding.growth import ByConfidence, Drawn, FixedRanks, Growth, Node, Reranked
 
 VOCABULARY = 23
 PROMPT = (3, 1, 4, 1, 5, 9, 2, 6)
@@ -215,15 +215,19 @@ def test_compacted_cache_is_that_of_a_fresh_prompt(target: Decoder) -> None:
         assert torch.allclose(cache.values[layer], fresh.values[layer], rtol=0, atol=1e-12)
 
 
-def test_rejection_sampling_keeps_the_distribution() -> None:
-    """The second token of drawn answers is distributed as the model says, whatever a smaller model proposes."""
+@pytest.mark.parametrize("shape", ["chain of a smaller model", "drawn tree of heads"])
+def test_rejection_sampling_keeps_the_distribution(shape: str) -> None:
+    """The second token of drawn answers is distributed as the model says, whatever a draft proposes."""
     model, draft = small(2, 2.5), small(3, 2.5)
+    of = heads("hydra", model)
     first = probabilities(model.head(model(torch.tensor([PROMPT])))[0, -1].detach().numpy(), 1.0)
     after = torch.tensor([[*PROMPT, token] for token in range(VOCABULARY)])
     second = probabilities(model.head(model(after))[:, -1].detach().numpy(), 1.0)
     generator, counts = np.random.default_rng(1), np.zeros(VOCABULARY)
     for _ in range(150):
-        drafter = ModelDrafter(draft, 1, temperature=1.0, generator=generator)
+        drafter: Drafter = ModelDrafter(draft, 1, temperature=1.0, generator=generator)
+        if shape == "drawn tree of heads":
+            drafter = tree_drafter(of, Drawn((3,), generator), 3)
         counts[generate(model, PROMPT, 2, drafter, RejectionAcceptance(generator)).tokens[1]] += 1
     likely = first @ second
     order = np.argsort(-likely)

@@ -17,7 +17,7 @@ from sim.serving.decoding.draft_tree import (
     residual,
     typical_limits,
 )
-from sim.serving.decoding.growth import ByConfidence, FixedRanks, Node, Reranked, grown_tree
+from sim.serving.decoding.growth import ByConfidence, Drawn, FixedRanks, Node, Reranked, grown_tree
 from sim.serving.decoding.tree import greedy_tree
 
 TREE = DraftTree((9, 1, 2, 3, 4), (-1, 0, 0, 1, 3))
@@ -94,6 +94,35 @@ def test_rejection_sampling_has_the_distribution_of_the_target(
         counts[token if len(found.path) == 2 else found.next_token] += 1
     assert accepted / 3000 == pytest.approx(acceptance, abs=0.03)
     assert chisquare(counts, 3000 * wanted).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("widths", [(1, 1), (2, 2), (3, 1)])
+def test_rejection_sampling_over_a_tree_has_the_distribution_of_the_target(widths: tuple[int, ...]) -> None:
+    """The first two tokens of an answer have the target's joint distribution; wider trees accept more of them."""
+    first, second = np.array([0.5, 0.3, 0.2]), np.array([[0.1, 0.6, 0.3], [0.3, 0.3, 0.4], [0.8, 0.1, 0.1]])
+    proposed = (np.array([0.2, 0.5, 0.3]), np.array([0.3, 0.2, 0.5]))
+    generator = np.random.default_rng(3)
+    rule, growth, counts, accepted = RejectionAcceptance(generator), Drawn(widths, generator), np.zeros((3, 3)), 0
+
+    def guess(depth: int, frontier: Sequence[Node]) -> np.ndarray:
+        return np.broadcast_to(proposed[depth], (len(frontier), 3))
+
+    for _ in range(1200):
+        tree, nodes = grown_tree(0, growth, 2, 12, guess)
+        logits = np.log([second[node.token] if len(node.path) == 1 else first for node in nodes])
+        found = rule.accept(tree, logits)
+        accepted += len(found.path) - 1
+        tokens = [tree.tokens[node] for node in found.path[1:]] + [found.next_token]
+        if len(tokens) == 1:  # the answer goes on, one token at a time
+            tokens.append(int(generator.choice(3, p=second[tokens[0]])))
+        counts[tokens[0], tokens[1]] += 1
+    assert chisquare(counts.ravel(), (1200 * first[:, None] * second).ravel()).pvalue > 1e-3
+    overlap = np.minimum(first, proposed[0])
+    chain = overlap.sum() + (overlap * np.minimum(second, proposed[1]).sum(axis=1)).sum()
+    if widths == (1, 1):
+        assert accepted / 1200 == pytest.approx(chain, abs=0.08)
+    else:
+        assert accepted / 1200 > chain + 0.1
 
 
 def test_rejection_sampling_needs_the_drafts_distributions() -> None:
