@@ -2,7 +2,7 @@
 
     python -m backends.torch.decoding.recording traces/drafts/python_help.yaml
 
-takes about twelve minutes of one processor. Rates are those of greedy answers to held-out text.
+takes ten minutes of one processor and more. Rates are those of greedy answers to held-out text.
 """
 
 import sys
