@@ -13,7 +13,7 @@ PICTURES: Final = {
     "01-first-steps": ("timeline", "network", "batch"),
     "02-simulated-against-executed": ("simulated", "executed"),
     "03-tensor-dimensions": ("bytes", "map"),
-    "04-moe-imbalance": ("waiting", "moved"),
+    "04-moe-imbalance": ("waiting", "moved", "learning"),
     "06-cache-hit-rates": ("curves", "time"),
     "07-hierarchical-memory": ("trade",),
     "09-clover": ("speedup", "table"),
