@@ -2,7 +2,7 @@
 
     python -m backends.torch.quality.recording traces/quality/python_help.csv
 
-takes about half a minute of one processor. Tokens are bytes. Loss is that of held-out pages, without the gate's noise.
+takes less than a minute of one processor. Tokens are bytes. Loss is that of held-out pages, without the gate's noise.
 """
 
 import csv
