@@ -16,6 +16,7 @@ PICTURES: Final = {
     "04-moe-imbalance": ("waiting", "moved", "learning"),
     "06-cache-hit-rates": ("curves", "time"),
     "07-hierarchical-memory": ("trade",),
+    "08-ones-elasticity": ("growth", "completion"),
     "09-clover": ("speedup", "table"),
     "10-capacity": ("load",),
 }

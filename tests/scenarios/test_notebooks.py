@@ -93,6 +93,21 @@ def test_moe_imbalance_runs() -> None:
     assert all(isinstance(found[cell], Figure) for cell in PICTURES["04-moe-imbalance"])
 
 
+def test_ones_elasticity_runs() -> None:
+    """Jobs begin on one GPU and at most double; only elastic policies change the GPUs of running jobs."""
+    found = run_notebook(ROOT / "notebooks" / "08-ones-elasticity.ipynb")
+    most = dict[str, int]()
+    for made in found["ones"].summary.decisions:
+        assert made.num_gpus <= 2 * most.get(made.job_id, 0.5)
+        most[made.job_id] = max(made.num_gpus, most.get(made.job_id, 1))
+    assert max(most.values()) == 16
+    assert sorted(job.num_preemptions for job in found["ones"].summary.jobs)[-2] >= 4
+    assert (found["policies"].rescales > 0).to_dict() == {
+        "ones": True, "tiresias": False, "optimus": True, "optimus, predicted": True, "srtf": False,
+    }  # fmt: skip
+    assert all(isinstance(found[cell], Figure) for cell in PICTURES["08-ones-elasticity"])
+
+
 def test_clover_runs() -> None:
     """Clover yields more than Medusa everywhere, wider trees yield more, and predictions follow the paper's rows."""
     found = run_notebook(ROOT / "notebooks" / "09-clover.ipynb")
