@@ -1,6 +1,5 @@
 """The result of a simulated inference: its row in a sweep, and its page."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -88,13 +87,12 @@ class InferenceOutcome(Outcome):
     def _spent(self) -> tuple[Section, ...]:
         """Return what the mean rank does and waits for, and the longest chain of ops."""
         found, total_s = self.summary, self.summary.total_time_s
-        spent = defaultdict[str, float](float, {COMPUTING[0]: found.computing_s})
+        spent = {COMPUTING[0]: found.computing_s}
         for cause, seconds in found.waiting_s.items():
-            spent[_words(cause)] += seconds
-        rows = [
-            (words, format_time(s), format_percent(s / total_s))
-            for words, s in sorted(spent.items(), key=lambda part: -part[1])
-        ]
+            if seconds > 1e-9 * total_s:  # not what rounding leaves
+                spent[_words(cause)] = spent.get(_words(cause), 0.0) + seconds
+        longest_first = sorted(spent.items(), key=lambda part: -part[1])
+        rows = [(words, format_time(s), format_percent(s / total_s)) for words, s in longest_first]
         path = [(kind, format_time(s), format_percent(s / total_s)) for kind, s in found.critical_path_s.items() if s]
         spending = Table(("what a device does, or waits for", "time", "of all"), rows)
         chain = Table(("on the longest chain of ops", "time", "of all"), path)
