@@ -46,7 +46,8 @@ def summary(*changes: str) -> InferenceSummary:
 
 def test_inference_simulates_prints_and_writes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Prompts and steps make up the whole time, and so do computing and waiting; the page has all parts."""
-    code, shown, _ = run(capsys, LARGE, "--set", FEW[0], "--json", "--out", tmp_path / "out")
+    settings = ("--set", "model.num_layers=2", "--set", "inference.output_tokens=3")
+    code, shown, _ = run(capsys, LARGE, *settings, "--json", "--out", tmp_path / "out")
     assert code == 0
     found = json.loads(shown)
     later_s = (found["output_tokens"] - 1) * found["time_per_output_token_s"]
