@@ -54,8 +54,8 @@ def cached_numbers(_: KernelContext, _inputs: Sequence[Tensor], attributes: Attr
 
 def unique_rows(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the different rows of a batch, and of each lookup the number of its row among them, and its bag."""
-    rows, inverse = torch.unique(inputs[0], return_inverse=True)
-    return rows, inverse, _tensor(context, attributes["batch"].bags)
+    rows, inverse = torch.unique(inputs[0], return_inverse=True)  # CUDA gives rows the memory of all lookups
+    return rows.clone(), inverse, _tensor(context, attributes["batch"].bags)
 
 
 def search_cache(context: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
