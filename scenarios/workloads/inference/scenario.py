@@ -4,6 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from costmodels.software import Software
 from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec
@@ -43,7 +45,7 @@ class InferenceScenario(Scenario):
 
     def in_double_precision(self) -> "InferenceScenario":
         """Return the scenario with numbers of 64 bits."""
-        return dataclasses.replace(self, job=dataclasses.replace(self.job, precision="fp64"))
+        return dataclasses.replace(self, job=replace(self.job, precision="fp64"))
 
 
 def read_inference(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> InferenceScenario:

@@ -76,4 +76,4 @@ def _lasting(each: ActiveJob, num_epochs: float) -> ActiveJob:
     assert job.training is not None
     training = replace(job.training, num_epochs=num_epochs)
     duration_s = job.duration_s * num_epochs / job.training.num_epochs
-    return dataclasses.replace(each, job=dataclasses.replace(job, training=training, duration_s=duration_s))
+    return dataclasses.replace(each, job=replace(job, training=training, duration_s=duration_s))
