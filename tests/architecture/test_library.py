@@ -13,11 +13,15 @@ EVERY = sorted([*FOLDER.glob("*.yaml"), *FOLDER.glob("papers/*.yaml")])
 TABLES = [path for path in EVERY if "workload: recommendation" in path.read_text(encoding="utf-8")]
 LIBRARY = [path for path in EVERY if path not in TABLES]
 SMALLER = {
+    "deepseek-v3-2048-h800": ("training.global_batch_size=4096",),
     "fold3d-530b-2520-a100": ("training.global_batch_size=315",),
     "gpt-1t-3072": ("training.global_batch_size=768",),
     "terapipe-gpt3-13b": ("model.sequence_length=512", "training.global_batch_size=8"),
 }
 """Scenarios of much time, with fewer micro-batches or shorter sequences: the code that they run is the same."""
+
+TOO_LARGE = {"deepseek-v3-2048-h800"}
+"""Scenarios that say themselves that they do not fit: what the run did about it is not built."""
 
 FEWER = ("tables=[{name: C3, num_rows: 101312}, {name: C9, num_rows: 3}]", "trace.batch_size=1024")
 """Tables of a hundredth of the rows."""
@@ -36,7 +40,7 @@ def test_library_scenario_runs(path: Path) -> None:
     if summary["mfu"] is not None:
         assert 0 < summary["mfu"] <= summary["hfu"] * (1 + 1e-12)  # equal where nothing is computed again
         assert summary["hfu"] < 1
-        assert summary["fits_memory"]
+        assert summary["fits_memory"] == (path.stem not in TOO_LARGE)
 
 
 @pytest.mark.parametrize("path", TABLES, ids=lambda path: path.stem)

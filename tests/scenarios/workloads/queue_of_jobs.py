@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import simpy
+from msgspec import Struct
 from pydantic import Field
 
 from costmodels.units import format_time
@@ -35,8 +36,7 @@ class QueueScenario(Scenario):
     takes_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueSummary:
+class QueueSummary(Struct, frozen=True, kw_only=True):
     """When the last job was done, and how long the mean job waited; seconds."""
 
     schema: str = "trial.queue/1"
@@ -45,8 +45,7 @@ class QueueSummary:
     mean_wait_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueRow:
+class QueueRow(Struct, frozen=True, kw_only=True):
     """What a sweep compares; seconds."""
 
     makespan_s: float
