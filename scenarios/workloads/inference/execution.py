@@ -70,11 +70,6 @@ class ExecutedInference(Executed):
     summary: ExecutedInferenceSummary
     timeline: Timeline
 
-    @property
-    def passed(self) -> bool:
-        """Return whether work, memory and numbers are as they should be, as far as they were compared."""
-        return self.summary.passed
-
     def blocks(self) -> Sequence[Block]:
         """Return the report."""
         found = self.summary

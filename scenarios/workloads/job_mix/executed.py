@@ -71,11 +71,6 @@ class ExecutedMix(Executed):
     record: Record
     simulated: Record
 
-    @property
-    def passed(self) -> bool:
-        """Return whether ranks always agreed, and with a check losses are those of one process."""
-        return self.summary.passed
-
     def blocks(self) -> Sequence[Block]:
         """Return the report."""
         found = self.summary

@@ -56,11 +56,6 @@ class ExecutedCache(Executed):
 
     summary: ExecutedCacheSummary
 
-    @property
-    def passed(self) -> bool:
-        """Return whether all counts are the simulated ones, and all weights those of a training without a cache."""
-        return self.summary.passed
-
     def blocks(self) -> Sequence[Block]:
         """Return the report."""
         found = self.summary

@@ -54,11 +54,6 @@ class ExecutedServers(Executed):
 
     summary: ExecutedServersSummary
 
-    @property
-    def passed(self) -> bool:
-        """Return whether all counts are the simulated ones, and all weights those of one process."""
-        return self.summary.passed
-
     def blocks(self) -> Sequence[Block]:
         """Return the report."""
         found = self.summary

@@ -56,11 +56,6 @@ class ExecutedLockFree(Executed):
 
     summary: ExecutedLockFreeSummary
 
-    @property
-    def passed(self) -> bool:
-        """Return whether every gradient was applied once, and weights are as they should be, if they were compared."""
-        return self.summary.passed
-
     def blocks(self) -> Sequence[Block]:
         """Return the report."""
         found = self.summary

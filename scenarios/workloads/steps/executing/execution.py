@@ -54,11 +54,6 @@ class ExecutedStep(Executed):
     timeline: Timeline
     calibration: Calibration | None = None
 
-    @property
-    def passed(self) -> bool:
-        """Return whether work, memory and numbers are as they should be, as far as they were compared."""
-        return self.summary.passed
-
     def blocks(self) -> Sequence[Block]:
         """Return the report."""
         return execution_blocks(self.summary)
