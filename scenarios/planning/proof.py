@@ -36,6 +36,7 @@ def prove(scenario: StepScenario, room_bytes: int, bar_s: float = math.inf) -> P
     ``bar_s``: what takes longer than that is not worth an interval, which takes as long as the simulation.
     """
     try:
+        scenario = scenario.decided()
         plan = plan_of(scenario)
         peak_bytes = max(memory_use(program).peak_bytes for program in plan.programs)
         if peak_bytes > room_bytes:

@@ -1,5 +1,6 @@
 """The kind of work `inference`, through the commands."""
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,7 +136,9 @@ def _service_cost(found: InferenceOutcome, changes: tuple[str, ...]) -> Any:
             f"service={{tensor_degree: {scenario.job.parallel.tensor.degree}}}",
         ],
     )
-    return replace(service.cost, model=replace(service.cost.model, num_layers=scenario.job.model.num_layers))
+    return dataclasses.replace(
+        service.cost, model=replace(service.cost.model, num_layers=scenario.job.model.num_layers)
+    )
 
 
 def _left_out_s(found: InferenceOutcome, index: int) -> float:

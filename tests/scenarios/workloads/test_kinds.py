@@ -95,7 +95,7 @@ def test_a_new_kind_sweeps(queue: Path, tmp_path: Path, capsys) -> None:
 def test_a_new_kind_is_listed_and_has_a_schema(queue: Path, capsys) -> None:
     """``list`` and ``schema`` know it; a file is checked against the keys of its own kind."""
     rows = json.loads(run(capsys, "list", "workloads", "--json")[1])["workloads"]
-    kinds = ["training", "textbook", "service", "recommendation", "job_mix", "queue"]
+    kinds = ["training", "textbook", "service", "inference", "recommendation", "job_mix", "queue"]
     assert [row["name"] for row in rows] == kinds
     schema = json.loads(run(capsys, "schema")[1])
     data = yaml.safe_load(queue.read_text(encoding="utf-8"))
