@@ -37,6 +37,9 @@ class PageFile:
         num_bytes = self.num_bytes
         try:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        except OSError as error:
+            raise PageFileError(f"{self.path} cannot be made: {error.strerror}") from error
+        try:
             try:
                 os.posix_fallocate(file, 0, num_bytes)
             finally:

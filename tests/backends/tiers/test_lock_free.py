@@ -128,3 +128,12 @@ def test_a_full_disk_is_refused_before_the_training(tmp_path: Path) -> None:
     with pytest.raises(PageFileError, match=r"no room for 1,152,.* bytes of pages"):
         PageFile(tmp_path / "pages", {"x": 2**57}, page_bytes=2**50)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_there_already_is_refused_and_kept(tmp_path: Path) -> None:
+    """Nobody else's file is written over or removed."""
+    path = tmp_path / "pages"
+    path.write_text("another's", encoding="utf-8")
+    with pytest.raises(PageFileError, match="cannot be made: File exists"):
+        PageFile(path, {"x": 4})
+    assert path.read_text(encoding="utf-8") == "another's"
