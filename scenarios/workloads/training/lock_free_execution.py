@@ -89,7 +89,7 @@ def execute_lock_free(scenario: StepScenario, options: ExecutionOptions) -> Exec
     assert job is not None
     memory = job.parallel.memory
     assert memory is not None
-    if scenario.decided().build().mesh.size > 1:
+    if job.parallel.world_size > 1:
         rule, remedy = "a lock-free update is executed in one process", "write degrees of 1"
         raise unable(scenario, rule, remedy)
     if job.training.optimizer != "adam" or job.model.experts is not None:
