@@ -23,6 +23,7 @@ from scenarios.planning.pricing import priced
 from scenarios.planning.proof import Proof, prove
 from scenarios.planning.proving import prove_all, prove_best, prover
 from scenarios.planning.request import Request
+from scenarios.planning.resources import Resources
 from scenarios.planning.studied import rows_with_prices, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document
@@ -96,7 +97,7 @@ def loss(number: int, folder: Path, most: int = MOST_SIMULATED) -> float | None:
         studied = studied_of(openings_of(document), ThisProcess())
     except ScenarioError:
         return None
-    known = dict(prove_all(studied, "time", prover(studied, ThisProcess())))
+    known = dict(prove_all(studied, "time", prover(studied, Resources(ThisProcess()))))
     tried = prove_best(studied, "time", Request().num_proofs, lambda rows, _: [(r, known[r]) for r in rows.tolist()])
     best, pick = (_fastest_s(outcomes) for outcomes in (known.values(), dict(tried).values()))
     if best is None:

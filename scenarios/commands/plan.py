@@ -1,10 +1,15 @@
 """``simulate plan SCENARIO.yaml``: search for the best strategy."""
 
 import json
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import get_args
 
 import click
+from msgspec import Struct
 
 from scenarios.commands.shared.options import (
     Folder,
@@ -15,14 +20,18 @@ from scenarios.commands.shared.options import (
     scheduler_option,
     set_option,
 )
+from scenarios.commands.shared.progress import searching
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.planning.files import write_plan
+from scenarios.planning.kept import kept_proofs
 from scenarios.planning.page import plan_blocks
 from scenarios.planning.request import Goal, Planner, Request
+from scenarios.planning.resources import BUDGETS_S, Resources
 from scenarios.planning.search import Found, search
 from scenarios.planning.sizing import sized
+from scenarios.reading.option import option_seconds
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.workers import available_cores, workers_at
 from scenarios.workloads.workload import Outcome
@@ -41,6 +50,27 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
         if not all(part.strip().isdecimal() and 1 <= int(part) <= 100_000 for part in parts):
             self.fail(f"{value!r} is not a list of numbers of nodes, as 4,8,16", param, ctx)
         return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+class Running(Struct, frozen=True):
+    """The options that say how a search runs."""
+
+    budget: str | None
+    resume: Path | None
+    jobs: int | None
+    scheduler: str | None
+
+    @contextmanager
+    def resources(self, words: str) -> Iterator[Resources]:
+        """Yield what the search may use, from now on. Raises ScenarioError for what is wrong with an option."""
+        budget_s = None if self.budget is None else option_seconds("--budget", self.budget, BUDGETS_S, "a search takes")
+        ends_at_s = math.inf if budget_s is None else monotonic() + budget_s
+        with ExitStack() as opened:
+            kept = None if self.resume is None else opened.enter_context(kept_proofs(self.resume))
+            tick = opened.enter_context(searching(words, budget_s))
+            open_workers = workers_at(self.scheduler, self.jobs)
+            workers = opened.enter_context(open_workers(self.jobs or available_cores()))
+            yield Resources(workers, kept, ends_at_s, tick)
 
 
 @click.command("plan")
@@ -68,14 +98,16 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
     metavar="N,N",
     help="Sizes of clusters to search, as 4,8,16; default the scenario's.",
 )
+@click.option("--budget", metavar="TIME", help="End after this time, as 60 s; the best plan by then is the answer.")
+@click.option("--resume", type=Folder(), metavar="DIR", help="Folder that keeps simulations; none is run again.")
 @jobs_option
 @scheduler_option
 @click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, plan.json and best.yaml.")
 @json_option
 @bundling(Request)
+@bundling(Running)
 def command(
-    request: Request, scenario: Path, overrides: tuple[str, ...], jobs: int | None, scheduler: str | None,
-    out: Path | None, as_json: bool,
+    request: Request, running: Running, scenario: Path, overrides: tuple[str, ...], out: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Search for the best strategy: keys that are left out or `auto` are searched, all others are fixed.
 
@@ -86,8 +118,8 @@ def command(
             refuse_unwritable(out)
         found: Found | Outcome | None = sized(scenario, overrides, request)
         if found is None:
-            with workers_at(scheduler, jobs)(jobs or available_cores()) as workers:
-                found = search(scenario, overrides, request, workers)
+            with running.resources(f"Searching plans of {scenario.name}") as resources:
+                found = search(scenario, overrides, request, resources)
         if out is not None:
             with writing_to(out):
                 if isinstance(found, Found):

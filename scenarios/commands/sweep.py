@@ -32,7 +32,7 @@ PIPE_WIDTH = 1_000
 )
 @jobs_option
 @scheduler_option
-@click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, sweep.json and sweep.csv.")
+@click.option("--out", type=Folder(), metavar="DIR", help="Folder for report.html, sweep.json, sweep.csv, .parquet.")
 @click.option("--resume", type=Folder(), metavar="DIR", help="Folder that keeps points as they end; go on from them.")
 @json_option
 def command(

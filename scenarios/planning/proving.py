@@ -2,16 +2,19 @@
 
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
 import numpy as np
 
 from scenarios.errors import ScenarioError
+from scenarios.planning.kept import key_of
 from scenarios.planning.proof import Proof, prove
+from scenarios.planning.resources import Resources
 from scenarios.planning.studied import Studied
 from scenarios.sweep.refusal import one_line
+from scenarios.workloads.steps.scenario import StepScenario
 from sim.planner.space import Ints
 from sim.planner.trust import Objective, Seen, hopeful_rows, ordered
 
@@ -32,35 +35,51 @@ Prover = Callable[[Ints, float], list[Tried]]
 """Proves rows of the grid, in their order. The second argument is a time in seconds: slower ones get no interval."""
 
 
-def prover(studied: Studied, workers: Executor) -> Prover:
+def prover(studied: Studied, resources: Resources) -> Prover:
     """Return what asks the engine, in worker processes."""
-    return partial(_proved, studied, workers)
+    return partial(_proved, studied, resources)
 
 
-def prove_all(studied: Studied, objective: Objective, ask: Prover) -> list[Tried]:
-    """Return what came of every strategy."""
+def _endless() -> bool:
+    return False
+
+
+def prove_all(
+    studied: Studied, objective: Objective, ask: Prover, is_over: Callable[[], bool] = _endless
+) -> list[Tried]:
+    """Return what came of every strategy, or of those whose turn came until a search that found something is over."""
     rows, tried = ordered(studied.estimates, np.arange(len(studied.grid)), objective), list[Tried]()
     for begin in range(0, len(rows), _ALL_AT_ONCE):
+        if is_over() and _any_fits(tried):
+            break
         tried += ask(rows[begin : begin + _ALL_AT_ONCE], _bar_s(objective, tried))
     return tried
 
 
-def prove_best(studied: Studied, objective: Objective, num_proofs: int, ask: Prover) -> list[Tried]:
+def prove_best(
+    studied: Studied, objective: Objective, num_proofs: int, ask: Prover, is_over: Callable[[], bool] = _endless
+) -> list[Tried]:
     """Return what came of the best strategies by estimate, of those that may be better, and of the front.
 
     ``num_proofs``: that fit are simulated, or all; and as many at a time. Strategies that may be better are tried
-    until none is left, or 4 times as many are laid out.
+    until none is left, 4 times as many are laid out, or something fits and the search is over.
     """
     tried: list[Tried] = []
     while len(tried) < _MOST_TRIED * num_proofs:
         rows = _next_rows(studied, objective, num_proofs, tried)
-        if not len(rows):
+        if not len(rows) or (is_over() and _any_fits(tried)):
             break
         tried += ask(rows, _bar_s(objective, tried))
+    if is_over():
+        return tried
     likely = np.flatnonzero(studied.estimates.memory_bytes <= studied.room_bytes)
     front = np.setdiff1d(front_rows(studied, likely), [row for row, _ in tried])
     places = np.linspace(0, len(front) - 1, min(len(front), -(-num_proofs // 2))).round().astype(int)
     return tried + ask(front[places], _bar_s(objective, tried))
+
+
+def _any_fits(tried: Sequence[Tried]) -> bool:
+    return any(fits(outcome) for _, outcome in tried)
 
 
 def _bar_s(objective: Objective, tried: Sequence[Tried]) -> float:
@@ -99,7 +118,7 @@ def front_rows(studied: Studied, rows: Ints) -> Ints:
     return by_time[memory < least]
 
 
-def _proved(studied: Studied, workers: Executor, rows: Ints, bar_s: float) -> list[Tried]:
+def _proved(studied: Studied, resources: Resources, rows: Ints, bar_s: float) -> list[Tried]:
     """Return what came of some strategies, in their order."""
     outcomes: list[tuple[int, Future[Proof | str] | str]] = []
     for row in rows.tolist():
@@ -108,5 +127,23 @@ def _proved(studied: Studied, workers: Executor, rows: Ints, bar_s: float) -> li
         except ScenarioError as error:
             outcomes.append((row, one_line(error)))
         else:
-            outcomes.append((row, workers.submit(prove, scenario, studied.room_bytes, bar_s)))
+            outcomes.append((row, _asked(scenario, studied.room_bytes, bar_s, resources)))
     return [(row, found if isinstance(found, str) else found.result()) for row, found in outcomes]
+
+
+def _asked(scenario: StepScenario, room_bytes: int, bar_s: float, resources: Resources) -> Future[Proof | str]:
+    """Return the future of a simulation, which is kept and counted when it is done; one that is known is done."""
+    kept, key = resources.kept, key_of(scenario, room_bytes, bar_s)
+    if kept is not None and key in kept.known:
+        known: Future[Proof | str] = Future()
+        known.set_result(kept.known[key])
+        return known
+
+    def end(future: Future[Proof | str]) -> None:
+        if kept is not None and not future.cancelled() and future.exception() is None:
+            kept.add(key, future.result())
+        resources.tick()
+
+    future = resources.workers.submit(prove, scenario, room_bytes, bar_s)
+    future.add_done_callback(end)
+    return future

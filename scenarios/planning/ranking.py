@@ -101,7 +101,8 @@ def _lost_in(of: Searched, request: Request) -> Counter[str]:
     hopeless = least.memory_bytes[rest] > studied.room_bytes
     left = len(hopeful(studied, request.objective, tried))
     lost["do not fit in memory, by estimate"] = int(hopeless.sum())
-    lost["may fit and be better, but the search had tried enough"] = left
+    ended = "the time was up" if of.out_of_time else "the search had tried enough"
+    lost[f"may fit and be better, but {ended}"] = left
     lost["are not better than the best of their cluster, by estimate"] = len(rest) - int(hopeless.sum()) - left
     return lost
 

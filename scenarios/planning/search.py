@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from scenarios.errors import ScenarioError
 from scenarios.planning.openings import openings_of
 from scenarios.planning.ranking import summarise
 from scenarios.planning.request import NUM_NODES, Request
+from scenarios.planning.resources import Resources
 from scenarios.planning.searched import Searched, searched
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document, read_document
@@ -31,7 +31,7 @@ class Found(Struct, frozen=True):
         return found
 
 
-def search(path: Path, overrides: Sequence[str], request: Request, workers: Executor) -> Found:
+def search(path: Path, overrides: Sequence[str], request: Request, resources: Resources) -> Found:
     """Return the best plans of a scenario, on each of the clusters that are asked for.
 
     Raises ScenarioError where nothing fits, with what the leanest strategy needs and a change that would fit.
@@ -42,17 +42,17 @@ def search(path: Path, overrides: Sequence[str], request: Request, workers: Exec
     if request.goal == "energy":
         _refuse_unmetered(document)
     if not request.num_nodes:
-        clusters, lost = [searched(document, {}, request, workers)], Counter[str]()
+        clusters, lost = [searched(document, {}, request, resources)], Counter[str]()
         if not clusters[0].fits:
-            clusters[0].refuse(request, workers)
+            clusters[0].refuse(request, resources.workers)
     else:
-        clusters, lost = _of_sizes(document, request, workers)
+        clusters, lost = _of_sizes(document, request, resources)
     summary = summarise(clusters[0].studied.openings.anchor.name, clusters, lost, request)
     best = summary.plans[0]
     return Found(summary, apply_overrides(document, [f"{key}={value}" for key, value in best.set.items()]))
 
 
-def _of_sizes(document: Document, request: Request, workers: Executor) -> tuple[list[Searched], Counter[str]]:
+def _of_sizes(document: Document, request: Request, resources: Resources) -> tuple[list[Searched], Counter[str]]:
     """Return the searches of clusters on which something fits, and why there is none of the others.
 
     Raises ScenarioError where nothing fits on any.
@@ -61,7 +61,7 @@ def _of_sizes(document: Document, request: Request, workers: Executor) -> tuple[
     errors: list[ScenarioError] = []
     for number in request.num_nodes:
         try:
-            of = searched(apply_overrides(document, [f"{NUM_NODES}={number}"]), {NUM_NODES: number}, request, workers)
+            of = searched(apply_overrides(document, [f"{NUM_NODES}={number}"]), {NUM_NODES: number}, request, resources)
         except ScenarioError as error:
             errors.append(error)
             lost[f"cluster of {number} nodes: {error.rule}"] += 1
@@ -69,7 +69,7 @@ def _of_sizes(document: Document, request: Request, workers: Executor) -> tuple[
         if of.fits:
             found.append(of)
         elif number == max(request.num_nodes) and not found:
-            of.refuse(request, workers)
+            of.refuse(request, resources.workers)
         else:
             lost[f"cluster of {number} nodes: nothing fits"] += 1
     if not found:

@@ -13,16 +13,21 @@ from scenarios.planning.openings import Openings, openings_of
 from scenarios.planning.proving import Tried, fits, prove_all, prove_best, prover
 from scenarios.planning.published import megatron_of, osdp_of, prove_in_turn
 from scenarios.planning.request import MOST_EXHAUSTIVE, Request
+from scenarios.planning.resources import Resources
 from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.yaml_tree import Document
 
 
 class Searched(Struct, frozen=True):
-    """``cluster``: the keys that say which of several clusters it is; none where there is only one."""
+    """``cluster``: the keys that say which of several clusters it is; none where there is only one.
+
+    ``out_of_time``: whether the budget of time was spent at its end.
+    """
 
     studied: Studied
     tried: list[Tried]
     cluster: Mapping[str, Any]
+    out_of_time: bool = False
 
     @property
     def fits(self) -> bool:
@@ -36,10 +41,10 @@ class Searched(Struct, frozen=True):
         refuse_planner(self.studied.openings, request.planner, workers)
 
 
-def searched(document: Document, cluster: Mapping[str, Any], request: Request, workers: Executor) -> Searched:
+def searched(document: Document, cluster: Mapping[str, Any], request: Request, resources: Resources) -> Searched:
     """Return the search of a document's cluster. Raises ScenarioError for what is wrong with the file."""
-    studied = _studied(openings_of(document), request, workers)
-    return Searched(studied, _tried(studied, request, workers), cluster)
+    studied = _studied(openings_of(document), request, resources.workers)
+    return Searched(studied, _tried(studied, request, resources), cluster, resources.out_of_time)
 
 
 def _studied(openings: Openings, request: Request, workers: Executor) -> Studied:
@@ -50,15 +55,15 @@ def _studied(openings: Openings, request: Request, workers: Executor) -> Studied
     return chosen(openings, workers)
 
 
-def _tried(studied: Studied, request: Request, workers: Executor) -> list[Tried]:
+def _tried(studied: Studied, request: Request, resources: Resources) -> list[Tried]:
     """Return what came of the strategies that the engine tried."""
-    ask = prover(studied, workers)
+    ask, is_over = prover(studied, resources), lambda: resources.out_of_time
     if request.planner == "megatron":
         return prove_in_turn(studied, ask)
     if request.planner in ("exhaustive", "osdp"):
         _refuse_many(studied)
-        return prove_all(studied, request.objective, ask)
-    return prove_best(studied, request.objective, request.num_proofs, ask)
+        return prove_all(studied, request.objective, ask, is_over)
+    return prove_best(studied, request.objective, request.num_proofs, ask, is_over)
 
 
 def _refuse_many(studied: Studied) -> None:

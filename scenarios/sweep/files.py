@@ -1,4 +1,4 @@
-"""The files of a sweep: sweep.json, sweep.csv and report.html, all of them or none."""
+"""The files of a sweep: sweep.json, sweep.csv, sweep.parquet and report.html, all of them or none."""
 
 import csv
 import json
@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from io import StringIO
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from scenarios.results.files import all_or_none
 from scenarios.results.folder import PAGE
@@ -21,6 +24,7 @@ def write_sweep(sweep: Sweep, out: Path) -> None:
         text = json.dumps(sweep.as_json(), indent=2) + "\n"
         (staging / "sweep.json").write_text(text, encoding="utf-8", newline="\n")
         (staging / "sweep.csv").write_text(csv_text(sweep.summary), encoding="utf-8", newline="")
+        pq.write_table(table_of(sweep.summary), staging / "sweep.parquet", compression="zstd")
         write_sweep_page(sweep.summary, sweep.pictures, staging / PAGE)
 
 
@@ -38,10 +42,36 @@ def csv_text(summary: SweepSummary[Any]) -> str:
     return text.getvalue()
 
 
+def table_of(summary: SweepSummary[Any]) -> pa.Table:
+    """Return the rows of ``csv_text`` as columns with types; what is missing is null.
+
+    A column of numbers stays one; where a key has values of several types, all are text as in sweep.csv.
+    """
+    keys = [setting.key for setting in summary.settings]
+    results = [as_json(point.results) for point in summary.points]
+    rows = [point.set for point in summary.points] + [entry.set for entry in summary.refused]
+    none = dict.fromkeys(results[0])
+    columns = {key: _column([row[key] for row in rows]) for key in keys}
+    columns |= {name: _column([found[name] for found in (*results, *[none] * len(summary.refused))]) for name in none}
+    refused = [None] * len(results) + [entry.reason for entry in summary.refused]
+    return pa.table(columns | {"refused": pa.array(refused, pa.string())})
+
+
+def _column(values: list[Any]) -> pa.Array:
+    """Return values as a column of one type."""
+    try:
+        return pa.array(values)
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        return pa.array([None if value is None else _text(value) for value in values], pa.string())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _values(value_of: Mapping[str, Any], keys: list[str]) -> list[str]:
     """Return the values of a point: words as they were typed, lists and mappings as YAML has them."""
-    values = (value_of[key] for key in keys)
-    return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in values]
+    return [_text(value_of[key]) for key in keys]
 
 
 def _cell(value: Any) -> str:

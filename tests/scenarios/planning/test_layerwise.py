@@ -7,12 +7,16 @@ from scenarios.planning.layerwise import layerwise_of
 from scenarios.planning.openings import openings_of
 from scenarios.planning.proof import Proof, prove
 from scenarios.planning.request import Planner, Request
+from scenarios.planning.resources import Resources
 from scenarios.planning.search import search
 from scenarios.planning.studied import Studied
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
 from sim.training.spec.job import DenseTraining
+
+HERE = Resources(ThisProcess())
+"""This process simulates."""
 
 UNEVEN = """
 name: uneven
@@ -87,4 +91,4 @@ def test_layers_have_strategies_of_their_own_where_memory_is_short(scenario: Pat
 def test_what_layers_cannot_do_is_refused(scenario: Path, override: str, words: str) -> None:
     """Galvatron's plans know no other stages of ZeRO, schedules, precisions or models, and say so."""
     with pytest.raises(ScenarioError, match=words):
-        search(scenario, [override], Request(planner="galvatron"), ThisProcess())
+        search(scenario, [override], Request(planner="galvatron"), HERE)

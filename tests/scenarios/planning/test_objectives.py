@@ -8,6 +8,7 @@ from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.files import write_plan
 from scenarios.planning.request import Request
+from scenarios.planning.resources import Resources
 from scenarios.planning.search import Found, search
 from scenarios.summaries.planning import ProvedPlan
 from scenarios.sweep.workers import ThisProcess
@@ -16,6 +17,9 @@ from scenarios.workloads.steps.running import plan_of
 from scenarios.workloads.steps.scenario import step_of
 from sim.plan.facts.description import kernel_work
 from sim.plan.words.op import Compute
+
+HERE = Resources(ThisProcess())
+"""This process simulates."""
 
 SMALL = """
 name: small
@@ -39,7 +43,7 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cheapest(scenario: Path) -> Found:
     """The search for the cheapest plan on one or two nodes."""
-    return search(scenario, [], Request(goal="cost", num_proofs=2, num_nodes=SIZES), ThisProcess())
+    return search(scenario, [], Request(goal="cost", num_proofs=2, num_nodes=SIZES), HERE)
 
 
 def _values(plan: ProvedPlan) -> tuple[float, float, float]:
@@ -60,7 +64,7 @@ def test_plans_of_several_clusters_are_ordered_by_what_is_asked_for(scenario: Pa
         assert plan.cost_usd == pytest.approx(plan.iteration_time_s * devices * 6.88 / 3600)
         assert plan.cost_usd_per_million_tokens == pytest.approx(plan.cost_usd / (16 * 512) * 1e6)
         assert plan.tokens_per_s == pytest.approx(16 * 512 / plan.iteration_time_s)
-    fastest = search(scenario, [], Request(goal="throughput", num_proofs=1, num_nodes=SIZES), ThisProcess()).summary
+    fastest = search(scenario, [], Request(goal="throughput", num_proofs=1, num_nodes=SIZES), HERE).summary
     assert fastest.plans[0].set["cluster.num_nodes"] == 2
     assert fastest.plans[0].tokens_per_s == max(plan.tokens_per_s for plan in fastest.plans)
 
@@ -81,13 +85,13 @@ def test_the_front_is_of_time_memory_and_money(cheapest: Found, tmp_path: Path) 
 def test_cost_needs_a_price(scenario: Path) -> None:
     """Where the catalogue lists no price of a device, the error names the key that states one."""
     with pytest.raises(ScenarioError, match=r"no price .* is known.*\n.*as in 2.50 USD/h") as found:
-        search(scenario, ["cluster.node=dgx-1-v100-16g"], Request(goal="cost", num_proofs=1), ThisProcess())
+        search(scenario, ["cluster.node=dgx-1-v100-16g"], Request(goal="cost", num_proofs=1), HERE)
     assert found.value.key == "cluster.device_price"
 
 
 def test_plans_of_least_energy_come_first(scenario: Path) -> None:
     """One node takes less energy than two; joules lie between idle power and the limit of all devices."""
-    found = search(scenario, [], Request(goal="energy", num_proofs=1, num_nodes=SIZES), ThisProcess()).summary.plans
+    found = search(scenario, [], Request(goal="energy", num_proofs=1, num_nodes=SIZES), HERE).summary.plans
     joules = [plan.energy_j for plan in found if plan.energy_j is not None]
     assert joules == sorted(joules)
     assert len(joules) == len(found)
@@ -98,13 +102,13 @@ def test_plans_of_least_energy_come_first(scenario: Path) -> None:
         assert 116 / 700 * limit_j < plan.energy_j <= limit_j * (1 + 1e-9)
         assert plan.energy_j_per_token == pytest.approx(plan.energy_j / (16 * 512))
     with pytest.raises(ScenarioError, match="the power of quadro-rtx-5000 is not known"):
-        search(scenario, ["cluster.node=frontera-rtx"], Request(goal="energy"), ThisProcess())
+        search(scenario, ["cluster.node=frontera-rtx"], Request(goal="energy"), HERE)
 
 
 def test_energy_is_that_of_all_kernels(scenario: Path) -> None:
     """One device that computes takes idle power all the time, and for every FLOP and byte its part, counted by op."""
     keys = ["cluster.devices_per_node=1", "training.global_batch_size=1", "model.hidden_size=256", "model.num_heads=2"]
-    found = search(scenario, keys, Request(num_proofs=1), ThisProcess())
+    found = search(scenario, keys, Request(num_proofs=1), HERE)
     plan, best = found.summary.plans[0], step_of(point_of(found.best, ()))
     (program,) = plan_of(best).programs
     ops = [op for call in program.calls for op in program.tasks[call.task].ops if isinstance(op, Compute)]

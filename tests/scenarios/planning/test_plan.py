@@ -13,6 +13,7 @@ from scenarios.planning.openings import openings_of
 from scenarios.planning.pricing import Priced
 from scenarios.planning.proof import Proof, prove
 from scenarios.planning.request import Planner, Request
+from scenarios.planning.resources import Resources
 from scenarios.planning.search import search
 from scenarios.planning.studied import Studied, refusals, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
@@ -22,6 +23,9 @@ from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.running import plan_of, run_plan
 from sim.engine.running.memory import memory_use
 from sim.planner.prices import Prices, probe_keys
+
+HERE = Resources(ThisProcess())
+"""This process simulates."""
 
 PLANNERS: tuple[Planner, ...] = ("auto", "exhaustive")
 SCENARIO = """
@@ -97,7 +101,7 @@ def test_every_strategy_is_proved_or_lost_for_a_reason(scenario: Path) -> None:
     """Proved strategies and those that lost add up to all, whether some of them or all are simulated."""
     fixed = ["parallel.tensor.degree=2", "training.microbatch_size=8", "training.recompute=none"]
     fixed += ["parallel.pipeline.schedule=1f1b", "parallel.data.zero_stage=1"]
-    auto, whole = (search(scenario, fixed, Request(planner=planner), ThisProcess()).summary for planner in PLANNERS)
+    auto, whole = (search(scenario, fixed, Request(planner=planner), HERE).summary for planner in PLANNERS)
     for summary in (auto, whole):
         assert len(summary.plans) + sum(lost.number for lost in summary.lost) == summary.num_strategies
 
@@ -132,7 +136,7 @@ def test_nothing_fits_says_what_would(scenario: Path) -> None:
     with pytest.raises(
         ScenarioError, match=r"the leanest of \d+ needs [\d.]+ GiB per rank.*\n.*leave out parallel.ten"
     ):
-        search(scenario, whole, Request(), ThisProcess())
+        search(scenario, whole, Request(), HERE)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +151,7 @@ def test_nothing_fits_says_what_would(scenario: Path) -> None:
 def test_what_cannot_be_searched_is_refused(scenario: Path, override: str, words: str) -> None:
     """Keys that estimates do not know, and mistakes in the file, are errors with the key and a remedy."""
     with pytest.raises(ScenarioError, match=words):
-        search(scenario, [override], Request(), ThisProcess())
+        search(scenario, [override], Request(), HERE)
 
 
 def test_scenario_of_another_kind_is_refused() -> None:

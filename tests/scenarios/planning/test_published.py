@@ -5,10 +5,14 @@ import pytest
 
 from scenarios.errors import ScenarioError
 from scenarios.planning.request import Request
+from scenarios.planning.resources import Resources
 from scenarios.planning.search import search
 from scenarios.sweep.workers import ThisProcess
 from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.running import plan_of
+
+HERE = Resources(ThisProcess())
+"""This process simulates."""
 
 SMALL = """
 name: small
@@ -35,9 +39,7 @@ def reserve(room_gib: float) -> str:
 def test_megatron_takes_the_fewest_ranks_per_replica_that_fit(scenario: Path) -> None:
     """With room for a replica on one GPU it takes one; with less, tensor parallelism grows until one fits."""
     wide, narrow = (
-        search(
-            scenario, [reserve(room), "training.microbatch_size=1"], Request(planner="megatron"), ThisProcess()
-        ).summary
+        search(scenario, [reserve(room), "training.microbatch_size=1"], Request(planner="megatron"), HERE).summary
         for room in (20.0, 0.6)
     )
     assert wide.plans[0].set["parallel.tensor.degree"] == 1
@@ -52,7 +54,7 @@ def test_megatron_takes_the_fewest_ranks_per_replica_that_fit(scenario: Path) ->
 def test_osdp_shards_what_memory_asks_for(scenario: Path) -> None:
     """As a planner OSDP has replicas alone, and its best plan is that of its keys: some operators are sharded."""
     fixed = [reserve(0.8), "training.microbatch_size=1", "training.recompute=none"]
-    summary = search(scenario, fixed, Request(planner="osdp"), ThisProcess()).summary
+    summary = search(scenario, fixed, Request(planner="osdp"), HERE).summary
     (plan,) = summary.plans
     assert plan.set["parallel.data.osdp"] == {}
     assert plan.set["parallel.data.degree"] == 2
@@ -69,9 +71,9 @@ def test_the_named_change_makes_a_strategy_fit(scenario: Path) -> None:
     short = [reserve(0.6), "training.recompute=none", "training.microbatch_size=1"]
     keys = ["parallel.tensor.degree=1", "parallel.pipeline.degree=1", "parallel.data.zero_stage=0"]
     with pytest.raises(ScenarioError, match="leave out") as found:
-        search(scenario, [*short, *keys], Request(), ThisProcess())
+        search(scenario, [*short, *keys], Request(), HERE)
     named = re.findall(r"[a-z_]+(?:\.[a-z_]+)+", found.value.remedy)
     left = [text for text in (*short, *keys) if text.partition("=")[0] not in named]
     assert len(left) < len(short) + len(keys)
-    summary = search(scenario, left, Request(num_proofs=1, goal="memory"), ThisProcess()).summary
+    summary = search(scenario, left, Request(num_proofs=1, goal="memory"), HERE).summary
     assert summary.plans[0].peak_memory_bytes <= summary.memory_room_bytes

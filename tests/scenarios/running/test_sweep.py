@@ -24,7 +24,7 @@ from scenarios.report.rendering.html_page import page_text
 from scenarios.summaries.point_names import label, varied
 from scenarios.summaries.sweep import SWEEP_SCHEMA, SweepSummary, SweptSetting
 from scenarios.sweep.console import print_sweep
-from scenarios.sweep.files import csv_text, write_sweep
+from scenarios.sweep.files import csv_text, table_of, write_sweep
 from scenarios.sweep.page import sweep_blocks
 from scenarios.sweep.run import Sweep, prepare, run
 from scenarios.sweep.settings import MAX_POINTS, points, read_settings
@@ -37,7 +37,7 @@ from sim.training.pipeline.rules import Schedule
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
-FILES = ("report.html", "sweep.csv", "sweep.json")
+FILES = ("report.html", "sweep.csv", "sweep.json", "sweep.parquet")
 RESULTS = [
     "world_size", "iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "mfu", "hfu", "bubble_fraction",
     "exposed_communication_fraction", "algorithm", "peak_memory_bytes", "memory_capacity_bytes", "fits_memory",
@@ -376,6 +376,15 @@ def test_csv_has_a_row_per_point_and_per_refusal() -> None:
     assert {row[keys[1]] for row in rows} == {"[2, 2]", "[1, 3]"}
     assert [row["refused"] == "" for row in rows] == [True] * 6 + [False] * 2
     assert rows[-1]["iteration_time_s"] == ""
+    table = table_of(summary)
+    assert table.column_names == list(rows[0])
+    assert table.column("iteration_time_s").to_pylist() == [
+        *(p.results.iteration_time_s for p in summary.points),
+        None,
+        None,
+    ]
+    assert [value or "" for value in table.column("refused").to_pylist()] == [row["refused"] for row in rows]
+    assert table.column(keys[1]).to_pylist()[-1] == [1, 3]
 
 
 def test_labels_are_short_and_differ() -> None:
