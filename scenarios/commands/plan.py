@@ -98,6 +98,11 @@ class Running(Struct, frozen=True):
     metavar="N,N",
     help="Sizes of clusters to search, as 4,8,16; default the scenario's.",
 )
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Also search with less and more memory, and on a slower and a faster network.",
+)
 @click.option("--budget", metavar="TIME", help="End after this time, as 60 s; the best plan by then is the answer.")
 @click.option("--resume", type=Folder(), metavar="DIR", help="Folder that keeps simulations; none is run again.")
 @jobs_option

@@ -1,6 +1,6 @@
 """The answer of a search as blocks: the best plan, time against memory, all proved plans, and why the others lost."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_time
@@ -21,7 +21,7 @@ from scenarios.report.blocks import (
 )
 from scenarios.report.charts.axis_unit import drawn_number, memory_unit, time_unit
 from scenarios.report.charts.hover_text import WHOLE_TEXT, hover_text
-from scenarios.summaries.planning import PlanSummary, ProvedPlan
+from scenarios.summaries.planning import PlanSummary, ProvedPlan, ShiftedPlan
 
 _FRONT: Final = ("on the front", "#2f9e62")
 _BEATEN: Final = ("beaten", "#4a7fd6")
@@ -41,6 +41,7 @@ def plan_blocks(summary: PlanSummary) -> tuple[Block, ...]:
             "terminal", (Text((Piece(f"best: {_name(best)}", "strong"),), is_wrapped=True), Text(sure, is_wrapped=True))
         ),
         Only("page", (_front(summary), *_money(summary), Section("Simulated plans", (_table(summary),), sure))),
+        *_sensitivity(summary),
         *_lost(summary),
     )
 
@@ -82,7 +83,10 @@ def varied(summary: PlanSummary) -> list[str]:
 
 def _value(plan: ProvedPlan, key: str) -> str:
     """Return what a plan sets, empty where it does not set a key."""
-    value = plan.set.get(key, "")
+    return _text(plan.set.get(key, ""))
+
+
+def _text(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -93,8 +97,12 @@ def _head(key: str) -> str:
 
 def _name(plan: ProvedPlan) -> str:
     """Return a plan in words, without what is not used."""
-    used = [key for key, value in plan.set.items() if value not in (1, "auto", [], False)]
-    return ", ".join(f"{_head(key)} {_value(plan, key)}" for key in used)
+    return _name_of(plan.set)
+
+
+def _name_of(values: Mapping[str, Any]) -> str:
+    used = [key for key, value in values.items() if value not in (1, "auto", [], False)]
+    return ", ".join(f"{_head(key)} {_text(values[key])}" for key in used)
 
 
 def _table(summary: PlanSummary) -> Table:
@@ -191,6 +199,35 @@ def _numbers(plan: ProvedPlan) -> str:
     words = f"{format_time(plan.iteration_time_s)}, {format_bytes(plan.peak_memory_bytes)}"
     words += f", {plan.tokens_per_s:,.0f} tokens/s"
     return words if plan.cost_usd is None else f"{words}, {_usd_per_million(plan)} USD per million tokens"
+
+
+def _sensitivity(summary: PlanSummary) -> tuple[Block, ...]:
+    """Return the fastest plans under other conditions, beside the best one there."""
+    rows = [_shifted_row(shifted) for shifted in summary.sensitivity]
+    if not rows:
+        return ()
+    heads = ("under", "fastest plan", "its time", "the best plan above")
+    table = Table([Column(head, is_number=False, overflow="whole") for head in heads], rows)
+    lead = "The search again under other conditions, and what the best plan above takes there."
+    return (
+        Only("page", (Section("Under other conditions", (table,), lead),)),
+        Only("terminal", (Text((Piece("under other conditions", "strong"),)), table)),
+    )
+
+
+def _shifted_row(shifted: ShiftedPlan) -> list[Line]:
+    fastest_s, kept_s = shifted.iteration_time_s, shifted.kept_iteration_time_s
+    if fastest_s is None:
+        return [shifted.condition, "nothing fits", "", ""]
+    return [shifted.condition, _name_of(shifted.set), format_time(fastest_s), _kept(kept_s, fastest_s)]
+
+
+def _kept(kept_s: float | None, fastest_s: float) -> str:
+    """Return what the best plan of a search takes where another one may be the fastest."""
+    if kept_s is None:
+        return "does not fit"
+    more = kept_s / fastest_s - 1.0
+    return f"{format_time(kept_s)}, {'the same' if more <= 0 else format_percent(more) + ' more'}"
 
 
 def _lost(summary: PlanSummary) -> tuple[Block, ...]:

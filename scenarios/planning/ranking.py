@@ -13,12 +13,11 @@ from scenarios.planning.proof import Proof
 from scenarios.planning.proving import hopeful, seen
 from scenarios.planning.request import NUM_NODES, Goal, Request
 from scenarios.planning.searched import Searched
-from scenarios.reading.documents.yaml_tree import read_value
-from scenarios.summaries.planning import LostStrategies, PlanSummary, ProvedPlan
+from scenarios.summaries.planning import LostStrategies, PlanSummary, ProvedPlan, ShiftedPlan
 from sim.planner.trust import at_least
 
 
-class _Proved(Struct, frozen=True):
+class Ranked(Struct, frozen=True):
     """A strategy that fits: its cluster and row, seconds and their interval, bytes, dollars and joules."""
 
     of: Searched
@@ -44,28 +43,40 @@ class _Proved(Struct, frozen=True):
         }
         return (*first.get(goal, (self.time_s, self.memory_bytes, cost)), self.row)
 
-    def beats(self, other: "_Proved") -> bool:
+    def beats(self, other: "Ranked") -> bool:
         """Return whether this plan is no worse in time, memory and dollars, and better in one."""
         mine, its = ((p.time_s, p.memory_bytes, p.cost_usd or 0.0) for p in (self, other))
         return mine != its and all(a <= b for a, b in zip(mine, its, strict=True))
 
 
-def summarise(name: str, clusters: Sequence[Searched], lost: Counter[str], request: Request) -> PlanSummary:
-    """Return the answer. ``lost``: what else lost, by reason."""
+def ranked(clusters: Sequence[Searched], goal: Goal) -> list[Ranked]:
+    """Return the strategies of all clusters that fit, the best first."""
     proofs = [(of, row, outcome) for of in clusters for row, outcome in of.tried if isinstance(outcome, Proof)]
-    fitting = sorted(
-        (
-            _Proved(of, row, p.time_s, p.memory_bytes, p.interval_s, p.energy_j)
-            for of, row, p in proofs
-            if p.time_s is not None
-        ),
-        key=lambda plan: plan.value(request.goal),
-    )
+    fitting = [
+        Ranked(of, row, proof.time_s, proof.memory_bytes, proof.interval_s, proof.energy_j)
+        for of, row, proof in proofs
+        if proof.time_s is not None
+    ]
+    return sorted(fitting, key=lambda plan: plan.value(goal))
+
+
+def summarise(
+    fitting: Sequence[Ranked],
+    clusters: Sequence[Searched],
+    lost: Counter[str],
+    request: Request,
+    shifted: Sequence[ShiftedPlan],
+) -> PlanSummary:
+    """Return the answer. ``lost``: what else lost, by reason."""
     studied = clusters[0].studied
     times = [float(plan.of.studied.estimates.time_s[plan.row]) / plan.time_s for plan in fitting]
-    memory = [float(of.studied.estimates.memory_bytes[row]) / proof.memory_bytes for of, row, proof in proofs]
+    memory = [
+        float(of.studied.estimates.memory_bytes[found.row]) / found.memory_bytes
+        for of in clusters
+        for found in seen(of.tried)
+    ]
     return PlanSummary(
-        scenario=name,
+        scenario=studied.openings.anchor.name,
         objective=request.goal,
         planner=request.planner,
         searched=(
@@ -77,6 +88,7 @@ def summarise(name: str, clusters: Sequence[Searched], lost: Counter[str], reque
         num_strategies=sum(len(of.studied.grid) for of in clusters),
         plans=tuple(_plan(plan, fitting) for plan in fitting),
         lost=_lost(clusters, lost, request),
+        sensitivity=tuple(shifted),
         time_disagreement=median(abs(ratio - 1.0) for ratio in times),
         memory_disagreement=median(abs(ratio - 1.0) for ratio in memory),
     )
@@ -107,13 +119,12 @@ def _lost_in(of: Searched, request: Request) -> Counter[str]:
     return lost
 
 
-def _plan(plan: _Proved, fitting: Sequence[_Proved]) -> ProvedPlan:
+def _plan(plan: Ranked, fitting: Sequence[Ranked]) -> ProvedPlan:
     studied, best, cost = plan.of.studied, fitting[0], plan.cost_usd
-    overrides = [text.partition("=") for text in studied.overrides(plan.row)]
     low_s, high_s = best.interval_s if best.interval_s is not None and best.of is plan.of else (math.inf, -math.inf)
     tokens = studied.openings.sizes.global_batch_size * studied.openings.job.model.sequence_length
     return ProvedPlan(
-        set={**plan.of.cluster, **{key: read_value(value, key) for key, _, value in overrides}},
+        set={**plan.of.cluster, **studied.values(plan.row)},
         iteration_time_s=plan.time_s,
         iteration_time_interval_s=plan.interval_s,
         estimated_time_s=float(studied.estimates.time_s[plan.row]),

@@ -17,13 +17,15 @@ MOST_EXHAUSTIVE: Final = 2_000
 class Request(Struct, frozen=True):
     """What to search for. At least ``num_proofs`` strategies that fit are simulated, and half as many of the front.
 
-    ``num_nodes``: the sizes of clusters to search; none: the scenario's.
+    ``num_nodes``: the sizes of clusters to search; none: the scenario's. ``sensitivity``: also search with less
+    and more memory, and on a slower and a faster network.
     """
 
     goal: Goal = "time"
     planner: Planner = "auto"
     num_proofs: int = 4
     num_nodes: tuple[int, ...] = ()
+    sensitivity: bool = False
 
     @property
     def objective(self) -> Objective:

@@ -7,12 +7,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from scenarios.errors import ScenarioError
+from scenarios.errors import Origin, ScenarioError
 from scenarios.planning.openings import openings_of
-from scenarios.planning.ranking import summarise
+from scenarios.planning.ranking import ranked, summarise
 from scenarios.planning.request import NUM_NODES, Request
 from scenarios.planning.resources import Resources
 from scenarios.planning.searched import Searched, searched
+from scenarios.planning.sensitivity import sensitivity
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document, read_document
 from scenarios.summaries.as_json import as_json
@@ -37,6 +38,9 @@ def search(path: Path, overrides: Sequence[str], request: Request, resources: Re
     Raises ScenarioError where nothing fits, with what the leanest strategy needs and a change that would fit.
     """
     document = apply_overrides(read_document(path), overrides)
+    if request.sensitivity and request.planner not in ("auto", "exhaustive"):
+        rule = f"the plans of {request.planner} are not searched again under other conditions"
+        raise ScenarioError(Origin(option="--sensitivity"), "", rule, "leave it out, or --planner auto")
     if request.goal == "cost":
         _refuse_unpriced(document)
     if request.goal == "energy":
@@ -47,7 +51,10 @@ def search(path: Path, overrides: Sequence[str], request: Request, resources: Re
             clusters[0].refuse(request, resources.workers)
     else:
         clusters, lost = _of_sizes(document, request, resources)
-    summary = summarise(clusters[0].studied.openings.anchor.name, clusters, lost, request)
+    fitting = ranked(clusters, request.goal)
+    first = fitting[0]
+    shifted = list(sensitivity(first.of, first.row, request, resources)) if request.sensitivity else []
+    summary = summarise(fitting, clusters, lost, request, shifted)
     best = summary.plans[0]
     return Found(summary, apply_overrides(document, [f"{key}={value}" for key, value in best.set.items()]))
 

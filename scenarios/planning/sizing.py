@@ -23,6 +23,6 @@ def sized(path: Path, overrides: Sequence[str], request: Request) -> Outcome | N
         return None
     if request != Request():
         rule = f"options of a search of strategies say nothing about a scenario of {kind.name}"
-        remedy = "leave out --objective, --planner, --proofs and --num-nodes"
+        remedy = "leave out --objective, --planner, --proofs, --num-nodes and --sensitivity"
         raise ScenarioError(document.origin(("workload",)), "workload", rule, remedy)
     return kind.sized(load_scenario(path, overrides))

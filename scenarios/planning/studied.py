@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -10,6 +11,7 @@ from msgspec import Struct
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import Openings
 from scenarios.planning.pricing import Priced, priced
+from scenarios.reading.documents.yaml_tree import read_value
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.planner.estimating import Estimates, estimate
 from sim.planner.prices import probe_keys
@@ -34,6 +36,11 @@ class Studied(Struct, frozen=True):
     def overrides(self, row: int) -> tuple[str, ...]:
         """Return a strategy as overrides of the scenario."""
         return (*self.openings.overrides(self.grid.strategy(row)), *(self.more[row] if self.more else ()))
+
+    def values(self, row: int) -> dict[str, Any]:
+        """Return a strategy as the values of its keys."""
+        pairs = (text.partition("=") for text in self.overrides(row))
+        return {key: read_value(value, key) for key, _, value in pairs}
 
     def scenario(self, row: int) -> StepScenario:
         """Return the scenario with a strategy. Raises ScenarioError where its rules refuse it."""

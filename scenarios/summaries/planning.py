@@ -32,6 +32,19 @@ class ProvedPlan(Struct, frozen=True, kw_only=True):
     on_front: bool
 
 
+class ShiftedPlan(Struct, frozen=True, kw_only=True):
+    """The fastest plan under another condition, as on half the network's bandwidth, beside the plan that was the best.
+
+    ``set``: its searched keys; none where nothing fits. Times in seconds: None where nothing fits, or where the best
+    plan of the search does not.
+    """
+
+    condition: str
+    set: Mapping[str, Any]
+    iteration_time_s: float | None
+    kept_iteration_time_s: float | None
+
+
 class LostStrategies(Struct, frozen=True, kw_only=True):
     """Strategies that lost for one reason."""
 
@@ -42,7 +55,8 @@ class LostStrategies(Struct, frozen=True, kw_only=True):
 class PlanSummary(Struct, frozen=True, kw_only=True):
     """The answer of a search: the proved plans, the best first.
 
-    ``time_disagreement``, ``memory_disagreement``: the median of the relative differences between estimate and engine.
+    ``sensitivity``: empty where it was not asked for. ``time_disagreement``, ``memory_disagreement``: the median of the
+    relative differences between estimate and engine.
     """
 
     schema: str = PLAN_SCHEMA
@@ -54,5 +68,6 @@ class PlanSummary(Struct, frozen=True, kw_only=True):
     num_strategies: int
     plans: tuple[ProvedPlan, ...]
     lost: tuple[LostStrategies, ...]
+    sensitivity: tuple[ShiftedPlan, ...] = ()
     time_disagreement: float
     memory_disagreement: float

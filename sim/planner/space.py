@@ -57,6 +57,15 @@ class Grid(Struct, frozen=True):
         """Return the rows of a mask."""
         return Grid(*(getattr(self, name)[kept] for name in self.__struct_fields__))
 
+    def find(self, strategy: Strategy) -> int | None:
+        """Return the row of a strategy, None where it is not in the grid."""
+        columns = [name for name in Strategy.__struct_fields__ if name != "recompute"]
+        same = self.recompute == RECOMPUTE.index(strategy.recompute)
+        for name in columns:
+            same = same & (getattr(self, name) == getattr(strategy, name))
+        rows = np.flatnonzero(same)
+        return int(rows[0]) if len(rows) else None
+
     def strategy(self, row: int) -> Strategy:
         """Return one row."""
         columns = {name: int(getattr(self, name)[row]) for name in Strategy.__struct_fields__ if name != "recompute"}

@@ -62,7 +62,7 @@ OPTIONS = {
     "sweep": {"scenario", "--set", "--jobs", "--scheduler", "--out", "--resume", "--json"},
     "plan": {
         *("scenario", "--set", "--objective", "--planner", "--proofs", "--num-nodes", "--budget", "--resume", "--jobs"),
-        *("--scheduler", "--out", "--json"),
+        *("--sensitivity", "--scheduler", "--out", "--json"),
     },
     "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},
