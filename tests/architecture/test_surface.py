@@ -15,7 +15,7 @@ from scenarios.cli import COMMANDS, group
 from scenarios.library.shipped import FOLDER
 from scenarios.recorded.trace_summary import summarise
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.planning import PLAN_SCHEMA, LostStrategies, PlanSummary, ProvedPlan
+from scenarios.summaries.planning import PLAN_SCHEMA, LostStrategies, PlanSummary, ProvedPlan, ShiftedPlan
 from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
@@ -282,6 +282,7 @@ TRACE = {
 
 PLAN = {
     *("schema", "scenario", "objective", "planner", "searched", "memory_room_bytes", "num_strategies"),
+    *(f"sensitivity.{key}" for key in ("condition", "set", "iteration_time_s", "kept_iteration_time_s")),
     *("time_disagreement", "memory_disagreement", "lost.reason", "lost.number", "plans.set"),
     *("plans.iteration_time_s", "plans.iteration_time_interval_s", "plans.estimated_time_s"),
     *("plans.peak_memory_bytes", "plans.estimated_memory_bytes", "plans.cost_usd", "plans.tokens_per_s"),
@@ -543,7 +544,7 @@ def test_sweep_keys_are_the_stated_ones(root: Path) -> None:
 
 def test_plan_keys_are_the_stated_ones() -> None:
     """``plan.json`` has these keys."""
-    lists = {"plans": ProvedPlan, "lost": LostStrategies}
+    lists = {"plans": ProvedPlan, "lost": LostStrategies, "sensitivity": ShiftedPlan}
     found = set(PlanSummary.__struct_fields__) - lists.keys()
     found |= {f"{name}.{field}" for name, kind in lists.items() for field in kind.__struct_fields__}
     assert found == PLAN
