@@ -136,7 +136,7 @@ def rows(estimates: int, optima: int, first: int) -> Iterator[Row]:
     """Yield the rows of the table: estimates of random strategies, and losses of the search's choices."""
     with TemporaryDirectory() as folder:
         pairs = [pair for case in range(estimates) for pair in disagreements(first + case, Path(folder))]
-        losses = [found for case in range(optima) if (found := loss(first + case, Path(folder))) is not None]
+        losses = list(_losses(range(first, first + optima), Path(folder)))
     for name, values in zip(("time", "memory"), zip(*pairs, strict=True), strict=True):
         middle, high, most = np.quantile(values, (0.5, 0.95, 1.0)).tolist()
         words = f"median {middle:.1%}, 95th percentile {high:.1%}, worst {most:.1%}"
@@ -144,6 +144,16 @@ def rows(estimates: int, optima: int, first: int) -> Iterator[Row]:
         yield Row(f"estimated {name} of {len(values)} random strategies", words, "5 %, 15 %", within)
     if losses:
         yield _optima_row(losses)
+
+
+def _losses(cases: Iterable[int], folder: Path) -> Iterator[float]:
+    """Yield the losses of cases in which something fits, and tell each as it comes: all take long."""
+    for case in cases:
+        found = loss(case, folder)
+        words = "nothing fits" if found is None else f"{found:.2%} slower than the fastest"
+        print(f"case {case}: {words}", file=sys.stderr, flush=True)
+        if found is not None:
+            yield found
 
 
 def _optima_row(losses: Sequence[float]) -> Row:
