@@ -15,6 +15,7 @@ import yaml
 from benchmarks.measuring import Row, markdown
 from costmodels.units import format_bytes, format_time
 from scenarios.planning.request import Request
+from scenarios.planning.resources import Resources
 from scenarios.planning.search import search
 from scenarios.sweep.workers import ThisProcess
 from scenarios.validation.published import entry_of
@@ -61,7 +62,7 @@ def compared(table: PublishedTable, name: str, folder: Path, num_proofs: int) ->
     plan = plan_of(scenario)
     time_s = run_plan(scenario, plan).iteration_time_s
     peak = max(memory_use(program).peak_bytes for program in plan.programs)
-    best = search(path, [], Request(num_proofs=num_proofs), ThisProcess()).summary.plans[0]
+    best = search(path, [], Request(num_proofs=num_proofs), Resources(ThisProcess())).summary.plans[0]
     found = f"{words(dict(best.set))}: {format_time(best.iteration_time_s)}, {format_bytes(best.peak_memory_bytes)}"
     stated = f"{words(published)}: {format_time(time_s)}, {format_bytes(peak)}"
     return Row(f"{table.path.stem} {name}", found, stated, best.iteration_time_s <= WITHIN * time_s)

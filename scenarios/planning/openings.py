@@ -42,7 +42,7 @@ _NOT_SEARCHED: Final = (
     "training.method", "memory",
 )  # fmt: skip
 """Keys that the estimates know nothing of."""
-_MOST_MICROBATCH: Final = 8
+_MOST_MICROBATCH: Final = 16
 _MOST_STAGES: Final = 8
 _MOST_ZERO: Final = 3
 
@@ -78,7 +78,7 @@ class Openings(Struct, frozen=True):
             "virtual_stages": self._virtual_stages(),
             "expert": [e for e in _powers(min(world, experts)) if experts % e == 0],
             "zero_stage": list(range(_MOST_ZERO + 1)),
-            "microbatch_size": _powers(min(_MOST_MICROBATCH, self.sizes.global_batch_size)),
+            "microbatch_size": _divisors(self.sizes.global_batch_size, _MOST_MICROBATCH),
             "recompute": list(range(len(RECOMPUTE))),
         }
         if model.attention == "flash":
@@ -161,6 +161,10 @@ def _at(document: Document, key: str) -> Any:
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
     return value
+
+
+def _divisors(number: int, most: int) -> list[int]:
+    return [k for k in range(1, most + 1) if number % k == 0]
 
 
 def _powers(most: int) -> list[int]:
