@@ -88,14 +88,14 @@ class Openings(Struct, frozen=True):
         return searched
 
     def _virtual_stages(self) -> list[int]:
-        schedule = _at(self.document, _SCHEDULE)
+        schedule = at(self.document, _SCHEDULE)
         if schedule == "1f1b":
             return [1]
         several = list(range(2, _MOST_STAGES + 1))
         return several if schedule == "interleaved_1f1b" else [1, *several]
 
     def _is_auto(self, name: str) -> bool:
-        return bool(_at(self.document, KEYS[name]) == "auto")
+        return bool(at(self.document, KEYS[name]) == "auto")
 
     def overrides(self, strategy: Strategy) -> tuple[str, ...]:
         """Return a strategy as overrides of the open keys."""
@@ -117,12 +117,12 @@ def openings_of(document: Document, *, released: bool = False) -> Openings:
     Raises ScenarioError for keys that a search knows nothing of, and for what is wrong with the file.
     """
     _refuse_unknown(document)
-    written = {name: _at(document, key) for name, key in KEYS.items()}
+    written = {name: at(document, key) for name, key in KEYS.items()}
     fixed = {} if released else {name: value for name, value in written.items() if value not in (None, "auto")}
     open_keys = {name for name in KEYS if name not in fixed}
-    schedule, sequence = _at(document, _SCHEDULE), _at(document, _SEQUENCE_PARALLEL)
+    schedule, sequence = at(document, _SCHEDULE), at(document, _SEQUENCE_PARALLEL)
     open_keys |= {_SCHEDULE} if schedule in (None, "auto") or released else set()
-    one_axis = _at(document, "parallel.tensor.method") in (None, "1d")
+    one_axis = at(document, "parallel.tensor.method") in (None, "1d")
     open_keys |= {_SEQUENCE_PARALLEL} if sequence is None and one_axis else set()
     neutral = {**dict.fromkeys(KEYS, 1), "zero_stage": 0, "recompute": "none", "data": "auto"}
     put = [f"{key}={neutral[name]}" for name, key in KEYS.items() if name in open_keys]
@@ -146,16 +146,16 @@ def _refuse_unknown(document: Document) -> None:
         rule = f"a scenario of {kind.name} has no strategy to search"
         raise ScenarioError(document.origin(("workload",)), "workload", rule, "take a scenario of training")
     for key in _NOT_SEARCHED:
-        if _at(document, key) not in (None, "auto"):
+        if at(document, key) not in (None, "auto"):
             rule = "a search of strategies does not know it"
             raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out")
-    if (schedule := _at(document, _SCHEDULE)) not in (None, "auto", *_SCHEDULES):
+    if (schedule := at(document, _SCHEDULE)) not in (None, "auto", *_SCHEDULES):
         rule = f"a search estimates {' and '.join(_SCHEDULES)}, and here is {schedule}"
         remedy = "leave it out, or compare with simulate sweep"
         raise ScenarioError(document.origin(_SCHEDULE.split(".")), _SCHEDULE, rule, remedy)
 
 
-def _at(document: Document, key: str) -> Any:
+def at(document: Document, key: str) -> Any:
     """Return the value of a dotted key as written, None where there is none."""
     value: Any = document.data
     for part in key.split("."):

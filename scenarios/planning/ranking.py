@@ -11,7 +11,7 @@ from msgspec import Struct
 from scenarios.planning.openings import KEYS
 from scenarios.planning.proof import Proof
 from scenarios.planning.proving import hopeful, seen
-from scenarios.planning.request import NUM_NODES, Goal, Request
+from scenarios.planning.request import Goal, Request
 from scenarios.planning.searched import Searched
 from scenarios.summaries.planning import LostStrategies, PlanSummary, ProvedPlan, ShiftedPlan
 from sim.planner.trust import at_least
@@ -80,7 +80,7 @@ def summarise(
         objective=request.goal,
         planner=request.planner,
         searched=(
-            *([NUM_NODES] if request.num_nodes else []),
+            *clusters[0].variant,
             *(KEYS[name] for name in KEYS if name in studied.openings.open_keys),
             *studied.more_keys,
         ),
@@ -124,7 +124,7 @@ def _plan(plan: Ranked, fitting: Sequence[Ranked]) -> ProvedPlan:
     low_s, high_s = best.interval_s if best.interval_s is not None and best.of is plan.of else (math.inf, -math.inf)
     tokens = studied.openings.sizes.global_batch_size * studied.openings.job.model.sequence_length
     return ProvedPlan(
-        set={**plan.of.cluster, **studied.values(plan.row)},
+        set={**plan.of.variant, **studied.values(plan.row)},
         iteration_time_s=plan.time_s,
         iteration_time_interval_s=plan.interval_s,
         estimated_time_s=float(studied.estimates.time_s[plan.row]),

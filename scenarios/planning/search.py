@@ -10,10 +10,11 @@ from msgspec import Struct
 from scenarios.errors import Origin, ScenarioError
 from scenarios.planning.openings import openings_of
 from scenarios.planning.ranking import ranked, summarise
-from scenarios.planning.request import NUM_NODES, Request
+from scenarios.planning.request import Request
 from scenarios.planning.resources import Resources
 from scenarios.planning.searched import Searched, searched
 from scenarios.planning.sensitivity import sensitivity
+from scenarios.planning.variants import Variant, variants_of
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document, read_document
 from scenarios.summaries.as_json import as_json
@@ -33,7 +34,7 @@ class Found(Struct, frozen=True):
 
 
 def search(path: Path, overrides: Sequence[str], request: Request, resources: Resources) -> Found:
-    """Return the best plans of a scenario, on each of the clusters that are asked for.
+    """Return the best plans of a scenario, on each of the clusters and in each precision that are asked for.
 
     Raises ScenarioError where nothing fits, with what the leanest strategy needs and a change that would fit.
     """
@@ -41,16 +42,18 @@ def search(path: Path, overrides: Sequence[str], request: Request, resources: Re
     if request.sensitivity and request.planner not in ("auto", "exhaustive"):
         rule = f"the plans of {request.planner} are not searched again under other conditions"
         raise ScenarioError(Origin(option="--sensitivity"), "", rule, "leave it out, or --planner auto")
+    variants = variants_of(document, request)
     if request.goal == "cost":
-        _refuse_unpriced(document)
+        _refuse_unpriced(variants[0].document)
     if request.goal == "energy":
-        _refuse_unmetered(document)
-    if not request.num_nodes:
-        clusters, lost = [searched(document, {}, request, resources)], Counter[str]()
-        if not clusters[0].fits:
-            clusters[0].refuse(request, resources.workers)
+        _refuse_unmetered(variants[0].document)
+    if len(variants) == 1:
+        only = searched(variants[0].document, variants[0].set, request, resources)
+        clusters, lost = [only], Counter[str]()
+        if not only.fits:
+            only.refuse(request, resources.workers)
     else:
-        clusters, lost = _of_sizes(document, request, resources)
+        clusters, lost = _of_variants(variants, request, resources)
     fitting = ranked(clusters, request.goal)
     first = fitting[0]
     shifted = list(sensitivity(first.of, first.row, request, resources)) if request.sensitivity else []
@@ -59,26 +62,28 @@ def search(path: Path, overrides: Sequence[str], request: Request, resources: Re
     return Found(summary, apply_overrides(document, [f"{key}={value}" for key, value in best.set.items()]))
 
 
-def _of_sizes(document: Document, request: Request, resources: Resources) -> tuple[list[Searched], Counter[str]]:
-    """Return the searches of clusters on which something fits, and why there is none of the others.
+def _of_variants(
+    variants: Sequence[Variant], request: Request, resources: Resources
+) -> tuple[list[Searched], Counter[str]]:
+    """Return the searches of variants in which something fits, and why there is none of the others.
 
-    Raises ScenarioError where nothing fits on any.
+    Raises ScenarioError where nothing fits in any.
     """
     found, lost = list[Searched](), Counter[str]()
     errors: list[ScenarioError] = []
-    for number in request.num_nodes:
+    for variant in variants:
         try:
-            of = searched(apply_overrides(document, [f"{NUM_NODES}={number}"]), {NUM_NODES: number}, request, resources)
+            of = searched(variant.document, variant.set, request, resources)
         except ScenarioError as error:
             errors.append(error)
-            lost[f"cluster of {number} nodes: {error.rule}"] += 1
+            lost[f"{variant.words}: {error.rule}"] += 1
             continue
         if of.fits:
             found.append(of)
-        elif number == max(request.num_nodes) and not found:
+        elif variant is variants[-1] and not found:
             of.refuse(request, resources.workers)
         else:
-            lost[f"cluster of {number} nodes: nothing fits"] += 1
+            lost[f"{variant.words}: nothing fits"] += 1
     if not found:
         raise errors[-1]
     return found, lost

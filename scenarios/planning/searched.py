@@ -1,4 +1,4 @@
-"""One cluster, searched: its strategies with their estimates, and what came of those that the engine tried."""
+"""One variant, searched: its strategies with their estimates, and what came of those that the engine tried."""
 
 from collections.abc import Mapping
 from concurrent.futures import Executor
@@ -19,14 +19,14 @@ from scenarios.reading.documents.yaml_tree import Document
 
 
 class Searched(Struct, frozen=True):
-    """``cluster``: the keys that say which of several clusters it is; none where there is only one.
+    """``variant``: the keys that say which of several clusters and precisions it is; none where there is only one.
 
     ``out_of_time``: whether the budget of time was spent at its end.
     """
 
     studied: Studied
     tried: list[Tried]
-    cluster: Mapping[str, Any]
+    variant: Mapping[str, Any]
     out_of_time: bool = False
 
     @property
@@ -41,10 +41,10 @@ class Searched(Struct, frozen=True):
         refuse_planner(self.studied.openings, request.planner, workers)
 
 
-def searched(document: Document, cluster: Mapping[str, Any], request: Request, resources: Resources) -> Searched:
-    """Return the search of a document's cluster. Raises ScenarioError for what is wrong with the file."""
+def searched(document: Document, variant: Mapping[str, Any], request: Request, resources: Resources) -> Searched:
+    """Return the search of a document without variants. Raises ScenarioError for what is wrong with the file."""
     studied = _studied(openings_of(document), request, resources.workers)
-    return Searched(studied, _tried(studied, request, resources), cluster, resources.out_of_time)
+    return Searched(studied, _tried(studied, request, resources), variant, resources.out_of_time)
 
 
 def _studied(openings: Openings, request: Request, workers: Executor) -> Studied:

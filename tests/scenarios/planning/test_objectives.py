@@ -126,3 +126,20 @@ def test_sizes_of_clusters_are_numbers(scenario: Path) -> None:
     result = CliRunner().invoke(group, ["plan", str(scenario), "--num-nodes", "4,x"])
     assert result.exit_code == 2
     assert "not a list of numbers of nodes" in result.output
+
+
+def test_precision_is_searched_where_it_is_left_open(scenario: Path) -> None:
+    """Plans in bf16 and fp8 are in one table, each as a search of its precision finds it; A100 know no fp8."""
+    keys = ["training.precision=auto", "parallel.tensor.degree=2", "training.recompute=none"]
+    found = search(scenario, keys, Request(num_proofs=1), HERE).summary
+    assert found.searched[0] == "training.precision"
+    times_s: dict[str, float] = {}
+    for plan in found.plans:
+        times_s.setdefault(plan.set["training.precision"], plan.iteration_time_s)
+    for precision, time_s in times_s.items():
+        alone = search(scenario, [f"training.precision={precision}", *keys[1:]], Request(num_proofs=1), HERE).summary
+        assert alone.plans[0].iteration_time_s == time_s
+    assert set(times_s) == {"bf16", "fp8"}
+    old = search(scenario, ["cluster.node=dgx-a100-80g", *keys], Request(num_proofs=1), HERE).summary
+    assert {plan.set["training.precision"] for plan in old.plans} == {"bf16"}
+    assert any("fp8" in lost.reason for lost in old.lost)
