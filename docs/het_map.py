@@ -1,50 +1,61 @@
-"""The table of docs/recommendation.md: bytes of HET's workers with a cache, beside those of workers without one.
+"""The tables of docs/recommendation.md on HET: bytes and step times of workers with a cache, beside those without one.
 
 .venv/bin/python docs/het_map.py
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import click
 
 from scenarios.library.shipped import FOLDER
-from scenarios.reading.documents.yaml_tree import read_document
-from sim.embedding.het import Clocking
-from sim.embedding.het_run import HEADER_BYTES, HetSpec, run_het
-from sim.embedding.ids import Table
-from sim.embedding.run import CacheSpec
-from sim.embedding.turns import Workers
+from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.recommendation.summary import ParameterServerSummary
 
-KAGGLE: Path = FOLDER / "papers" / "cached-embedding-dlrm-kaggle-a100.yaml"
-ROW_BYTES, SCALE, WORKERS, BATCH_SIZE, STEPS, MEASURED = 512, 100, 4, 128, 240, 80
+SCENARIO = FOLDER / "papers" / "het-wide-deep-kaggle-8-turing.yaml"
+BYTES_OF = ("parameter_server={workers: 4, read_bound: %d, write_bound: %d}", "model=null", "cluster=null")
 BOUNDS, ZIPFS = (0, 10, 100), (1.05, 1.2, 1.5, 2.0)
+NETWORKS, WORKERS = ("1 Gbit/s", "10 Gbit/s", "100 Gbit/s"), (8, 32)
+NIC = "cluster.topology.nodes.nic.bandwidth"
 
 
-def kaggle_tables(zipf: float) -> list[Table]:
-    """Return tables with a hundredth of the rows of Criteo Kaggle's categories, rounded up, of one popularity."""
-    tables = read_document(KAGGLE).data["tables"]
-    return [Table(name=t["name"], num_rows=-(-t["num_rows"] // SCALE), num_lookups=1, zipf=zipf) for t in tables]
+def found(zipf: float, overrides: Sequence[str]) -> ParameterServerSummary:
+    """Return the answers of the scenario with another popularity and other values of keys."""
+    rows = [table.num_rows for table in load_scenario(SCENARIO).tables]
+    tables = ", ".join(f"{{name: C{place}, num_rows: {count}, zipf: {zipf}}}" for place, count in enumerate(rows))
+    scenario = load_scenario(SCENARIO, [f"tables=[{tables}]", *overrides])
+    servers: ParameterServerSummary = scenario.workload.simulate(scenario).summary.parameter_server
+    return servers
 
 
-def bytes_fraction(tables: Sequence[Table], bound: int) -> float:
-    """Return the bytes of workers whose caches hold a tenth of all rows, as a part of those of workers without one."""
-    cache = CacheSpec(num_slots=sum(table.num_rows for table in tables) // 10, policy="lfu", warm_up=0.0)
-    workers = Workers(consistency="asp", relative_step_times=(1.0,) * WORKERS)
-    spec = HetSpec(workers=workers, clocking=Clocking(read_bound=bound, write_bound=bound), cache=cache)
-    run = run_het(tables, spec, STEPS, BATCH_SIZE, seed=0)
-    moved = run.received_bytes(ROW_BYTES) + run.sent_bytes(ROW_BYTES)
-    uncached = 2 * (HEADER_BYTES + ROW_BYTES) * run.unique
-    return float(moved[-MEASURED:].sum() / uncached[-MEASURED:].sum())
+def show_bytes() -> None:
+    """Print bytes over skew and bound."""
+    for zipf in ZIPFS:
+        parts = [BYTES_OF[0] % (bound, bound) for bound in BOUNDS]
+        fractions = [found(zipf, [part, *BYTES_OF[1:]]).bytes_of_uncached for part in parts]
+        shown = " | ".join(f"{fraction:.2%}" for fraction in fractions)
+        click.echo(f"| {zipf:g} | {shown} | {1 / fractions[-1]:.1f} |")
+
+
+def show_times(zipf: float, bound: int, network: str, num_workers: int) -> None:
+    """Print the step of workers, and how many times as fast it is as without a cache, by the place of dense layers."""
+    server = f"parameter_server={{workers: {num_workers}, servers: 1, read_bound: {bound}, write_bound: {bound}}}"
+    times = found(zipf, [server, f"{NIC}={network}", f"cluster.num_nodes={num_workers}"]).times
+    assert times is not None
+    gains = times.uncached_step_s / times.step_s, times.uncached_servers_step_s / times.step_s
+    shown = " | ".join(f"{gain:.2f}" for gain in gains)
+    click.echo(f"| {zipf:g} | {bound} | {network} | {num_workers} | {times.step_s * 1e3:.2f} ms | {shown} |")
 
 
 def main() -> None:
-    """Print the table."""
-    for zipf in ZIPFS:
-        tables = kaggle_tables(zipf)
-        fractions = [bytes_fraction(tables, bound) for bound in BOUNDS]
-        shown = " | ".join(f"{fraction:.2%}" for fraction in fractions)
-        click.echo(f"| {zipf:g} | {shown} | {1 / fractions[-1]:.1f} |")
+    """Print both tables."""
+    show_bytes()
+    for zipf in ZIPFS[:2]:
+        for bound in BOUNDS:
+            show_times(zipf, bound, NETWORKS[0], WORKERS[0])
+    for network in NETWORKS:
+        for num_workers in WORKERS:
+            if (network, num_workers) != (NETWORKS[0], WORKERS[0]):
+                show_times(1.2, 100, network, num_workers)
 
 
 if __name__ == "__main__":

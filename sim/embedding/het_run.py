@@ -91,6 +91,58 @@ class HetCounter:
         )
 
 
+class HetRequests:
+    """All workers and the servers: the requests of every step in an order that the caller chooses, and their counts.
+
+    Of a worker's step ``ask``, ``answer``, ``write`` and ``apply`` follow each other; steps of a worker too.
+    """
+
+    def __init__(self, source: Ids, spec: HetSpec, num_steps: int, batch_size: int, seed: int) -> None:
+        expected, num_workers = source.lookups_per_sample(), spec.workers.num_workers
+        self._read_bound, self._static = spec.clocking.read_bound, static_hit_rate(spec.cache.num_slots, expected)
+        self._server = ServerClocks(source.num_rows)
+        caches = [filled_cache(spec.cache, expected, seed) for _ in range(num_workers)]
+        self._workers = [WorkerClocks(cache, spec.clocking) for cache in caches]
+        self._found = [_found(cache, source.batches(num_steps, batch_size, w)) for w, cache in enumerate(caches)]
+        self._counter = HetCounter(source, num_steps, num_workers)
+        self._reads = dict[int, tuple[Read, NDArray[np.bool_]]]()
+        self._pushes = dict[int, Push]()
+
+    def ask(self, worker: int) -> Ints:
+        """Return the different rows of a worker's next batch, which it asks the servers for."""
+        read = self._workers[worker].look_up(next(self._found[worker]))
+        self._reads[worker] = read, np.zeros(0, dtype=np.bool_)
+        return read.found.rows
+
+    def answer(self, worker: int) -> Ints:
+        """Return the rows that the servers, as they are now, send to a worker that has asked."""
+        read, _ = self._reads[worker]
+        answer = self._server.answer(read.found.rows, read.clocks, self._read_bound)
+        self._workers[worker].receive(read, answer)
+        self._reads[worker] = read, answer.is_sent
+        sent: Ints = read.found.rows[answer.is_sent]
+        return sent
+
+    def write(self, worker: int, step: int) -> Ints:
+        """Return the rows whose changes a worker pushes after this step."""
+        read, is_sent = self._reads.pop(worker)
+        push = self._pushes[worker] = self._workers[worker].write(read)
+        self._counter.add(Turn(worker, step, "write"), read, is_sent, push)
+        return push.rows
+
+    def apply(self, worker: int) -> None:
+        """Let the servers apply what a worker has pushed."""
+        self._server.apply(self._pushes.pop(worker))
+
+    def ended(self) -> HetRun:
+        """Return all counts; workers push what they still have."""
+        for place, worker in enumerate(self._workers):
+            push = worker.flush()
+            self._server.apply(push)
+            self._counter.flush(place, push)
+        return self._counter.counted(self._static, self._server.clocks)
+
+
 def run_het(
     tables: Sequence[Table],
     spec: HetSpec,
@@ -105,32 +157,16 @@ def run_het(
     ``turns``: the order of the requests, such as a recorded one; None: that of ``spec.workers``. ``recorded``: the row
     of each table that each sample reads; None: ids are drawn.
     """
-    clocking, num_workers = spec.clocking, spec.workers.num_workers
-    source = id_source(tables, seed, recorded, num_workers)
-    expected = source.lookups_per_sample()
-    server = ServerClocks(source.num_rows)
-    caches = [filled_cache(spec.cache, expected, seed) for _ in range(num_workers)]
-    workers = [WorkerClocks(cache, clocking) for cache in caches]
-    found = [_found(cache, source.batches(num_steps, batch_size, place)) for place, cache in enumerate(caches)]
-    counter = HetCounter(source, num_steps, num_workers)
-    reads = dict[int, tuple[Read, NDArray[np.bool_]]]()
+    source = id_source(tables, seed, recorded, spec.workers.num_workers)
+    requests = HetRequests(source, spec, num_steps, batch_size, seed)
     for turn in spec.workers.turns(num_steps) if turns is None else turns:
-        worker = workers[turn.worker]
         if turn.kind == "read":
-            read = worker.look_up(next(found[turn.worker]))
-            answer = server.answer(read.found.rows, read.clocks, clocking.read_bound)
-            worker.receive(read, answer)
-            reads[turn.worker] = read, answer.is_sent
+            requests.ask(turn.worker)
+            requests.answer(turn.worker)
         else:
-            read, is_sent = reads.pop(turn.worker)
-            push = worker.write(read)
-            server.apply(push)
-            counter.add(turn, read, is_sent, push)
-    for place, worker in enumerate(workers):
-        push = worker.flush()
-        server.apply(push)
-        counter.flush(place, push)
-    return counter.counted(static_hit_rate(spec.cache.num_slots, expected), server.clocks)
+            requests.write(turn.worker, turn.step)
+            requests.apply(turn.worker)
+    return requests.ended()
 
 
 def _found(cache: BatchCache, batches: Iterator[Ints]) -> Iterator[Prepared]:

@@ -103,13 +103,39 @@ def rank_batches(
         _Rank(owned, places, None if cache is None else _filled(cache, owned, expected, seed))
         for owned, places in _shares(tables, source.first_rows, *shards)
     ]
-    table_of = np.repeat(np.arange(len(tables)), [batch_size * table.num_lookups for table in tables])
-    sample_of = np.concatenate([np.repeat(np.arange(batch_size), table.num_lookups) for table in tables])
+    table_of, sample_of = _places(tables, batch_size)
     found = []
     for number, ids in enumerate(source.batches(batches.stop, batch_size)):
         parts = [rank.part(ids, table_of, sample_of, source.num_rows, whole=number in batches) for rank in ranks]
         found.append([part for part in parts if part is not None])
     return found[batches.start :]
+
+
+def _places(tables: Sequence[Table], batch_size: int) -> tuple[Ints, Ints]:
+    """Return the place of the table, and the sample, of each lookup of a batch."""
+    table_of = np.repeat(np.arange(len(tables)), [batch_size * table.num_lookups for table in tables])
+    return table_of, np.concatenate([np.repeat(np.arange(batch_size), table.num_lookups) for table in tables])
+
+
+def served_batch(tables: Sequence[Table], ids: Ints, batch_size: int, num_global_rows: int) -> RankBatch:
+    """Return a batch whose different rows, and no others, come to the device from elsewhere.
+
+    ``ids``: its lookups, table after table.
+    """
+    rows, numbers = np.unique(ids, return_inverse=True)
+    table_of, sample_of = _places(tables, batch_size)
+    nothing = np.empty(0, dtype=np.int64)
+    return RankBatch(
+        owned=rows,
+        num_global_rows=num_global_rows,
+        num_slots=0,
+        ids=numbers,
+        bags=sample_of * len(tables) + table_of,
+        num_unique=len(rows),
+        found=None,
+        cached_rows=nothing,
+        cached_slots=nothing,
+    )
 
 
 @dataclass(slots=True)

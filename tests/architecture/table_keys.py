@@ -5,7 +5,7 @@ RECOMMENDATION_KEYS = {
     *(f"trace.{key}" for key in ("batch_size", "num_batches", "num_unmeasured", "file")),
     *(f"cache.{key}" for key in ("fraction", "policy", "warm_up", "served")),
     *(f"parameter_server.{key}" for key in ("workers", "consistency", "slack", "read_bound", "write_bound", "counted")),
-    "parameter_server.relative_step_times",
+    *(f"parameter_server.{key}" for key in ("relative_step_times", "servers", "dense")),
     *("cache.order", "cache.host_bandwidth", "sharding"),
     *(f"model.{key}" for key in ("name", "num_numbers", "bottom", "hidden", "num_cross_layers")),
 }
@@ -22,7 +22,11 @@ RECOMMENDATION_SUMMARY = {
     *(f"parameter_server.{key}" for key in ("read_bound", "write_bound", "pulled_fraction", "stale_fraction")),
     *(f"parameter_server.{key}" for key in ("pushed_fraction", "evicted_fraction", "rows_of_uncached")),
     *(f"parameter_server.{key}" for key in ("bytes_of_uncached", "sent_bytes_per_step", "received_bytes_per_step")),
-    *("parameter_server.flushed_rows", "step"),
+    *("parameter_server.flushed_rows", "parameter_server.times", "step"),
+}
+
+SERVER_TIMES = {
+    *("step_s", "samples_per_s", "pull_s", "local_s", "push_s", "uncached_step_s", "uncached_servers_step_s"),
 }
 
 RECOMMENDATION_STEP = {

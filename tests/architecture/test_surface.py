@@ -34,6 +34,7 @@ from tests.architecture.table_keys import (
     RECOMMENDATION_STEP,
     RECOMMENDATION_SUMMARY,
     RECOMMENDATION_TABLE,
+    SERVER_TIMES,
     SERVICE_KEYS,
     SERVICE_ROW,
     SERVICE_SUMMARY,
@@ -429,6 +430,10 @@ def test_results_of_a_timed_step_are_the_stated_ones(tmp_path: Path) -> None:
     timed = ["model={name: dcn}", "cluster={node: hgx-h100, num_nodes: 1, devices_per_node: 1}"]
     scenario = load_scenario(path, ["trace={num_batches: 2, num_unmeasured: 0}", *timed])
     assert set(scenario.workload.simulate(scenario).as_json()["step"]) == RECOMMENDATION_STEP
+    scenario = load_scenario(
+        path, ["trace={num_batches: 2, num_unmeasured: 0}", *timed, "parameter_server={workers: 1}"]
+    )
+    assert set(scenario.workload.simulate(scenario).as_json()["parameter_server"]["times"]) == SERVER_TIMES
 
 
 def _is_whole_section(key: str, keys: set[str]) -> bool:

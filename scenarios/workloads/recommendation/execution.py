@@ -17,10 +17,9 @@ from scenarios.results.registry import load_writer
 from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options
 from scenarios.workloads.recommendation.compared import shown_counts, shown_weights
 from scenarios.workloads.recommendation.running import refuse_large_tables, refusing_small_cache, simulate
-from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.scenario import ELEMENT_BYTES, RecommendationScenario
 from scenarios.workloads.recommendation.server_execution import execute_servers
 from scenarios.workloads.recommendation.step_execution import execute_steps
-from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
 from sim.embedding.run import CacheRun
 
 
@@ -83,11 +82,19 @@ def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> Exec
     Raises ScenarioError if the scenario cannot be run here.
     """
     if scenario.het is not None:
+        _refuse_timed_servers(scenario)
         return execute_servers(scenario, options)
     _refuse_unservable(scenario)
     if scenario.timed is not None:
         return execute_steps(scenario, scenario.timed, options)
     return _execute_on_device(scenario, options)
+
+
+def _refuse_timed_servers(scenario: RecommendationScenario) -> None:
+    """Raise ScenarioError for workers of parameter servers with a model on a machine."""
+    if scenario.timed is not None:
+        origin, rule = scenario.document.origin(("model",)), "processes of this machine train tables under fixed layers"
+        raise ScenarioError(origin, "model", rule, "leave model and cluster out, or simulate")
 
 
 def _refuse_unservable(scenario: RecommendationScenario) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from costmodels.units import format_bytes, format_percent
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
-from scenarios.workloads.recommendation.step_section import step_cards, step_sections
+from scenarios.workloads.recommendation.step_section import step_cards, step_sections, timed_section
 from scenarios.workloads.recommendation.summary import RecommendationSummary
 from scenarios.workloads.workload import Outcome
 from sim.embedding.run import CacheRun
@@ -49,13 +49,15 @@ class RecommendationOutcome(Outcome):
     def row(self) -> RecommendationRow:
         """Return what a sweep compares."""
         found = self.summary
+        times = None if found.parameter_server is None else found.parameter_server.times
+        timed = found.step or times
         return RecommendationRow(
             cache_rows=found.cache_rows,
             hit_rate=found.hit_rate,
             unique_hit_rate=found.unique_hit_rate,
             moved_bytes_per_batch=found.in_bytes_per_batch + found.out_bytes_per_batch,
-            step_time_s=None if found.step is None else found.step.iteration_time_s,
-            samples_per_s=None if found.step is None else found.step.samples_per_s,
+            step_time_s=times.step_s if times else found.step.iteration_time_s if found.step else None,
+            samples_per_s=timed.samples_per_s if timed else None,
         )
 
     def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
@@ -103,7 +105,8 @@ class RecommendationOutcome(Outcome):
             f"{found.num_workers:,} workers under {found.consistency.upper()}; "
             f"a copy may lack {found.read_bound:,} updates, and a worker keeps {found.write_bound:,} to itself."
         )
-        return (Section("Parameter servers", (Table(("what", "of different rows"), rows),), lead),)
+        counted = Section("Parameter servers", (Table(("what", "of different rows"), rows),), lead)
+        return (counted,) if found.times is None else (timed_section(found.times), counted)
 
     def _tables(self) -> Section:
         rows = [

@@ -8,9 +8,10 @@ from costmodels.units import format_bytes
 from scenarios.errors import ScenarioError
 from scenarios.this_computer import physical_memory_bytes
 from scenarios.workloads.recommendation.outcome import RecommendationOutcome
-from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.scenario import ELEMENT_BYTES, RecommendationScenario
+from scenarios.workloads.recommendation.server_time import ServerTimes, time_workers
 from scenarios.workloads.recommendation.step_time import TimedStep, time_step
-from scenarios.workloads.recommendation.summary import ELEMENT_BYTES, summarise
+from scenarios.workloads.recommendation.summary import summarise
 from sim.embedding.errors import CacheTooSmallError
 from sim.embedding.het_run import run_het
 from sim.embedding.ids import id_source
@@ -21,6 +22,7 @@ def simulate(scenario: RecommendationScenario) -> RecommendationOutcome:
     """Return what the batches found. Raises ScenarioError where a batch needs more rows than the cache holds."""
     num_batches = scenario.num_unmeasured + scenario.num_batches
     timed: TimedStep | None = None
+    times: ServerTimes | None = None
     with refusing_small_cache(scenario):
         trace = num_batches, scenario.batch_size, scenario.seed
         if scenario.het is None:
@@ -28,10 +30,13 @@ def simulate(scenario: RecommendationScenario) -> RecommendationOutcome:
             run, het = run_cache(scenario.tables, scenario.cache, *trace, source=source), None
             if scenario.timed is not None:
                 timed = time_step(scenario, scenario.timed, run, source)
+        elif scenario.timed is not None:
+            het, times = time_workers(scenario, scenario.het, scenario.timed)
+            run = het.cache
         else:
             het = run_het(scenario.tables, scenario.het, *trace, recorded=scenario.recorded)
             run = het.cache
-    summary = summarise(scenario, run, het, None if timed is None else timed.summary)
+    summary = summarise(scenario, run, het, None if timed is None else timed.summary, times)
     return RecommendationOutcome(scenario, run, summary, None if timed is None else timed.run)
 
 

@@ -22,6 +22,9 @@ from traces.lookups import read_lookups
 MAX_LOOKUPS = 2_000_000_000
 """Lookups of a whole run; it bounds the time of a simulation."""
 
+ELEMENT_BYTES = 4
+"""Bytes of an element of a row."""
+
 MAX_WORKER_ROWS = 1_000_000_000
 """Rows of the tables times workers; it bounds the memory of a simulation."""
 

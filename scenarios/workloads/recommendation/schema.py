@@ -12,6 +12,7 @@ from sim.embedding.policies import PolicyName
 from sim.embedding.rank_batch import Sharding
 from sim.embedding.step.spec import MoveOrder
 from sim.embedding.turns import Consistency
+from sim.parameter_servers.run import Dense
 
 MAX_ROWS = 50_000_000
 """Rows of all tables together; it bounds the memory of a simulation."""
@@ -97,6 +98,10 @@ class ParameterServerSection(Section):
     """Own updates of a row that a worker may keep to itself; beyond them they are pushed."""
     counted: Literal["step", "lookup"] = "step"
     """An update is a step that changes a row, or each lookup of it in that step."""
+    servers: Annotated[int, Field(ge=1, le=1_024)] | None = None
+    """Step times: servers, each on the host of a node, from the first; left out: one on every node."""
+    dense: Dense = "all_reduce"
+    """Step times: workers sum the gradients of dense layers among themselves, or push them to the servers."""
     relative_step_times: Annotated[list[Duration], Field(min_length=1)] | None = None
     """Time of a step of each worker, in proportion to the others; left out: all take as long."""
 

@@ -17,8 +17,7 @@ from scenarios.results.registry import load_writer
 from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options, silence_s
 from scenarios.workloads.recommendation.compared import shown_counts, shown_weights
 from scenarios.workloads.recommendation.running import refuse_large_tables, refusing_small_cache
-from scenarios.workloads.recommendation.scenario import RecommendationScenario
-from scenarios.workloads.recommendation.summary import ELEMENT_BYTES
+from scenarios.workloads.recommendation.scenario import ELEMENT_BYTES, RecommendationScenario
 from sim.embedding.het_run import HetRun, HetSpec, run_het
 
 

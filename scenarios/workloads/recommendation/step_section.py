@@ -5,6 +5,7 @@ from scenarios.report.blocks import Card, Only, Section, Table
 from scenarios.report.blocks import Timeline as TimelineBlock
 from scenarios.report.causes import COMPUTING, cause_of
 from scenarios.report.charts.gantt import choose_bars
+from scenarios.workloads.recommendation.server_time import ServerTimes
 from scenarios.workloads.recommendation.step_time import StepTimeSummary
 from sim.engine.findings.breakdown import BUBBLE
 from sim.plan.words.stream import Purpose, stream_of
@@ -45,6 +46,29 @@ def step_sections(found: StepTimeSummary, timeline: Timeline | None) -> tuple[Se
         return sections
     bars = Only("page", (TimelineBlock("step", choose_bars(timeline)),))
     return (*sections, Section("Timeline of the step", (bars,), "Computing above, copies and communication below."))
+
+
+def timed_section(found: ServerTimes) -> Section:
+    """Return the times of workers with parameter servers, beside those of workers without a cache."""
+    waiting_s = max(found.step_s - found.pull_s - found.local_s - found.push_s, 0.0)
+    parts = [
+        ("rows asked for and pulled", found.pull_s),
+        ("own part: rows to the device, layers, gradients to the host", found.local_s),
+        ("rows pushed; gradients of layers summed", found.push_s),
+        ("waiting for other workers", waiting_s),
+        ("step", found.step_s),
+    ]
+    others = [
+        ("without a cache", found.uncached_step_s),
+        ("without a cache, and layers on the servers", found.uncached_servers_step_s),
+    ]
+    rows = [(words, format_time(s), format_percent(s / found.step_s)) for words, s in parts]
+    beside = [(words, format_time(s), f"{s / found.step_s:.2f} times as long") for words, s in others]
+    tables = (
+        Table(("what the mean worker does", "time", "of the step"), rows),
+        Table(("the step of workers", "time", "beside these"), beside),
+    )
+    return Section("Time of a step", tables, f"{found.samples_per_s:,.0f} samples/s of all workers.")
 
 
 def _words(cause: str) -> str:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from scenarios.workloads.recommendation.scenario import RecommendationScenario
+from scenarios.workloads.recommendation.scenario import ELEMENT_BYTES, RecommendationScenario
+from scenarios.workloads.recommendation.server_time import ServerTimes
 from scenarios.workloads.recommendation.step_time import StepTimeSummary
 from sim.embedding.het_run import HEADER_BYTES, HetRun, HetSpec
 from sim.embedding.run import CacheRun
 
-ELEMENT_BYTES = 4
 MOST_PARTS = 200
 
 
@@ -40,7 +40,8 @@ class ParameterServerSummary(Struct, frozen=True, kw_only=True):
     ``pushed_fraction``: whose changes were pushed, ``evicted_fraction`` of it because the row gave way.
     ``rows_of_uncached``, ``bytes_of_uncached``: pulled and pushed rows, and all bytes, as a part of those of workers
     without a cache, which pull and push every different row. ``sent_bytes_per_step``, ``received_bytes_per_step``: of a
-    worker. ``flushed_rows``: pushed by all workers after their last step.
+    worker. ``flushed_rows``: pushed by all workers after their last step. ``times``: of a step, with a model and a
+    machine.
     """
 
     num_workers: int
@@ -56,6 +57,7 @@ class ParameterServerSummary(Struct, frozen=True, kw_only=True):
     sent_bytes_per_step: float
     received_bytes_per_step: float
     flushed_rows: int
+    times: ServerTimes | None
 
 
 class RecommendationSummary(Struct, frozen=True, kw_only=True):
@@ -90,15 +92,22 @@ class RecommendationSummary(Struct, frozen=True, kw_only=True):
 
 
 def summarise(
-    scenario: RecommendationScenario, run: CacheRun, het: HetRun | None = None, step: StepTimeSummary | None = None
+    scenario: RecommendationScenario,
+    run: CacheRun,
+    het: HetRun | None = None,
+    step: StepTimeSummary | None = None,
+    times: ServerTimes | None = None,
 ) -> RecommendationSummary:
-    """Return the answers of a run; ``het``: counts of workers and servers, ``step``: a step's time, if there are."""
+    """Return the answers of a run.
+
+    ``het``: counts of workers and servers, ``times``: of their steps, ``step``: a step's time, if there are.
+    """
     measured = slice(scenario.num_unmeasured, None)
     lookups, hits = run.lookups[measured].sum(axis=0), run.hits[measured].sum(axis=0)
     row_bytes = scenario.row_elements * ELEMENT_BYTES
     per_step = 1 if scenario.het is None else scenario.het.workers.num_workers
     rows_in, rows_out = (float(np.mean(rows[measured])) / per_step for rows in (run.rows_in, run.rows_out))
-    server = None if scenario.het is None or het is None else _servers(scenario.het, het, measured, row_bytes)
+    server = None if scenario.het is None or het is None else _servers(scenario.het, het, measured, row_bytes, times)
     counted = zip(scenario.tables, lookups.tolist(), hits.tolist(), strict=True)
     return RecommendationSummary(
         scenario=scenario.name,
@@ -126,7 +135,9 @@ def summarise(
     )
 
 
-def _servers(spec: HetSpec, run: HetRun, measured: slice, row_bytes: int) -> ParameterServerSummary:
+def _servers(
+    spec: HetSpec, run: HetRun, measured: slice, row_bytes: int, times: ServerTimes | None
+) -> ParameterServerSummary:
     unique, pulled, stale, pushed, evicted = (
         int(counts[measured].sum()) for counts in (run.unique, run.pulled, run.stale, run.pushed, run.evicted)
     )
@@ -146,6 +157,7 @@ def _servers(spec: HetSpec, run: HetRun, measured: slice, row_bytes: int) -> Par
         sent_bytes_per_step=float(sent_bytes.mean()),
         received_bytes_per_step=float(received_bytes.mean()),
         flushed_rows=int(run.flushed.sum()),
+        times=times,
     )
 
 

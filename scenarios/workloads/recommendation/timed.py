@@ -3,24 +3,33 @@
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.software import Software
 from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec
 from scenarios.reading.clusters.software import software_of
-from scenarios.reading.documents.yaml_tree import Document
-from scenarios.workloads.recommendation.schema import ClickModelSection, RecommendationScenarioFile
+from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.workloads.recommendation.schema import (
+    ClickModelSection,
+    ParameterServerSection,
+    RecommendationScenarioFile,
+)
 from sim.embedding.click_model import WITH_FIRST_ORDER, ClickModel
 from sim.embedding.ids import Table
 from sim.embedding.rank_batch import Sharding, tables_of_ranks
 from sim.embedding.step.spec import ClickStep, MoveOrder
+from sim.parameter_servers.run import Dense
 
 MAX_RANKS = 256
 """Ranks have programs of their own, which bounds the time of a simulation."""
 
 
 class TimedSpec(Struct, frozen=True, kw_only=True):
-    """A model on a machine. ``row_bytes_per_s``: of a host's gathers and scatters; None: that of its memory."""
+    """A model on a machine. ``row_bytes_per_s``: of a host's gathers and scatters; None: that of its memory.
+
+    ``num_servers``: parameter servers, on the hosts of the first nodes; ``dense``: where their dense layers lie.
+    """
 
     model: ClickModel
     cluster: ClusterSpec
@@ -28,6 +37,8 @@ class TimedSpec(Struct, frozen=True, kw_only=True):
     sharding: Sharding
     order: MoveOrder
     row_bytes_per_s: float | None
+    num_servers: int = 0
+    dense: Dense = "all_reduce"
 
     @property
     def row_elements(self) -> int:
@@ -52,17 +63,26 @@ class TimedSpec(Struct, frozen=True, kw_only=True):
             seed=seed,
         )
 
+    def served_step(self, name: str, tables: Sequence[Table], batch_size: int, seed: int) -> ClickStep:
+        """Return the own part of a step of a worker of parameter servers; ``batch_size``: of the worker."""
+        return ClickStep(
+            name=name,
+            model=self.model,
+            batch_size=batch_size,
+            num_ranks=1,
+            sharding="table",
+            tables=(len(tables),),
+            row_bytes_per_s=self.row_bytes_per_s,
+            seed=seed,
+            served=True,
+        )
+
 
 def read_timed(document: Document, file: RecommendationScenarioFile) -> TimedSpec | None:
     """Return the step that a file asks to be timed; None without a model. Raises ScenarioError."""
     if file.model is None or file.cluster is None:
         _refuse_lone_keys(document, file)
         return None
-    if file.parameter_server is not None:
-        rule = "steps of workers with parameter servers are counted, not timed"
-        raise ScenarioError(
-            document.origin(("model",)), "model", rule, "leave model and cluster, or parameter_server out"
-        )
     if file.cache.served == "lookup":
         rule, remedy = "a device needs all rows of a batch together", "leave cache.served out, or model and cluster"
         raise ScenarioError(document.origin(("cache", "served")), "cache.served", rule, remedy)
@@ -74,8 +94,12 @@ def read_timed(document: Document, file: RecommendationScenarioFile) -> TimedSpe
         order=file.cache.order,
         row_bytes_per_s=file.cache.host_bandwidth,
     )
-    _check_ranks(document, file, timed)
-    return timed
+    if file.parameter_server is None:
+        _check_ranks(document, file, timed)
+        return timed
+    _check_workers(document, file, file.parameter_server, timed.cluster)
+    servers = file.parameter_server.servers or timed.cluster.num_nodes
+    return replace(timed, num_servers=servers, dense=file.parameter_server.dense)
 
 
 def _refuse_lone_keys(document: Document, file: RecommendationScenarioFile) -> None:
@@ -86,6 +110,9 @@ def _refuse_lone_keys(document: Document, file: RecommendationScenarioFile) -> N
     sections = "cluster", "software", "sharding"
     written: list[tuple[str, ...]] = [(key,) for key in sections if key in file.model_fields_set]
     written += [("cache", key) for key in ("order", "host_bandwidth") if key in file.cache.model_fields_set]
+    if file.parameter_server is not None:
+        keys = "servers", "dense"
+        written += [("parameter_server", key) for key in keys if key in file.parameter_server.model_fields_set]
     if written:
         key, rule = ".".join(written[0]), "without a model no step is timed"
         raise ScenarioError(document.origin(written[0]), key, rule, f"write model and cluster, or leave {key} out")
@@ -105,6 +132,26 @@ def _model(document: Document, section: ClickModelSection, embedding_dim: int) -
         hidden=tuple(section.hidden),
         num_cross_layers=section.num_cross_layers,
     )
+
+
+def _check_workers(
+    document: Document, file: RecommendationScenarioFile, section: ParameterServerSection, cluster: ClusterSpec
+) -> None:
+    """Raise ScenarioError for workers that are not the cluster's devices, and for keys of tables on devices."""
+    problem: tuple[KeyPath, str, str] | None = None
+    if section.workers != cluster.world_size:
+        rule = f"{section.workers:,} workers on {cluster.world_size:,} devices: each has one of its own"
+        problem = ("parameter_server", "workers"), rule, f"write {cluster.world_size}, or another cluster"
+    elif section.servers is not None and section.servers > cluster.num_nodes:
+        rule = f"{section.servers:,} servers on {cluster.num_nodes:,} nodes: each has the host of one"
+        problem = ("parameter_server", "servers"), rule, f"write at most {cluster.num_nodes}"
+    elif "sharding" in file.model_fields_set:
+        problem = ("sharding",), "parameter servers have the tables, row by row in turn", "leave sharding out"
+    elif "order" in file.cache.model_fields_set:
+        problem = ("cache", "order"), "workers cache rows on their hosts, not on devices", "leave order out"
+    if problem is not None:
+        where, rule, remedy = problem
+        raise ScenarioError(document.origin(where), ".".join(map(str, where)), rule, remedy)
 
 
 def _check_ranks(document: Document, file: RecommendationScenarioFile, timed: TimedSpec) -> None:

@@ -13,6 +13,7 @@ from sim.embedding.rank_batch import RankBatch
 from sim.embedding.step.dense import sum_gradients, update_layers, zero_gradients
 from sim.embedding.step.ops import RowOps
 from sim.embedding.step.rows import Found, RankRows
+from sim.embedding.step.served import ServedRows
 from sim.embedding.step.spec import AXIS, ClickStep
 from sim.plan.functions.basic import all_to_all, only, reduce_scatter
 from sim.plan.functions.click_models import exchange_tables, logistic_loss
@@ -47,11 +48,12 @@ class _ProgramWriter:
     tracer: ProgramTracer
     batch: RankBatch
     rank: int
-    rows: RankRows = field(init=False)
+    rows: RankRows | ServedRows = field(init=False)
     row_gradients: Tensor | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.rows = RankRows(self.step, self.batch, RowOps(self.tracer, self.step.dtype))
+        rows = ServedRows if self.step.served else RankRows
+        self.rows = rows(self.step, self.batch, RowOps(self.tracer, self.step.dtype))
 
     def write(self, *, starts: bool) -> Program:
         """Return the program."""
@@ -131,7 +133,7 @@ class _ProgramWriter:
     def _write_update(self, slots: Tensor) -> str:
         """Write the update of rows and of dense layers."""
         assert self.row_gradients is not None
-        t, rate = TaskTracer(self.tracer), self.step.learning_rate
-        t.update("rows", "sgd_rows", (slots, self.row_gradients), (self.rows.table,), learning_rate=rate)
-        update_layers(t, rate)
+        t = TaskTracer(self.tracer)
+        self.rows.update(t, slots, self.row_gradients)
+        update_layers(t, self.step.learning_rate)
         return self.tracer.add_task("update", Phase.OPTIMIZER, t.ops).name

@@ -5,6 +5,7 @@ from typing import Final
 from sim.embedding.step.spec import AXIS
 from sim.plan.functions.tracing import ProgramTracer, TaskTracer
 from sim.plan.words.op import Collective, CollectiveKind
+from sim.plan.words.program import Program
 
 BUCKET_BYTES: Final = 25 * 2**20
 """The largest bucket of gradients that are summed together, as in torch's DistributedDataParallel."""
@@ -13,6 +14,11 @@ BUCKET_BYTES: Final = 25 * 2**20
 def zero_gradients(t: TaskTracer) -> None:
     """Emit the zeroing of the gradients of the dense layers."""
     t.update("zero", "zero", (), [parameter.gradient for parameter in t.program.parameters.values()])
+
+
+def gradient_bytes(program: Program) -> int:
+    """Return the bytes of the gradients of the dense layers of a step's program."""
+    return sum(program.buffers[name].num_bytes for name in program.tasks["zero_gradients"].ops[0].writes)
 
 
 def sum_gradients(t: TaskTracer) -> None:

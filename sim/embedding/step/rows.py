@@ -87,6 +87,11 @@ class RankRows:
         self._move(t, moving)
         return Found(places=places, rows=inverse, bags=bags, slots=slots)
 
+    def update(self, t: TaskTracer, slots: Tensor, gradients: Tensor) -> None:
+        """Emit the update of a batch's rows."""
+        rate = self.step.learning_rate
+        t.update("rows", "sgd_rows", (slots, gradients), (self.table,), learning_rate=rate)
+
     def _move(self, t: TaskTracer, moving: Mapping[str, Tensor]) -> None:
         """Emit the moves of rows that give way and of those that are missing."""
         arriving = None

@@ -19,7 +19,8 @@ class ClickStep(Struct, frozen=True, kw_only=True):
     """A training step: ``batch_size`` samples of all ranks together, of which each rank has an equal part.
 
     ``tables``: the number of tables that each rank sums rows of. ``row_bytes_per_s``: the rate at which a rank's host
-    gathers rows from its table, or scatters them into it; None: that of its memory.
+    gathers rows from its table, or scatters them into it; None: that of its memory. ``served``: the step of a worker of
+    parameter servers, alone: the batch's rows lie in its host's memory, and their gradients go there.
     """
 
     name: str
@@ -33,6 +34,7 @@ class ClickStep(Struct, frozen=True, kw_only=True):
     dtype: Literal["float32", "float64"] = "float32"
     learning_rate: float = 0.1
     seed: int = 0
+    served: bool = False
 
     @property
     def width(self) -> int:

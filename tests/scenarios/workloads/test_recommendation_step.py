@@ -93,7 +93,8 @@ def test_page_and_terminal_show_the_step(path: Path, tmp_path: Path, capsys) -> 
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        ("parameter_server={workers: 2}", "are counted, not timed"),
+        ("parameter_server={workers: 2}", "each has one of its own"),
+        ("parameter_server={workers: 1, servers: 2}", "2 servers on 1 nodes"),
         ("model={name: dcn, bottom: [4]}", "bottom belongs to dlrm"),
         ("cluster.devices_per_node=3", "has no equal parts for 3 devices"),
         ("cluster.devices_per_node=4", "2 tables do not give each of 4 devices one"),
@@ -142,3 +143,23 @@ def test_steps_are_executed_as_simulated_and_checked(path: Path, tmp_path: Path)
 def test_more_steps_than_batches_are_refused(path: Path, tmp_path: Path, capsys) -> None:
     """Steps are on the scenario's batches, of which there are twelve."""
     assert "12 batches" in refuse(capsys, tmp_path, "execute", str(path), "--steps", "13")
+
+
+def test_steps_of_workers_with_servers_are_timed(path: Path, tmp_path: Path, capsys) -> None:
+    """On a slow network a cache makes the step shorter; the page has its parts; processes of this machine have none."""
+    settings = [
+        *("parameter_server={workers: 2, servers: 1}", "cluster={node: hgx-h100, num_nodes: 2, devices_per_node: 1}"),
+        *("cluster.network={bandwidth: 0.01x}", "cache={fraction: 0.2, policy: lfu}"),
+    ]
+    out, options = tmp_path / "out", [each for one in settings for each in ("--set", one)]
+    with pytest.raises(SystemExit) as caught:
+        main([str(path), "--out", str(out), *options])
+    assert caught.value.code == 0
+    assert "without a cache, and layers on the servers" in capsys.readouterr().out
+    times = json.loads((out / "summary.json").read_text(encoding="utf-8"))["parameter_server"]["times"]
+    assert times["step_s"] < times["uncached_step_s"] < times["uncached_servers_step_s"]
+    assert times["pull_s"] + times["local_s"] + times["push_s"] <= times["step_s"] * (1 + 1e-9)
+    assert "leave model and cluster out" in refuse(capsys, tmp_path, "execute", str(path), *options)
+    assert "without a model" in refuse(
+        capsys, tmp_path, str(path), *options, "--set", "model=null", "--set", "cluster=null"
+    )
