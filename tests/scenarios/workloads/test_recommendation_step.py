@@ -157,7 +157,7 @@ def test_steps_of_workers_with_servers_are_timed(path: Path, tmp_path: Path, cap
     assert caught.value.code == 0
     assert "without a cache, and layers on the servers" in capsys.readouterr().out
     times = json.loads((out / "summary.json").read_text(encoding="utf-8"))["parameter_server"]["times"]
-    assert times["step_s"] < times["uncached_step_s"] < times["uncached_servers_step_s"]
+    assert times["step_s"] < times["uncached_step_s"]
     assert times["pull_s"] + times["local_s"] + times["push_s"] <= times["step_s"] * (1 + 1e-9)
     assert "leave model and cluster out" in refuse(capsys, tmp_path, "execute", str(path), *options)
     assert "without a model" in refuse(
