@@ -12,8 +12,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.embedding.errors import CacheTooSmallError
-from sim.embedding.policies import QUEUED, RANKED, Candidates, Ints, PolicyName
-from sim.embedding.queue import SlotQueue
+from sim.embedding.policies import COUNTED, MOST_COUNTED, QUEUED, RANKED, Ints, PolicyName
+from sim.embedding.queue import CountedQueue, SlotQueue
 
 _BEFORE_FIRST: Final = -1
 
@@ -90,6 +90,7 @@ class BatchCache:
         self._uses = np.zeros(num_slots, dtype=np.int64)
         self._last_used = np.zeros(num_slots, dtype=np.int64)
         self._queue = SlotQueue(num_slots)
+        self._counted = CountedQueue(num_slots, MOST_COUNTED)
         self._future: Future | None = None
         self._next_used = np.zeros(num_slots, dtype=np.int64)
 
@@ -106,6 +107,8 @@ class BatchCache:
         self._last_used[slots] = _BEFORE_FIRST
         if self._policy in QUEUED:
             self._queue.put(slots, _BEFORE_FIRST)
+        if self._policy in COUNTED:
+            self._counted.put(slots, self._uses[slots], _BEFORE_FIRST)
 
     def prepare(self, ids: Ints) -> Prepared:
         """Return what a batch finds and moves, with all its rows in the cache. Raises CacheTooSmallError."""
@@ -127,6 +130,8 @@ class BatchCache:
             self._next_used[slots] = self._future.next_used[self._batch]
         if self._policy in QUEUED:
             self._queue.put(slots if QUEUED[self._policy] == "last_used" else slots[~is_hit], self._batch)
+        if self._policy in COUNTED:
+            self._counted.put(slots, self._uses[slots], self._batch)
         self._batch += 1
         return Prepared(rows=rows, lookups=lookups, slots=slots, is_hit=is_hit, rows_out=rows_out, slots_out=slots_out)
 
@@ -136,21 +141,23 @@ class BatchCache:
             return np.empty(0, dtype=np.int64)
         if self._policy in QUEUED:
             return self._queue.take(num_rows, needed)
+        if self._policy in COUNTED:
+            slots = self._counted.take(num_rows, needed)
+            others = self._least(num_rows - len(slots), np.concatenate((needed, slots)))
+            return np.concatenate((slots, others))
         if self._policy == "belady" and self._future is None:
             message = "belady must foresee its batches"
             raise ValueError(message)
+        return self._least(num_rows, needed)
+
+    def _least(self, num_rows: int, kept: Ints) -> Ints:
+        """Return the slots of the least worth among all but those ``kept``."""
+        if num_rows == 0:
+            return np.empty(0, dtype=np.int64)
         may_go = np.ones(self._num_filled, dtype=np.bool_)
-        may_go[needed] = False
+        may_go[kept] = False
         slots = np.flatnonzero(may_go)
-        rows = self.row_of_slot[slots]
-        candidates = Candidates(
-            frequency=self._frequency[rows],
-            uses=self._uses[slots],
-            last_used=self._last_used[slots],
-            next_used=self._next_used[slots],
-            draw=np.random.default_rng([self._seed, self._batch]).random(len(slots)),
-        )
-        worth = (*RANKED[self._policy](candidates), rows)
+        worth = (*RANKED[self._policy](_Candidates(self, slots)), self.row_of_slot[slots])
         return slots[least_worth(worth, num_rows)]
 
     def _admit(self, rows: Ints, slots: Ints) -> None:
@@ -160,3 +167,35 @@ class BatchCache:
         self._num_filled += len(slots[slots >= self._num_filled])
         self._uses[slots] = 0
         self._last_used[slots] = self._batch
+
+
+class _Candidates(Struct, frozen=True):
+    """Rows in these slots of a cache; a policy reads what it asks for (``policies.Candidates``)."""
+
+    cache: BatchCache
+    slots: Ints
+
+    @property
+    def frequency(self) -> NDArray[np.float64]:
+        """Return how often the data set reads each row."""
+        return self.cache._frequency[self.cache.row_of_slot[self.slots]]
+
+    @property
+    def uses(self) -> Ints:
+        """Return the lookups since each row came into the cache."""
+        return self.cache._uses[self.slots]
+
+    @property
+    def last_used(self) -> Ints:
+        """Return the number of the last batch that has read each row."""
+        return self.cache._last_used[self.slots]
+
+    @property
+    def next_used(self) -> Ints:
+        """Return the number of the next batch that reads each row."""
+        return self.cache._next_used[self.slots]
+
+    @property
+    def draw(self) -> NDArray[np.float64]:
+        """Return random numbers of 0 to 1, new for every batch."""
+        return np.random.default_rng([self.cache._seed, self.cache._batch]).random(len(self.slots))

@@ -1,10 +1,9 @@
 """Eviction policies: which rows of a full cache give way. Pure functions of numbers that the cache keeps per slot."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
@@ -15,19 +14,28 @@ MOST_COUNTED: Final = 10
 """Uses after which ``light_lfu`` counts a row no further."""
 
 
-class Candidates(Struct, frozen=True, kw_only=True):
-    """Rows that may give way, and what is known of each; arrays of one length.
+class Candidates(Protocol):
+    """Rows that may give way, and what is known of each; arrays of one length."""
 
-    ``frequency``: how often the data set reads the row; ``uses``: lookups since the row came into the cache;
-    ``last_used``: number of a batch; ``next_used``: number of the next batch that reads the row, 0 unless the policy
-    asks for it; ``draw``: a random number of 0 to 1, new for every batch.
-    """
+    @property
+    def frequency(self) -> NDArray[np.float64]:
+        """Return how often the data set reads each row."""
 
-    frequency: NDArray[np.float64]
-    uses: Ints
-    last_used: Ints
-    next_used: Ints
-    draw: NDArray[np.float64]
+    @property
+    def uses(self) -> Ints:
+        """Return the lookups since each row came into the cache."""
+
+    @property
+    def last_used(self) -> Ints:
+        """Return the number of the last batch that has read each row."""
+
+    @property
+    def next_used(self) -> Ints:
+        """Return the number of the next batch that reads each row."""
+
+    @property
+    def draw(self) -> NDArray[np.float64]:
+        """Return random numbers of 0 to 1, new for every batch."""
 
 
 Policy = Callable[[Candidates], tuple[NDArray[np.float64] | Ints, ...]]
@@ -46,6 +54,10 @@ counts goes is left open there; here it is the one that was last read by the ear
 src/hetu_cache). ``light_lfu`` is HET's light-weight LFU: a count ends at ten, and rows that have reached it stay; here
 they give way where a batch leaves no others, of them the one last read by the earliest batch. ``belady`` knows all
 batches: the row that is not read for longest goes (Belady 1966), which no policy beats in rows fetched."""
+
+COUNTED: Final[frozenset[PolicyName]] = frozenset({"lfu", "light_lfu"})
+"""Policies by which the row of the smallest count goes first. Lines of rows of small counts find most of them without a
+look at the others."""
 
 QUEUED: Final[Mapping[PolicyName, Literal["last_used", "admitted"]]] = {"lru": "last_used", "fifo": "admitted"}
 """Policies by which the row of the earliest batch goes first: by its last use, or by its coming. A queue finds that

@@ -55,9 +55,11 @@ def row_by_row(
     policy=st.sampled_from(["dataset_frequency", "lru", "lfu", "light_lfu", "fifo", "belady"]),
     frequency=st.lists(st.sampled_from([0.0, 1.0, 2.0, 5.0]), min_size=NUM_ROWS, max_size=NUM_ROWS),
     warm=st.sets(st.integers(0, NUM_ROWS - 1)),
+    repeats=st.sampled_from([1, 4, 12]),
 )
-def test_cache_equals_one_written_row_by_row(batches, num_slots, policy, frequency, warm) -> None:
+def test_cache_equals_one_written_row_by_row(batches, num_slots, policy, frequency, warm, repeats) -> None:
     """Hits, fetched and written-back rows are those of loops over rows; a batch that cannot fit is refused."""
+    batches = [batch * repeats for batch in batches]
     cache, filled = BatchCache(num_slots, policy, np.array(frequency), seed=0), sorted(warm)[:num_slots]
     cache.warm_up(np.array(filled, dtype=np.int64))
     if policy == "belady":  # it counts batches, of which refused ones are none
