@@ -44,8 +44,13 @@ class Cluster:
 
     @cached_property
     def topology(self) -> Topology:
-        """Return the cluster's links and routes."""
-        return self.wiring or below_one_switch(self.node, self.num_nodes)
+        """Return the cluster's links and routes, those to drives too."""
+        links, storage = self.wiring or below_one_switch(self.node, self.num_nodes), self.node.host.storage
+        if storage is None:
+            return links
+        return links.with_drives(
+            Cable(bandwidth_bytes_per_s=storage.bandwidth_bytes_per_s, latency_s=storage.latency_s)
+        )
 
     @cached_property
     def devices(self) -> NDArray[np.int64]:

@@ -48,7 +48,15 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _FRACTIONS = ("intra_fraction", "inter_fraction")
-INSIDE = (LinkKind.NVLINK, LinkKind.NVSWITCH, LinkKind.PORT, LinkKind.PCIE, LinkKind.HOST, LinkKind.SOCKET)
+INSIDE = (
+    LinkKind.NVLINK,
+    LinkKind.NVSWITCH,
+    LinkKind.PORT,
+    LinkKind.PCIE,
+    LinkKind.HOST,
+    LinkKind.SOCKET,
+    LinkKind.DRIVES,
+)
 
 
 class LinkUse(Struct, frozen=True, eq=False):
@@ -173,6 +181,13 @@ class Network:
         seconds = num_bytes / (self.topology.bandwidth_bytes_per_s[routes.links] * attained)
         use = _link_use(rows, routes.links, seconds, np.full(len(rows), float(num_bytes)), self.topology.num_links)
         return replace(use, latencies_s=_sums(routes, self.topology.latency_s))
+
+    def drives(self, num_bytes: int, ranks: Ints) -> LinkUse:
+        """Return the loads of what each rank reads from its node's drives, or writes to them."""
+        links = self.topology.drive_links(self.devices[ranks])
+        rows, sizes = np.arange(len(ranks)), np.full(len(ranks), float(num_bytes))
+        use = _link_use(rows, links, sizes / self.topology.bandwidth_bytes_per_s[links], sizes, self.topology.num_links)
+        return replace(use, latencies_s=self.topology.latency_s[links])
 
     # --- collectives ---------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from backends.simulated import SimulatedBackend
 from scenarios.summaries.steps.step import LockFreeUpdate
 from sim.engine.findings.timeline import timeline
-from sim.engine.prices.activity import Pricing
+from sim.engine.prices.activity import Activity, Pricing, Resource, is_link
 from sim.memory.lock_free_run import LockFreeRun, UnitTimes, run_lock_free
 from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Compute, Copy
@@ -30,12 +30,17 @@ def lock_free_update(plan: Plan, pricing: Pricing, max_staleness: int | None) ->
     """Return what becomes of the steps of a plan whose updates on drives go at their own pace.
 
     Forwards and backwards are simulated without these updates. Of the rank with the longest sweep, the times of reads,
-    updates and writes are those that they take alone: they do not slow the passes down.
+    updates and writes are those that they take while all ranks of its node read and write: they do not slow the passes
+    down.
     """
     passes = replace(plan, programs=tuple(_without_sweep(program) for program in plan.programs))
     run = SimulatedBackend(pricing).simulate(passes)
     passed = timeline(run, "op")
-    units = max((_units(plan, rank, pricing, _arrivals_s(passed, rank)) for rank in run.programs), key=_sweep_s)
+    links = _drives_of_ranks(plan, pricing)
+    units = max(
+        (_units(plan, rank, pricing, _arrivals_s(passed, rank), links.count(links[rank])) for rank in run.programs),
+        key=_sweep_s,
+    )
     iteration_s = run.iteration_time_s
     num_iterations = min(max(ceil(_SWEEPS * _sweep_s(units) / iteration_s), _FEWEST), _MOST)
     free = run_lock_free(units, iteration_s, num_iterations, max_staleness)
@@ -78,21 +83,44 @@ def _on_drive(program: Program, names: tuple[str, ...]) -> bool:
     return program.buffers[names[0]].tier is Tier.NVME
 
 
-def _units(plan: Plan, rank: int, pricing: Pricing, arrivals_s: Mapping[str, float]) -> list[UnitTimes]:
-    """Return the times of a rank's units with state on drives, in the order of updates."""
+def _drives_of_ranks(plan: Plan, pricing: Pricing) -> list[Resource | None]:
+    """Return the link to drives of each rank; None of a rank without state on drives."""
+    found: list[Resource | None] = []
+    for rank in range(plan.mesh.size):
+        program = plan.program_of(rank)
+        ops = (op for task in program.tasks.values() for op in task.ops)
+        read = next((op for op in ops if isinstance(op, Copy) and _on_drive(program, op.reads)), None)
+        demands = () if read is None else pricing.price(plan, program, read, rank).demands
+        found.append(next((resource for resource, _ in demands if is_link(resource)), None))
+    return found
+
+
+def _on_drives_s(activity: Activity, num_ranks: int) -> float:
+    """Return how long a read or write lasts while so many ranks do the same."""
+    shared_s = sum(seconds for resource, seconds in activity.demands if is_link(resource))
+    return activity.latency_s + max(activity.occupancy_s, num_ranks * shared_s)
+
+
+def _units(
+    plan: Plan, rank: int, pricing: Pricing, arrivals_s: Mapping[str, float], num_on_node: int
+) -> list[UnitTimes]:
+    """Return the times of a rank's units with state on drives, in the order of updates.
+
+    ``num_on_node``: ranks with the same drives.
+    """
     program, found = plan.program_of(rank), []
     for name, task in program.tasks.items():
         if not _reads_drive(program, task):
             continue
         read_s = update_s = write_s = 0.0
         for op in task.ops:
-            seconds = pricing.price(plan, program, op, rank).duration_s
+            price = pricing.price(plan, program, op, rank)
             if isinstance(op, Copy) and _on_drive(program, op.reads):
-                read_s += seconds
+                read_s += _on_drives_s(price, num_on_node)
             elif isinstance(op, Copy) and _on_drive(program, op.writes):
-                write_s += seconds
+                write_s += _on_drives_s(price, num_on_node)
             elif isinstance(op, Compute):
-                update_s += seconds
+                update_s += price.duration_s
         unit = name.removeprefix(_UPDATE)
         times = UnitTimes(unit=unit, gradient_s=arrivals_s[unit], read_s=read_s, update_s=update_s, write_s=write_s)
         found.append(times)

@@ -27,12 +27,14 @@ class LinkKind(IntEnum):
     PCIE = 3
     HOST = 4
     SOCKET = 5
-    NIC = 6
-    LEAF_SPINE = 7
-    SPINE_CORE = 8
-    TORUS = 9
-    LOCAL = 10
-    GLOBAL = 11
+    DRIVES = 6
+    """A node's drives, to its host's memory."""
+    NIC = 7
+    LEAF_SPINE = 8
+    SPINE_CORE = 9
+    TORUS = 10
+    LOCAL = 11
+    GLOBAL = 12
 
     @property
     def words(self) -> str:
@@ -47,6 +49,7 @@ _WORDS = {
     LinkKind.PCIE: "pcie",
     LinkKind.HOST: "device-host (nvlink, c2c)",
     LinkKind.SOCKET: "socket-socket (upi, x-bus)",
+    LinkKind.DRIVES: "drives",
     LinkKind.NIC: "nic",
     LinkKind.LEAF_SPINE: "leaf-spine",
     LinkKind.SPINE_CORE: "spine-core",

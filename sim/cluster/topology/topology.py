@@ -3,6 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,8 +12,10 @@ from msgspec.structs import replace
 
 from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.fabrics.fabric import Fabric, Ports
-from sim.cluster.topology.links import NONE, AnyInts, FloatArray, IntArray, LinkKind, LinkTable
+from sim.cluster.topology.links import NONE, AnyInts, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, one_way
 from sim.cluster.topology.nodes.island import Island
+
+_OF_DRIVES: Final = ("drives", "host")
 
 
 class Routes(Struct, frozen=True):
@@ -54,6 +57,7 @@ class Topology(Struct, frozen=True, kw_only=True):
     direction.
     ``message_s``: time of a message on the link in addition to its bytes.
     ``device_slowdown``: a factor on each device's times.
+    ``num_with_drives``: nodes with drives, all or none. Their vertices and links are the last ones (``with_drives``).
     """
 
     islands: tuple[Island, ...]
@@ -64,6 +68,7 @@ class Topology(Struct, frozen=True, kw_only=True):
     device_island: IntArray
     device_slowdown: FloatArray
     num_vertices: int
+    num_with_drives: int = 0
 
     @property
     def num_devices(self) -> int:
@@ -169,6 +174,19 @@ class Topology(Struct, frozen=True, kw_only=True):
         present = found != NONE
         return Routes(np.append(0, np.cumsum(present.sum(axis=1))), found[present])
 
+    def with_drives(self, cable: Cable) -> "Topology":
+        """Return the same cluster with drives on every node. Reading and writing share a node's link to its drives."""
+        drives = self.num_vertices + 2 * np.arange(self.num_nodes)
+        links = joined([self.links, one_way(drives, drives + 1, LinkKind.DRIVES, cable),
+                        one_way(drives + 1, drives, LinkKind.DRIVES, cable)])  # fmt: skip
+        num_vertices = self.num_vertices + 2 * self.num_nodes
+        return replace(self, links=links, num_vertices=num_vertices, num_with_drives=self.num_nodes)
+
+    def drive_links(self, devices: AnyInts) -> AnyInts:
+        """Return the link of each device's node to its drives, which they have."""
+        first: AnyInts = self.num_links - 2 * self.num_with_drives + self.node_of(devices)
+        return first
+
     def _check_devices(self, sources: AnyInts, targets: AnyInts) -> None:
         if sources.shape != targets.shape or sources.ndim != 1:
             rule = f"{sources.shape} sources, {targets.shape} targets"
@@ -267,17 +285,24 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     @property
     def _first_fabric_link(self) -> int:
-        return self.num_links - (len(self.fabric.links) if self.fabric else 0)
+        return self.num_links - 2 * self.num_with_drives - (len(self.fabric.links) if self.fabric else 0)
 
     @property
     def first_switch(self) -> int:
         """Return the vertex number of the network's first switch; of a direct network, of the first device."""
         if self.fabric is None:
             return self.num_vertices
-        return 0 if self.fabric.direct else self.num_vertices - self.fabric.num_switches
+        return 0 if self.fabric.direct else self._first_drive - self.fabric.num_switches
+
+    @property
+    def _first_drive(self) -> int:
+        return self.num_vertices - 2 * self.num_with_drives
 
     def vertex_name(self, vertex: int) -> str:
         """Return the name of a vertex: ``node 3 gpu 1``, ``leaf 0``."""
+        if vertex >= self._first_drive:
+            node, is_host = divmod(vertex - self._first_drive, 2)
+            return f"node {node} {_OF_DRIVES[is_host]}"
         if self.fabric is not None and not self.fabric.direct and vertex >= self.first_switch:
             return self.fabric.switch_name(vertex - self.first_switch)
         if vertex < self.num_devices:
@@ -304,7 +329,7 @@ class Topology(Struct, frozen=True, kw_only=True):
             others += full[shape.num_devices :]
         if self.fabric is not None and not self.fabric.direct:
             others += [self.fabric.switch_name(switch) for switch in range(self.fabric.num_switches)]
-        return names + others
+        return [*names, *others, *map(self.vertex_name, range(self._first_drive, self.num_vertices))]
 
     def name_of(self, link: int) -> str:
         """Return a link's name: ``node 3 nic 0 out``, ``node 3 gpu 0 to gpu 3``, ``leaf 0 to spine 1``."""

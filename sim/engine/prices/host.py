@@ -21,8 +21,8 @@ class HostPricing:
 
     Resources: ("host_link", rank, target tier) is the device's own link to its host in one direction. The links of the
     node's PCIe tree are shared by neighbours, if the cluster has such a tree. ("host_memory", rank) is the rank's share
-    of its host's memory bandwidth; the rank's copies and its work on the host compete for it. ("storage", rank) is the
-    rank's share of its node's drives, for which its reads and writes compete.
+    of its host's memory bandwidth; the rank's copies and its work on the host compete for it. The node's drives are a
+    link, for which all reads and writes of its ranks compete.
     """
 
     cluster: Cluster
@@ -39,24 +39,20 @@ class HostPricing:
     def _copy(self, program: Program, op: Copy, rank: int) -> Activity:
         host, num_bytes = self.cluster.node.host, payload_bytes(program, op.reads)
         in_memory = ("host_memory", rank), streaming_s(num_bytes, host, self.cluster.devices_per_node)
-        if _uses_storage(program, op):
-            assert host.storage is not None, "a plan with state on drives is for nodes that have some"
-            busy_s = num_bytes * self.cluster.devices_per_node / host.storage.bandwidth_bytes_per_s
-            return Activity(host.storage.latency_s, ((("storage", rank), busy_s), in_memory))
         use = self.links(program, op, np.array([rank]))
         links, seconds = (part.tolist() for part in use.of_row(0))
-        demands = (
-            (("host_link", rank, _target(program, op)), copy_s(num_bytes, host)),
-            in_memory,
-            *((("link", link), busy_s) for link, busy_s in zip(links, seconds, strict=True)),
-        )
-        return Activity(host.device_latency_s + float(use.latencies_s[0]), demands)
+        shared = tuple((("link", link), busy_s) for link, busy_s in zip(links, seconds, strict=True))
+        latency_s = float(use.latencies_s[0])
+        if _uses_storage(program, op):
+            return Activity(latency_s, (in_memory, *shared))
+        own = ("host_link", rank, _target(program, op)), copy_s(num_bytes, host)
+        return Activity(host.device_latency_s + latency_s, (own, in_memory, *shared))
 
     def links(self, program: Program, op: Copy, ranks: Ints) -> LinkUse:
-        """Return the load of a copy of each rank on the links that neighbours share."""
+        """Return the load of a copy of each rank on the links that neighbours share: of PCIe trees, and to drives."""
         if _uses_storage(program, op):
-            nothing = np.zeros(0, dtype=np.int64)
-            return LinkUse(nothing, nothing, np.zeros(0), np.zeros(0), np.zeros(len(ranks)))
+            assert self.cluster.node.host.storage, "a plan with state on drives is for nodes that have some"
+            return self.network.drives(payload_bytes(program, op.reads), ranks)
         to_host = _target(program, op) is Tier.HOST
         attained = self.cluster.node.host.device_attained
         return self.network.copies(payload_bytes(program, op.reads), ranks, attained, to_host=to_host)

@@ -104,6 +104,6 @@ def signature(program: Program, op: Op) -> tuple[object, ...]:
     if isinstance(op, Collective):
         return (op.kind, op.axes, op.members, op.root, op.sizes, op.span, num_bytes, len(op.reads))
     if isinstance(op, Copy):
-        return ("copy", program.buffers[op.reads[0]].tier, num_bytes)
+        return ("copy", program.buffers[op.reads[0]].tier, program.buffers[op.writes[0]].tier, num_bytes)
     assert isinstance(op, Send)
     return ("send", op.axis, op.offset, num_bytes)

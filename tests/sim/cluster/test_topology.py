@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sim.cluster.topology.catalogue import list_topologies
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.links import LinkKind
+from sim.cluster.topology.links import Cable, LinkKind
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 from tests.examples import examples
@@ -298,3 +298,22 @@ def test_nvlinks_may_be_listed() -> None:
     topology = cluster(mesh | {"pcie": PCIE, "nics": 3, "nic": NIC}, 1)
     assert topology.bandwidth_bytes_per_s[topology.kind == LinkKind.NVLINK].tolist() == [600e9] * 4
     assert names_on(topology, 0, 2) == ["node 0 gpu 0 to gpu 1", "node 0 gpu 1 to gpu 2"]
+
+
+@pytest.mark.parametrize("name", ["rails", "torus", "hybrid cube mesh", "torus behind adapters"])
+def test_drives_change_no_other_link(name: str) -> None:
+    """Each node has one link to its drives; routes, names and numbers of other links stay."""
+    plain = MINIMAL[name]()
+    topology = plain.with_drives(Cable(bandwidth_bytes_per_s=7.0))
+    devices = np.arange(plain.num_devices)
+    assert [topology.name_of(link) for link in range(plain.num_links)] == [
+        plain.name_of(link) for link in range(plain.num_links)
+    ]
+    ends = np.zeros_like(devices), devices
+    assert topology.routes(*ends).links.tolist() == plain.routes(*ends).links.tolist()
+    links = topology.drive_links(devices)
+    assert [topology.name_of(link) for link in links.tolist()] == [
+        f"node {n} drives to host" for n in plain.node_of(devices)
+    ]
+    assert topology.bandwidth_bytes_per_s[links].tolist() == [7.0] * len(devices)
+    assert [topology.link_named(topology.name_of(link)) for link in set(links.tolist())] == list(set(links.tolist()))

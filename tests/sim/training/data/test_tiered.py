@@ -93,6 +93,18 @@ def test_a_synchronous_step_waits_for_the_sweep_over_the_drives() -> None:
         assert sweep_s < step_s < sweep_s + without_s
 
 
+def test_stages_of_a_node_share_its_drives_as_they_need_them() -> None:
+    """The middle stage has least state, and leaves its part of the drives to the others: no stage has a fixed share."""
+    plan = tiered("angel_ptm", drives=True, pp=3, m=3, model=MODEL | {"vocab_size": 8192})
+    drive = replace(DRIVE, bandwidth_bytes_per_s=3.5e8)
+    step_s, moved = simulate(plan, prices(3, drive)).iteration_time_s, list[float]()
+    for program in plan.programs:
+        found = copied_bytes(replace(plan, programs=(program,)))
+        moved.append((found[Tier.NVME, Tier.HOST] + found[Tier.HOST, Tier.NVME]) / drive.bandwidth_bytes_per_s)
+    assert moved[1] < 0.5 * max(moved)
+    assert sum(moved) < step_s < 3 * max(moved)
+
+
 def test_earlier_movement_is_no_slower() -> None:
     """On demand is slowest; lifetimes, with the window's memory, are no slower than the window."""
     times = [simulate(tiered(manager, dp=8, b=4), prices(8)).iteration_time_s for manager in MANAGERS]
