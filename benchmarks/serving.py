@@ -9,8 +9,8 @@ from measuring import Row
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.serving.batching import Batching
-from sim.serving.cost import KernelCost
-from sim.serving.model import ServedModel
+from sim.serving.prices.cost import KernelCost
+from sim.serving.prices.model import ServedModel
 from sim.serving.requests import Requests, drawn_lengths, gamma_arrivals_s
 from sim.serving.service import ServiceSpec, serve
 

@@ -1,4 +1,4 @@
-"""The constants of serving frameworks in sim/serving/software.py, from the fitted halves of the tables of services.
+"""The constants of frameworks in sim/serving/prices/software.py, from the fitted halves of the tables of services.
 
 .venv/bin/python docs/fit_services.py
 
@@ -22,8 +22,8 @@ from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.loading import scenario_from_mapping
 from scenarios.workloads.service.reading import ServiceScenario
 from scenarios.workloads.service.summary import summarise
+from sim.serving.prices.software import ServingSoftware
 from sim.serving.service import serve
-from sim.serving.software import ServingSoftware
 from traces.published import FOLDER, load_table
 
 Floats = NDArray[np.float64]

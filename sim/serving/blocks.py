@@ -10,10 +10,14 @@ from collections.abc import Sequence
 
 
 class BlockPool:
-    """The blocks of one replica. ``free`` + ``private`` + the blocks of shared pieces are always ``total``."""
+    """The blocks of one replica. ``free`` + ``private`` + the blocks of shared pieces are always ``total``.
 
-    def __init__(self, total: int, block_tokens: int, piece_tokens: int = 512) -> None:
+    ``most_of_one``: blocks that one request can have, those of a group of ranks.
+    """
+
+    def __init__(self, total: int, block_tokens: int, piece_tokens: int = 512, num_groups: int = 1) -> None:
         self.total = total
+        self.most_of_one = total // num_groups
         self.block_tokens = block_tokens
         self.blocks_per_piece = piece_tokens // block_tokens
         self.free = total

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
-from sim.serving.cost import Chunk, IterationCost
 from sim.serving.decoding.method import Decoding
+from sim.serving.prices.cost import IterationCost
+from sim.serving.prices.microbatches import Chunk
 from sim.serving.prompts import Pending, Prompts
 from sim.serving.records import Records
 from sim.serving.requests import Requests
@@ -66,7 +67,7 @@ class Replica:
         most = (
             int(requests.prompt_tokens[request] + requests.output_tokens[request]) - 1 + self.setup.decoding.positions
         )
-        if -(-most // self.pool.block_tokens) > self.pool.total:
+        if -(-most // self.pool.block_tokens) > self.pool.most_of_one:
             records.refused[request] = True
             self.setup.finished(request)
             return

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
-from sim.serving.cost import IterationCost
 from sim.serving.decoding.method import Decoding
 from sim.serving.handover import Handover, LinkPrices, Links
+from sim.serving.prices.cost import IterationCost
 from sim.serving.records import Records
 from sim.serving.replica import Replica, Setup
 from sim.serving.requests import Requests
@@ -29,7 +29,8 @@ class Failure(Struct, frozen=True, kw_only=True):
 
 
 class ServiceSpec(Struct, frozen=True, kw_only=True):
-    """A service. ``num_blocks``: of each replica, of ``block_tokens`` tokens. ``patience_s``: a request without its
+    """A service. ``num_blocks``: of each replica, of ``block_tokens`` tokens, in equal parts for its ``num_groups``
+    groups of ranks, of which one serves a request. ``patience_s``: a request without its
     first token is cancelled after so long; None: users wait for ever. ``concurrency``: so many users, each of whom
     sends a request as soon as the one before has ended; None: requests come at their own times. ``request_s``: time
     that a request takes from its arrival to a replica's queue. ``prompt_replicas``: so many of the replicas, the first,
@@ -38,6 +39,7 @@ class ServiceSpec(Struct, frozen=True, kw_only=True):
 
     num_replicas: int
     num_blocks: int
+    num_groups: int = 1
     block_tokens: int = 16
     batching: Batching = field(default_factory=Batching)
     router: RouterName = "round_robin"
@@ -70,9 +72,8 @@ class _World:
         self.router, self.held, self.coming = Router(spec.router, spec.seed), list[int](), set[int]()
         self.last_s, self.next = 0.0, 0
         setup = Setup(requests, self.records, cost, spec.batching, spec.decoding, spec.seed, self._finished)
-        pools = [
-            BlockPool(spec.num_blocks, spec.block_tokens, requests.prefix_tokens) for _ in range(spec.num_replicas)
-        ]
+        sizes = spec.num_blocks, spec.block_tokens, requests.prefix_tokens, spec.num_groups
+        pools = [BlockPool(*sizes) for _ in range(spec.num_replicas)]
         self.unplaced, self.handovers = list[Handover](), dict[int, Handover]()
         self.replicas: list[Replica] = []
         self.senders: list[PromptReplica] = []

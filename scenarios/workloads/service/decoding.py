@@ -5,11 +5,13 @@ from typing import Final
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.service.schema import DecodingSection
-from sim.serving.decoding.drafts import DraftPrices, chain_decoding, tree_decoding
+from sim.serving.decoding.drafts import TREE_DRAFTS, DraftPrices, chain_decoding, tree_decoding
 from sim.serving.decoding.method import Decoding
 from sim.serving.decoding.tree import Table, ranked_rates
 from traces.recorded_drafts import RecordedDrafts, recorded_drafts, recording_names
 
+TIMED_DRAFTS: Final = frozenset({"draft_model", *TREE_DRAFTS})
+"""Methods whose drafts take time."""
 _NUM_RANKS: Final = 10
 
 

@@ -72,7 +72,7 @@ class ServiceOutcome(Outcome):
     def _headline(self) -> Headline:
         found = self.summary
         cost = self.scenario.cost
-        replicas = f"{format_count(found.num_replicas, 'replica')} of {cost.degree} {cost.node.device.name}"
+        replicas = f"{format_count(found.num_replicas, 'replica')} of {cost.layout.num_devices} {cost.node.device.name}"
         cards = [
             _card("Time to first token", found.ttft_s),
             _card("Time per output token", found.tpot_s),

@@ -15,17 +15,18 @@ from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.models.written_out import written_out
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
-from scenarios.workloads.service.decoding import read_decoding
+from scenarios.workloads.service.decoding import TIMED_DRAFTS, read_decoding
 from scenarios.workloads.service.schema import RequestsSection, ServiceScenarioFile, ServiceSection, SloSection
 from scenarios.workloads.workload import Scenario, Workload
 from sim.serving.batching import Batching
-from sim.serving.cost import KernelCost, kernel_cost
 from sim.serving.kv_links import KvLinks
 from sim.serving.memory import num_blocks
-from sim.serving.model import ServedExperts, ServedModel
+from sim.serving.prices.cost import KernelCost, kernel_cost
+from sim.serving.prices.layout import ReplicaLayout
+from sim.serving.prices.model import ServedExperts, ServedLatent, ServedModel
+from sim.serving.prices.software import FRAMEWORKS, ServingSoftware
 from sim.serving.requests import Requests, drawn_lengths, gamma_arrivals_s
 from sim.serving.service import Failure, ServiceSpec
-from sim.serving.software import FRAMEWORKS, ServingSoftware
 from traces.errors import TraceError
 from traces.requests import MOONCAKE_BLOCK_TOKENS, MOST_TOKENS, read_requests
 
@@ -53,7 +54,10 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
     if requests.prefixes and requests.prefix_tokens % section.block_tokens:
         rule = f"blocks of {section.block_tokens} tokens do not divide the trace's pieces of {requests.prefix_tokens}"
         raise _error(document, "service.block_tokens", rule, "write a power of 2 up to 512")
-    num_replicas = _replicas(document, section, cluster)
+    num_replicas = _replicas(document, section, cluster, cost)
+    if section.pipeline_degree > 1 and checked.decoding.method in TIMED_DRAFTS:
+        rule = f"drafts of {checked.decoding.method} take time, and with stages that is not built"
+        raise _error(document, "decoding.method", rule, "leave pipeline_degree out, or decode without such drafts")
     with located(document):
         spec = ServiceSpec(
             num_replicas=num_replicas,
@@ -66,6 +70,7 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
                 activation_bytes=section.activation_memory,
                 block_tokens=section.block_tokens,
             ),
+            num_groups=cost.layout.expert_degree,
             block_tokens=section.block_tokens,
             batching=Batching(name=section.batching, max_rows=section.max_sequences, max_tokens=section.max_tokens),
             router=section.router,
@@ -93,12 +98,13 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
     )
 
 
-def _replicas(document: Document, section: ServiceSection, cluster: ClusterSpec) -> int:
+def _replicas(document: Document, section: ServiceSection, cluster: ClusterSpec, cost: KernelCost) -> int:
     """Return the number of replicas. Raises ScenarioError where the cluster is too small, or a failure has none."""
-    room = cluster.world_size // section.tensor_degree
+    size = cost.layout.num_devices
+    room = cluster.world_size // size
     count = section.replicas or room
     if not 1 <= count <= room:
-        rule = f"{max(1, count)} x {section.tensor_degree} devices are more than the cluster's {cluster.world_size}"
+        rule = f"{max(1, count)} x {size} devices are more than the cluster's {cluster.world_size}"
         key = "service.tensor_degree" if section.replicas is None else "service.replicas"
         raise _error(document, key, rule, "write fewer, or more nodes")
     if section.slo.share is not None:
@@ -125,16 +131,9 @@ def _check_sought(document: Document, section: ServiceSection) -> None:
 
 
 def _cost(document: Document, section: ServiceSection, cluster: ClusterSpec, model: ServedModel) -> KernelCost:
-    degree, per_node = section.tensor_degree, cluster.devices_per_node
     if cluster.node_types or cluster.wiring is not None:
         rule = "a service is simulated on nodes of one type below one switch"
         raise _error(document, "cluster", rule, "write node and num_nodes alone")
-    if model.num_heads % degree:
-        rule = f"{model.num_heads} heads cannot be divided over {degree} devices"
-        raise _error(document, "service.tensor_degree", rule, "write a divisor")
-    if degree > per_node and degree % per_node:
-        rule = f"a replica of {degree} devices fills no whole nodes of {per_node}"
-        raise _error(document, "service.tensor_degree", rule, f"write a multiple of {per_node}, or at most {per_node}")
     device = cluster.node_spec.device
     dtype, cache_dtype = _DTYPES[section.precision], _DTYPES[section.cache_precision]
     if dtype not in device.peak_flop_per_s:
@@ -145,11 +144,38 @@ def _cost(document: Document, section: ServiceSection, cluster: ClusterSpec, mod
         model=model,
         node=cluster.node_spec,
         profile=profile,
-        ranks_per_node=(min(degree, per_node),) * max(1, degree // per_node),
+        layout=_layout(document, section, cluster, model),
         weight_dtype=dtype,
         cache_dtype=cache_dtype,
         software=_software(section),
     )
+
+
+def _layout(document: Document, section: ServiceSection, cluster: ClusterSpec, model: ServedModel) -> ReplicaLayout:
+    """Return how a replica lies on devices. Raises ScenarioError where the model or the nodes cannot be divided so."""
+    layout = ReplicaLayout(
+        tensor_degree=section.tensor_degree,
+        pipeline_degree=section.pipeline_degree,
+        expert_degree=section.expert_degree,
+        devices_per_node=cluster.devices_per_node,
+    )
+    if model.num_heads % layout.tensor_degree:
+        rule = f"{model.num_heads} heads cannot be divided over {layout.tensor_degree} devices"
+        raise _error(document, "service.tensor_degree", rule, "write a divisor")
+    if layout.pipeline_degree > model.num_layers:
+        rule = f"{layout.pipeline_degree} stages are more than the {model.num_layers} layers"
+        raise _error(document, "service.pipeline_degree", rule, f"write at most {model.num_layers}")
+    if layout.expert_degree > 1:
+        if model.experts is None:
+            rule = "groups share out experts, and the model has none"
+            raise _error(document, "service.expert_degree", rule, "leave it out; replicas decode side by side")
+        if model.experts.num_experts % layout.expert_degree:
+            rule = f"{model.experts.num_experts} experts cannot be shared out by {layout.expert_degree} groups"
+            raise _error(document, "service.expert_degree", rule, "write a divisor")
+    if problem := layout.problem():
+        key = "service.tensor_degree" if layout.expert_degree == 1 else "service.expert_degree"
+        raise _error(document, key, problem, "write a divisor of a node's devices, or a multiple")
+    return layout
 
 
 def _software(section: ServiceSection) -> ServingSoftware:
@@ -170,9 +196,6 @@ def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, 
     if isinstance(section, PresetModel | HuggingFaceModel):
         document = written_out(document, section)
         section = check_document(document, ServiceScenarioFile).model
-    if isinstance(section, LlamaModel) and section.latent_attention is not None:
-        rule = "latent attention is not built for services"
-        raise _error(document, "model.latent_attention", rule, "name a model with grouped-query attention")
     if not isinstance(section, GptModel | LlamaModel):
         message = f"a preset may not name another one: {section}"
         raise TypeError(message)
@@ -180,7 +203,11 @@ def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, 
     if section.experts is not None:
         keys = ServedExperts.__struct_fields__
         experts = ServedExperts(**{key: getattr(section.experts, key) for key in keys})
-    own_size = section.head_size if isinstance(section, LlamaModel) else None
+    own_size, latent = None, None
+    if isinstance(section, LlamaModel):
+        own_size = section.head_size
+        if (of := section.latent_attention) is not None:
+            latent = ServedLatent(**{key: getattr(of, key) for key in ServedLatent.__struct_fields__})
     return document, ServedModel(
         num_layers=section.num_layers,
         hidden_size=section.hidden_size,
@@ -192,6 +219,7 @@ def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, 
         gated=isinstance(section, LlamaModel),
         tied_embeddings=section.tied_embeddings,
         experts=experts,
+        latent=latent,
     )
 
 

@@ -9,8 +9,8 @@ from scenarios.reading.schema.cluster import ClusterSection
 from scenarios.reading.schema.model import Model
 from scenarios.reading.schema.values import ScenarioSection, Section
 from sim.serving.batching import BatchingName
+from sim.serving.prices.software import FrameworkName
 from sim.serving.routing import RouterName
-from sim.serving.software import FrameworkName
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
 Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -66,7 +66,11 @@ class ServiceSection(Section):
     """How the model is served."""
 
     tensor_degree: Annotated[int, Field(ge=1, le=10_000)] = 1
-    """Devices of a replica, which share the model by tensor parallelism."""
+    """Devices of a group, which share every layer by tensor parallelism; a replica has one group unless said."""
+    pipeline_degree: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """Stages of a replica, each with its part of the layers; the batch has a micro-batch for each."""
+    expert_degree: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Groups of a stage, which decode sequences of their own and share out the experts."""
     replicas: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Number of replicas; default as many as the cluster has room for, or as few as `slo.share` needs."""
     prompt_replicas: Annotated[int, Field(ge=1, le=100_000)] | None = None

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from scenarios.errors import ScenarioError
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import workload_named
-from sim.serving.software import FRAMEWORKS, ServingSoftware
+from sim.serving.prices.software import FRAMEWORKS, ServingSoftware
 from tests.scenarios.workloads.test_kinds import run
 
 
@@ -92,13 +92,30 @@ def test_plan_seeks_the_fewest_replicas(service: Path, tmp_path: Path, capsys) -
         ("requests.trace=nowhere.csv", "requests.trace", "there is no such file"),
         ("decoding={method: eagle}", "decoding.hit_rates", "eagle needs it"),
         ("decoding={acceptance: 0.5}", "decoding.acceptance", "autoregressive does not read it"),
-        ("model.preset=deepseek-v3", "model.latent_attention", "latent attention is not built for services"),
+        ("service.pipeline_degree=64", "service.pipeline_degree", "64 stages are more than the 32 layers"),
+        ("service.pipeline_degree=16", "service.tensor_degree", "1 x 16 devices are more than the cluster's 8"),
+        ("service.expert_degree=2", "service.expert_degree", "the model has none"),
+        (
+            "model={preset: deepseek-v2-lite, experts: {num_experts: 60}}; service.expert_degree=8",
+            "service.expert_degree",
+            "60 experts cannot be shared out by 8 groups",
+        ),
+        (
+            "cluster={node: hgx-h100, num_nodes: 1, devices_per_node: 6}; service.tensor_degree=4",
+            "service.tensor_degree",
+            "a group of 4 devices fills no whole nodes of 6",
+        ),
+        (
+            "service.pipeline_degree=2; decoding={method: clover, recorded: python_help}",
+            "decoding.method",
+            "with stages that is not built",
+        ),
     ],
 )
 def test_impossible_services_are_refused(service: Path, change: str, key: str, said: str) -> None:
     """The error names the key and works the rule out."""
     with pytest.raises(ScenarioError, match=said) as caught:
-        load_scenario(service, [change])
+        load_scenario(service, change.split("; "))
     assert caught.value.key == key
 
 

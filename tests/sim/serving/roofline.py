@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.hardware import DeviceSpec
-from sim.serving.cost import Chunk
-from sim.serving.model import ServedModel
+from sim.serving.prices.microbatches import Chunk
+from sim.serving.prices.model import ServedModel
 
 Floats = NDArray[np.float64]
 _BYTES = 2
@@ -33,7 +33,7 @@ class RooflineCost:
         """Return the time of a pass, one for each mean context; see ``IterationCost``."""
         tokens = rows * positions + sum(chunk.tokens for chunk in chunks)
         model = self.model
-        layer = model.attention_parameters + model.mlp_parameters(model.ffn_hidden_size)
+        layer = sum(model.attention_parameters) + model.mlp_parameters(model.ffn_hidden_size)
         parameters = model.num_layers * layer + model.vocab_size * model.hidden_size
         linear_s = max(self._compute_s(2.0 * tokens * parameters), self._memory_s(parameters * _BYTES))
         chunks_s = sum(float(self._attention_s(1, chunk.tokens, np.array([chunk.computed]))[0]) for chunk in chunks)
@@ -43,7 +43,7 @@ class RooflineCost:
         model = self.model
         scores = rows * positions * (contexts + (positions + 1) / 2.0)
         flop = 4.0 * model.num_layers * model.num_heads * model.head_size * scores
-        num_bytes = rows * (contexts + positions) * model.kv_bytes_per_token(_BYTES)
+        num_bytes = rows * (contexts + positions) * model.num_layers * model.kv_elements() * _BYTES
         longest: Floats = np.maximum(
             flop / (self.compute_fraction * self.device.peak("bfloat16")),
             num_bytes / (self.memory_fraction * self.device.memory_bandwidth_bytes_per_s),

@@ -5,7 +5,7 @@ import pytest
 
 from costmodels.hardware import load_node
 from sim.serving.decoding.tree import greedy_tree
-from sim.serving.model import ServedModel
+from sim.serving.prices.model import ServedModel
 from tests.sim.serving.roofline import RooflineCost
 from tests.sim.serving.test_decoding import TABLE, expected_tokens
 

@@ -7,20 +7,27 @@ import pytest
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, network_parameters
-from sim.serving.cost import Chunk, KernelCost
 from sim.serving.errors import ServingError
 from sim.serving.memory import num_blocks
-from sim.serving.model import ServedExperts
-from sim.serving.software import ServingSoftware
+from sim.serving.prices.cost import KernelCost
+from sim.serving.prices.layout import ReplicaLayout
+from sim.serving.prices.microbatches import Chunk
+from sim.serving.prices.model import ServedExperts
+from sim.serving.prices.software import ServingSoftware
 from tests.sim.serving.roofline import RooflineCost
 from tests.sim.serving.test_break_even import LLAMA
 
 NODE = load_node("hgx-h100")
 
 
-def cost(ranks: tuple[int, ...] = (1,)) -> KernelCost:
+def cost(**degrees: int) -> KernelCost:
     """Return prices of Llama 2 7B on H100."""
-    return KernelCost(model=LLAMA, node=NODE, profile=load_profile(NODE.device.profile), ranks_per_node=ranks)
+    return KernelCost(model=LLAMA, node=NODE, profile=load_profile(NODE.device.profile), layout=layout(**degrees))
+
+
+def layout(**degrees: int) -> ReplicaLayout:
+    """Return a replica with these degrees, as ``tensor_degree``, on nodes of eight."""
+    return ReplicaLayout(devices_per_node=8, **degrees)
 
 
 @pytest.mark.parametrize("rows", [1, 8, 64, 256])
@@ -42,7 +49,7 @@ def test_more_work_takes_longer() -> None:
     chunks = [float(found.pass_s(0, 1, np.zeros(1), [Chunk(tokens, 0)])[0]) for tokens in (512, 2048, 8192)]
     assert sorted(chunks) == chunks
     assert float(found.pass_s(0, 1, np.zeros(1), [Chunk(512, 4096)])[0]) > chunks[0]
-    assert (cost((2,)).pass_s(32, 1, contexts) < times).all()
+    assert (cost(tensor_degree=2).pass_s(32, 1, contexts) < times).all()
 
 
 def test_blocks_of_llama_2_7b_are_the_reference_value() -> None:
@@ -81,9 +88,9 @@ def test_own_collectives_send_what_their_steps_send(num_bytes: int) -> None:
 
 def test_own_collectives_help_small_batches_and_never_hurt() -> None:
     """A fast kernel of the framework shortens decoding on four devices; one that is slower than NCCL's is not used."""
-    fast, slow = (replace(cost((4,)), software=ServingSoftware(all_reduce_s=each)) for each in (4e-6, 1.0))
-    assert fast.linear_s(8) < 0.9 * cost((4,)).linear_s(8)
-    assert slow.linear_s(8) == cost((4,)).linear_s(8)
+    fast, slow = (replace(cost(tensor_degree=4), software=ServingSoftware(all_reduce_s=each)) for each in (4e-6, 1.0))
+    assert fast.linear_s(8) < 0.9 * cost(tensor_degree=4).linear_s(8)
+    assert slow.linear_s(8) == cost(tensor_degree=4).linear_s(8)
 
 
 def test_a_cache_of_half_the_bytes_holds_twice_the_blocks_and_is_read_faster() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
-from sim.serving.cost import Chunk
 from sim.serving.decoding.method import Decoding
+from sim.serving.prices.microbatches import Chunk
 from sim.serving.requests import Requests
 from sim.serving.service import Failure, Served, ServiceSpec, serve
 from tests.examples import examples
