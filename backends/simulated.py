@@ -11,11 +11,12 @@ from msgspec.structs import replace
 
 from backends.protocol import Backend
 from sim.engine.findings.timeline import timeline
-from sim.engine.folding.folding import Folding, fold, no_fold
+from sim.engine.folding.folding import Folding, no_fold
+from sim.engine.folding.folding import fold as fold_ranks
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
-from sim.engine.running.simulate import simulate
+from sim.engine.running.simulate import Simulation
 from sim.plan.checking.check import check
 from sim.plan.errors import SessionError
 from sim.plan.facts.rank_work import RankWork, program_work
@@ -53,8 +54,7 @@ class SimulatedBackend(Backend):
 
     def simulate(self, plan: Plan) -> SimulatedRun:
         """Return the whole run: times, graph and counts. Raises CheckError for a plan that cannot run."""
-        with self.session(plan.mesh.size) as session:
-            return session.run(plan)
+        return repriced(simulation_of(plan, fold=self.fold, notice=self.notice), self.pricing)
 
     def run(self, plan: Plan) -> Timeline:
         """Return the timeline of one step of ``plan``."""
@@ -105,27 +105,11 @@ class SimulatedSession:
             raise SessionError("the session is not open: use it in a with statement")
         check(plan)
         self._residents.check(plan, self._num_ranks)
-        run = self._simulated(replace(plan, barrier=True))
+        simulation = _simulation(replace(plan, barrier=True), fold=self._fold, notice=self._notice)
+        run = repriced(simulation, self._pricing)
         seen = self._observations.seen(self._residents.num_plans, plan, run.makespan_s)
         self._residents = self._residents.after(plan)
         return StepResult(run.makespan_s, seen, _work(plan, run))
-
-    def run(self, plan: Plan) -> SimulatedRun:
-        """Return the run of one step of a plan that neither takes nor leaves buffers."""
-        check(plan)
-        return self._simulated(plan)
-
-    def _simulated(self, plan: Plan) -> SimulatedRun:
-        pricing = self._pricing if not plan.ranks else _placed(self._pricing, plan.ranks)
-        on_whole = None if self._notice is None else partial(self._notice, whole=True)
-        return simulate(plan, pricing, fold=self._folded, repeat=self._fold, on_whole=on_whole)
-
-    def _folded(self, plan: Plan, pricing: Pricing) -> Folding:
-        """Return which ranks are alike, and tell who wants to know."""
-        found = fold(plan, pricing) if self._fold else no_fold(plan, pricing)
-        if self._notice is not None:
-            self._notice(plan, found, whole=False)
-        return found
 
     def close(self) -> None:
         """End the session."""
@@ -139,6 +123,33 @@ class SimulatedSession:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def simulation_of(plan: Plan, *, fold: bool = True, notice: Notice | None = None) -> Simulation:
+    """Return the simulation of a plan, to be run under one set of prices after the other (see ``repriced``).
+
+    Raises CheckError for a plan that cannot run.
+    """
+    check(plan)
+    return _simulation(plan, fold=fold, notice=notice)
+
+
+def repriced(simulation: Simulation, pricing: Pricing) -> SimulatedRun:
+    """Return the run of a simulation's plan under some prices."""
+    ranks = simulation.plan.ranks
+    return simulation.run(_placed(pricing, ranks) if ranks else pricing)
+
+
+def _simulation(plan: Plan, *, fold: bool, notice: Notice | None) -> Simulation:
+    def folded(plan: Plan, pricing: Pricing) -> Folding:
+        """Return which ranks are alike, and tell who wants to know."""
+        found = fold_ranks(plan, pricing) if fold else no_fold(plan, pricing)
+        if notice is not None:
+            notice(plan, found, whole=False)
+        return found
+
+    on_whole = None if notice is None else partial(notice, whole=True)
+    return Simulation(plan, folded, repeat=fold, on_whole=on_whole)
 
 
 def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:

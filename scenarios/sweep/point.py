@@ -1,10 +1,13 @@
-"""One point of a sweep: simulated, and its results. Runs in whatever process it is sent to."""
+"""Some points of a sweep: simulated, and their results. Runs in whatever process it is sent to."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from msgspec import Struct
 
 from scenarios.report.charts.thumbnail import Thumbnail, thumbnail
 from scenarios.sweep.refusal import REFUSALS, one_line
-from scenarios.workloads.workload import Scenario
+from scenarios.workloads.workload import Compared, Scenario
 
 
 class Measured(Struct, frozen=True):
@@ -14,11 +17,15 @@ class Measured(Struct, frozen=True):
     picture: Thumbnail | None = None
 
 
-def measure(scenario: Scenario, with_picture: bool) -> Measured | str:
-    """Return what the simulation of a scenario says, or in one line why there is none."""
+def measure(scenarios: Sequence[Scenario], with_picture: bool) -> list[Measured | str]:
+    """Return what the simulation of each of some scenarios of one kind says, or in one line why there is none."""
+    simulated = scenarios[0].workload.simulator(drawn=with_picture)
+    return [_measured(simulated, scenario) for scenario in scenarios]
+
+
+def _measured(simulated: Callable[[Any], Compared], scenario: Scenario) -> Measured | str:
     try:
-        found = scenario.workload.simulate(scenario, detail="task" if with_picture else None)
-        results, timeline = found.row(), found.timeline if with_picture else None
+        found = simulated(scenario)
     except REFUSALS as error:
         return one_line(error)
-    return Measured(results, None if timeline is None else thumbnail(timeline))
+    return Measured(found.row, None if found.timeline is None else thumbnail(found.timeline))

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -22,6 +23,9 @@ from scenarios.workloads.workload import Scenario, Workload
 
 MAX_PICTURES: Final = 24
 """Sweeps of more points get no pictures of pipelines."""
+
+MOST_TOGETHER: Final = 8
+"""Largest number of points that go to a worker at once: a sweep that is cut off simulates them again."""
 
 
 class Sweep(Struct, frozen=True):
@@ -78,6 +82,9 @@ def _refuse_several_kinds(scenarios: Sequence[Scenario]) -> None:
         raise ScenarioError(Origin(option="--set"), "workload", rule, "sweep each kind by itself")
 
 
+Part = Sequence[tuple[Point, Scenario]]
+"""Points that one worker simulates one after the other."""
+
 Keep = Callable[[int, Measured | str], None]
 """Takes the number of a point that is done, and what came of it."""
 
@@ -133,17 +140,40 @@ def _measured(
     if not points:
         return {}
 
-    def end(index: int, future: Future[Measured | str]) -> None:
+    def end(part: Part, future: Future[list[Measured | str]]) -> None:
         if keep is not None and not future.cancelled() and future.exception() is None:
-            keep(index, future.result())
-        tick()
+            for (point, _), result in zip(part, future.result(), strict=True):
+                keep(point.index, result)
+        for _ in part:
+            tick()
 
-    futures: dict[int, Future[Measured | str]] = {}
-    with open_workers(min(num_jobs, len(points))) as workers:
-        for point, scenario in points:
-            futures[point.index] = workers.submit(measure, scenario, draw)
-            futures[point.index].add_done_callback(partial(end, point.index))
-        return {index: future.result() for index, future in futures.items()}
+    parts, futures = parts_of(points, num_jobs), list[Future[list[Measured | str]]]()
+    with open_workers(min(num_jobs, len(parts))) as workers:
+        for part in parts:
+            futures.append(workers.submit(measure, [scenario for _, scenario in part], draw))
+            futures[-1].add_done_callback(partial(end, part))
+        return {
+            point.index: result
+            for part, future in zip(parts, futures, strict=True)
+            for (point, _), result in zip(part, future.result(), strict=True)
+        }
+
+
+def parts_of(points: Sequence[tuple[Point, Scenario]], num_jobs: int) -> list[Part]:
+    """Return points in parts, each for one worker: those that have much in common are together, as in a plan.
+
+    No part has more points than a worker's even share of all.
+    """
+    alike: dict[bytes | int, list[tuple[Point, Scenario]]] = {}
+    for point, scenario in points:
+        alike.setdefault(scenario.workload.likeness(scenario) or point.index, []).append((point, scenario))
+    most = min(MOST_TOGETHER, -(-len(points) // num_jobs))
+    parts: list[Part] = []
+    for group in alike.values():
+        count = -(-len(group) // most)
+        ends = [len(group) * number // count for number in range(count + 1)]
+        parts += [group[begin:end] for begin, end in pairwise(ends)]
+    return parts
 
 
 def _rank(workload: Workload[Any], point: Point, result: Measured) -> tuple[bool, bool, Any, int]:

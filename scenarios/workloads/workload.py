@@ -124,6 +124,13 @@ class Outcome(ABC):
         load_writer()(*files, out)
 
 
+class Compared(Struct, frozen=True):
+    """What a sweep compares: the row of a result, and its timeline where pictures are drawn and the kind has one."""
+
+    row: object
+    timeline: Timeline | None = None
+
+
 class Workload(ABC, Generic[S]):
     """A kind of work. A subclass names itself and its keys, and turns a checked file into a scenario and an outcome."""
 
@@ -165,6 +172,26 @@ class Workload(ABC, Generic[S]):
         ``detail``: rows of the timeline; None: by its size, and what repeats once. ``fold``: simulate ranks that cannot
         differ once. ``announce``: called with what the simulation will take, by a kind of work that can tell.
         """
+
+    def likeness(self, scenario: S) -> bytes:
+        """Return a digest, equal for scenarios that have so much in common that one ``simulator`` should take them.
+
+        Empty: nothing is gained.
+        """
+        del scenario
+        return b""
+
+    def simulator(self, *, drawn: bool = False) -> Callable[[S], Compared]:
+        """Return what simulates one scenario after the other; it may hold what the last has in common with the next.
+
+        Results are those of ``simulate``, which it raises as. ``drawn``: with timelines, a row per task.
+        """
+
+        def simulated(scenario: S) -> Compared:
+            found = self.simulate(scenario, detail="task" if drawn else None)
+            return Compared(found.row(), found.timeline if drawn else None)
+
+        return simulated
 
     def sized(self, scenario: S) -> Outcome:
         """Return the result with the least size that meets the scenario's objective; see ``has_size``.

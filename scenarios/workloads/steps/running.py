@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-from backends.simulated import SimulatedBackend
+from backends.simulated import SimulatedBackend, repriced
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.located import located
 from scenarios.report.blocks import Block
@@ -17,11 +17,12 @@ from scenarios.workloads.effort import Announce
 from scenarios.workloads.steps.effort import effort_of
 from scenarios.workloads.steps.findings.tensor_axes import tensor_axes_of
 from scenarios.workloads.steps.intervals import errors_of
+from scenarios.workloads.steps.last_plan import LastPlan
 from scenarios.workloads.steps.pricing import locating_algorithms
 from scenarios.workloads.steps.row import row_of
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.steps.summarise import summarise
-from scenarios.workloads.workload import Detail, Outcome
+from scenarios.workloads.workload import Compared, Detail, Outcome
 from sim.engine.findings.link_use import LinkUse, link_use
 from sim.engine.findings.timeline import folded_timeline, timeline
 from sim.engine.folding.folding import Folding
@@ -88,10 +89,28 @@ def simulate(
     if not fold:
         refuse_many_ops(plan)
     pricing = scenario.pricing()
-    run = run_plan(scenario, plan, pricing, fold=fold, announce=announce)
+    return _found(scenario, run_plan(scenario, plan, pricing, fold=fold, announce=announce), pricing, detail)
+
+
+@collector_paused()
+def compared(last: LastPlan, scenario: StepScenario, *, drawn: bool) -> Compared:
+    """Return the row of one of several steps, to the last bit that of ``simulate``; ``last``: of the plan before it.
+
+    Raises as ``simulate``.
+    """
+    scenario = scenario.decided()
+    pricing = scenario.pricing()
+    with locating_algorithms(scenario.document, scenario.algorithms):
+        run = repriced(last.simulation(scenario), pricing)
+    found = _found(scenario, run, pricing, None)
+    return Compared(found.row(), timeline(run, "task") if drawn else None)
+
+
+def _found(scenario: StepScenario, run: SimulatedRun, pricing: Pricing, detail: Detail | None) -> SimulatedStep:
+    """Return a run as a step with its summary."""
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
-    found = scenario.with_findings(summarise(scenario, run, links, errors), plan)
+    found = scenario.with_findings(summarise(scenario, run, links, errors), run.plan)
     found = replace(found, tensor_axes=tensor_axes_of(run, pricing, found.roles))
     return SimulatedStep(scenario, run, pricing, found, detail, links)
 

@@ -17,6 +17,7 @@ from scenarios.workloads.workload import Scenario, unable
 from sim.engine.prices.activity import Pricing
 from sim.engine.running.run import SimulatedRun
 from sim.memory.allocators import AllocatorName
+from sim.plan.facts.content import content_digest
 from sim.plan.words.program import Plan
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.spec import PipelineSpec
@@ -83,6 +84,11 @@ class StepScenario(Scenario, ABC):
     @abstractmethod
     def build(self) -> Plan:
         """Return the plan of a decided scenario. Raises SpecError for one of more bytes than can be counted."""
+
+    @property
+    def planned(self) -> bytes:
+        """Return a digest of all that the plan of a decided scenario depends on: no price is in it."""
+        return content_digest((type(self).__name__, self.name, self.job))
 
     @abstractmethod
     def pricing(self) -> Pricing:

@@ -19,7 +19,6 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.errors import ModelErrors
 from sim.engine.uncertainty.interval import step_time_interval
 from sim.memory.replay import ALLOCATORS, reserved
-from sim.plan.facts.work_shares import work_shares
 from sim.plan.words.buffer import Tier
 from sim.training.data.axes import SAMPLE_AXES
 
@@ -84,7 +83,7 @@ def _engine_work(run: SimulatedRun) -> EngineWork:
 
 def _roles(run: SimulatedRun, parts: dict[int, Breakdown], devices: Devices) -> tuple[RoleSummary, ...]:
     """Return one row per class of ranks that are alike."""
-    shares = dict(zip(map(id, run.plan.programs), work_shares(run.plan, SAMPLE_AXES), strict=True))
+    shares = dict(zip(map(id, run.plan.programs), run.facts.work_shares(run.plan, SAMPLE_AXES), strict=True))
     return tuple(
         RoleSummary(
             role=program.role_name,

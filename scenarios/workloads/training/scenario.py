@@ -33,6 +33,7 @@ from scenarios.workloads.training.routing_summary import routing_summary
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
 from sim.moe.balancing.replicas import Placed
+from sim.plan.facts.content import content_digest
 from sim.plan.words.program import Plan
 from sim.reliability.spec import ReliabilitySpec
 from sim.reliability.study import study_reliability
@@ -133,6 +134,11 @@ class TrainingScenario(StepScenario):
             return build_local_training(job, self.name)
         build = build_delayed_training if self.pipeline.gradient_delay else build_dense_training
         return build(job, self.name)
+
+    @property
+    def planned(self) -> bytes:
+        """Return a digest of all that the plan of a decided scenario depends on: no price is in it."""
+        return content_digest((self.name, self.job, self.placements))
 
     def pricing(self) -> ClusterPricing:
         """Return the prices of the cluster."""

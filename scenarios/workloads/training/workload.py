@@ -1,6 +1,6 @@
 """The kind of work of most scenarios: a step of training a transformer on a cluster."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.report.charts.thumbnail import Thumbnail
@@ -12,8 +12,9 @@ from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.executing.registry import load_execution
+from scenarios.workloads.steps.last_plan import LastPlan
 from scenarios.workloads.steps.row import COLUMNS
-from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
+from scenarios.workloads.steps.running import SimulatedStep, compared, simulate, step_found
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
 from scenarios.workloads.steps.swept import swept_steps
 from scenarios.workloads.training.placing_registry import load_executing, load_lock_free_execution, load_moving
@@ -21,7 +22,7 @@ from scenarios.workloads.training.reading import read_training
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.training.starter import STARTER
-from scenarios.workloads.workload import Detail, Outcome, Swept, Workload
+from scenarios.workloads.workload import Compared, Detail, Outcome, Swept, Workload
 
 
 class TrainingStep(Workload[TrainingScenario]):
@@ -53,6 +54,19 @@ class TrainingStep(Workload[TrainingScenario]):
         if scenario.moves_experts:
             return load_moving()(scenario, detail=detail, fold=fold, announce=announce)
         return simulate(scenario, detail=detail, fold=fold, announce=announce)
+
+    def likeness(self, scenario: TrainingScenario) -> bytes:
+        """Return a digest of the job: jobs that are equal have one plan. Where experts move there are several."""
+        return b"" if scenario.moves_experts else scenario.planned
+
+    def simulator(self, *, drawn: bool = False) -> Callable[[TrainingScenario], Compared]:
+        """Return what simulates one scenario after the other, and holds the last plan."""
+        last, one = LastPlan(), super().simulator(drawn=drawn)
+
+        def simulated(scenario: TrainingScenario) -> Compared:
+            return one(scenario) if scenario.moves_experts else compared(last, scenario, drawn=drawn)
+
+        return simulated
 
     def is_possible(self, row: object) -> bool:
         """Return whether the step fits into memory."""

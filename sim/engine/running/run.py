@@ -17,9 +17,10 @@ from sim.engine.compiling.graph import SENT, Graph, Pattern, PricedTask, Unit
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.folding.folding import Folding
 from sim.engine.running.loop import EventLoop
-from sim.engine.running.memory import MemoryUse, memory_use
+from sim.engine.running.memory import MemoryUse
 from sim.engine.running.paced import Paced
 from sim.engine.running.period import Part, Repeated, Times
+from sim.engine.running.plan_facts import PlanFacts
 from sim.engine.running.rank_paces import RankPaces
 from sim.engine.running.task_times import TaskTimes
 from sim.plan.words.buffer import Tier
@@ -65,7 +66,7 @@ class SimulatedRun:
 
     ``repeated``: a run that passed through its period once, for the many times that the step does. ``programs`` and the
     times of ops are then those of a step with fewer micro-batches; ``whole`` has all ops. ``paced``: the same where
-    ranks have paces of their own; times are then those of the whole step.
+    ranks have paces of their own; times are then those of the whole step. ``facts``: those of the plan.
     """
 
     plan: Plan
@@ -79,7 +80,7 @@ class SimulatedRun:
     repeated: Repeated | None = None
     paced: Paced | None = None
     simulate_whole: Callable[[], "SimulatedRun"] | None = field(default=None, repr=False)
-    _memory: dict[tuple[int, Tier], MemoryUse] = field(default_factory=dict, repr=False)
+    facts: PlanFacts = field(default_factory=PlanFacts, repr=False)
     _kept_times: dict[int, list[TaskTimes]] = field(default_factory=dict, repr=False)
     _rank_paces: dict[int, RankPaces] = field(default_factory=dict, repr=False)
     _uncounted_times: dict[int, list[TaskTimes]] = field(default_factory=dict, repr=False)
@@ -133,10 +134,7 @@ class SimulatedRun:
 
     def memory_of(self, rank: int, tier: Tier = Tier.DEVICE) -> MemoryUse:
         """Return the memory of a simulated rank in one tier; ranks with one program have the same."""
-        program = self.program_in_full(rank)
-        if (id(program), tier) not in self._memory:
-            self._memory[id(program), tier] = memory_use(program, tier)
-        return self._memory[id(program), tier]
+        return self.facts.memory_of(self.program_in_full(rank), tier)
 
     @cached_property
     def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -34,6 +34,7 @@ class Shorter:
 
     plan: Plan
     _made: dict[int, Short | None] = field(default_factory=dict)
+    _cut: dict[int, Mapping[int, Cut] | None] = field(default_factory=dict)
 
     @cached_property
     def times(self) -> list[int]:
@@ -77,10 +78,12 @@ class Shorter:
 
         None where that is no plan.
         """
-        pairs = zip(self.plan.programs, self._sections, strict=True)
-        short = {id(program): without(program, found, times) for program, found in pairs}
-        found = {key: cut for key, cut in short.items() if cut is not None}
-        return found if len(found) == len(short) else None
+        if times not in self._cut:
+            pairs = zip(self.plan.programs, self._sections, strict=True)
+            short = {id(program): without(program, found, times) for program, found in pairs}
+            found = {key: cut for key, cut in short.items() if cut is not None}
+            self._cut[times] = found if len(found) == len(short) else None
+        return self._cut[times]
 
     @cached_property
     def _sections(self) -> list[tuple[Section, ...]]:

@@ -20,6 +20,7 @@ from sim.engine.running.deadlock import refuse_deadlock
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.paced import MULTIPLE, paced_run
 from sim.engine.running.period import Repeated
+from sim.engine.running.plan_facts import PlanFacts
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.shorter import Shorter
 from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_period
@@ -103,6 +104,7 @@ class Simulation:
     on_whole: OnWhole | None = None
     _known: list[_Known] = field(default_factory=list)
     _shapes: dict[int, Mapping[str, TaskShape]] = field(default_factory=dict)
+    _facts: PlanFacts = field(default_factory=PlanFacts)
 
     def run(self, pricing: Pricing) -> SimulatedRun:
         """Return the run of one step under some prices. Raises as ``simulate``."""
@@ -125,7 +127,7 @@ class Simulation:
             programs = structures[key].programs if key in structures else _in_a_row(now.programs, num_steps)
             graph, loop = self._ran(now, structures, key, programs)
             refuse_deadlock(SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop))
-            run = SimulatedRun(self.plan, now.folding, now.programs, now.prices, graph, loop, num_steps)
+            run = self._as_run(now, now.programs, graph, loop, num_steps)
             if comes_back(run) if num_steps == NUMBERS_OF_STEPS[0] else run.is_steady:
                 break
         return run
@@ -159,7 +161,7 @@ class Simulation:
         graph, loop = self._ran(now, structures, (1, times), programs)
         if min(loop.ends_s, default=0.0) < 0.0:  # the whole run says where
             return None
-        run = SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop)
+        run = self._as_run(now, programs, graph, loop)
         return run, steady_period(run, self._repetition_of(now, times))
 
     def _paced_run(self, now: _Known, structures: Structures) -> SimulatedRun | None:
@@ -174,7 +176,7 @@ class Simulation:
             found = paced_run(graph, cuts, left_out, _run)
             if found is not None:
                 graph, loop, paced = found
-                run = SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop)
+                run = self._as_run(now, programs, graph, loop)
                 run.paced, run.simulate_whole = paced, self._whole(now)
                 return run
         return None
@@ -188,6 +190,12 @@ class Simulation:
             return simulate(self.plan, now.pricing, fold=lambda *_: now.folding, coalesce=self.coalesce, repeat=False)
 
         return run
+
+    def _as_run(
+        self, now: _Known, programs: Mapping[int, Program], graph: Graph, loop: EventLoop, num_steps: int = 1
+    ) -> SimulatedRun:
+        """Return a finished loop as a run, which shares the plan's facts with other runs."""
+        return SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop, num_steps, facts=self._facts)
 
     def _standing_for_all(self, run: SimulatedRun, period: Steady, now: _Known, left_out: int) -> SimulatedRun:
         """Return a run as that of the whole step, of which it leaves out so many repetitions."""
