@@ -142,7 +142,7 @@ def predicted(table: PublishedTable, row: PublishedRow) -> Prediction:
 def _result_of(table: PublishedTable, row: PublishedRow) -> Prediction:
     """Return a result that the row of a sweep has. Raises ScenarioError for a kind of work without it."""
     scenario = scenario_from_mapping(entry_of(table, row), table.path, where_of(table, row))
-    value = getattr(scenario.workload.simulate(scenario).row(), table.prediction, None)
+    value = getattr(scenario.workload.simulator()(scenario).row, table.prediction, None)
     if value is None:
         rule = f"{scenario.workload.name} has no {table.prediction}"
         raise ScenarioError(Origin(str(table.path)), "measured.prediction", rule, "compare iteration_time_s")

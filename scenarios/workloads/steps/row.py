@@ -5,13 +5,14 @@ from typing import Final
 
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.summaries.steps.algorithm import algorithm_words
-from scenarios.summaries.steps.step import StepSummary
 from scenarios.summaries.steps.step_row import StepRow
+from scenarios.workloads.steps.results import results_of
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import Column
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.memory import peak_live_chunks
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.stream import Purpose, stream_of
 
@@ -30,24 +31,24 @@ COLUMNS: Final[Sequence[Column]] = (
 )
 
 
-def row_of(summary: StepSummary, scenario: StepScenario, run: SimulatedRun, pricing: Pricing) -> StepRow:
-    """Return the row of a step."""
-    live = max(role.peak_live_microbatches for role in summary.roles)
-    fullest = max(role.peak_memory_bytes for role in summary.roles)
-    sent = _sent_bytes(run, pricing)
+def row_of(scenario: StepScenario, run: SimulatedRun, pricing: Pricing) -> StepRow:
+    """Return the row of a step. What a summary alone says, such as the interval, is not worked out: it takes longer."""
+    live = max(peak_live_chunks(run.program_in_full(rank)) for rank in run.programs)
+    fullest = max(run.memory_of(rank).peak_bytes for rank in run.programs)
+    found, sent = results_of(scenario, run), _sent_bytes(run, pricing)
     return StepRow(
-        world_size=summary.world_size,
-        iteration_time_s=summary.iteration_time_s,
-        tokens_per_s=summary.tokens_per_s,
-        model_flop_per_s_per_device=summary.model_flop_per_s_per_device,
-        mfu=summary.mfu,
-        hfu=summary.hfu,
-        bubble_fraction=summary.bubble_fraction,
-        exposed_communication_fraction=summary.exposed_communication_fraction,
-        algorithm=summary.algorithm,
-        peak_memory_bytes=fullest if summary.memory_capacity_bytes else None,
-        memory_capacity_bytes=summary.memory_capacity_bytes,
-        fits_memory=summary.fits_memory,
+        world_size=run.plan.mesh.size,
+        iteration_time_s=run.iteration_time_s,
+        tokens_per_s=found.rates.tokens_per_s,
+        model_flop_per_s_per_device=found.rates.model_flop_per_s_per_device,
+        mfu=found.rates.mfu,
+        hfu=found.rates.hfu,
+        bubble_fraction=found.bubble_fraction,
+        exposed_communication_fraction=found.exposed_fraction,
+        algorithm=scenario.algorithm,
+        peak_memory_bytes=fullest if found.capacity_bytes else None,
+        memory_capacity_bytes=found.capacity_bytes,
+        fits_memory=found.fits_memory,
         sent_bytes_per_rank=None if sent is None else sum(sent.values()),
         tensor_sent_bytes_per_rank=_of(sent, Purpose.TENSOR),
         pipeline_sent_bytes_per_rank=_of(sent, Purpose.PIPELINE),

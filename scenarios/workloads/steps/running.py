@@ -66,7 +66,7 @@ class SimulatedStep(Outcome):
 
     def row(self) -> StepRow:
         """Return the results that a sweep lays beside those of other steps."""
-        return row_of(self.summary, self.scenario, self.run, self.pricing)
+        return row_of(self.scenario, self.run, self.pricing)
 
 
 @collector_paused()
@@ -89,30 +89,25 @@ def simulate(
     if not fold:
         refuse_many_ops(plan)
     pricing = scenario.pricing()
-    return _found(scenario, run_plan(scenario, plan, pricing, fold=fold, announce=announce), pricing, detail)
+    run = run_plan(scenario, plan, pricing, fold=fold, announce=announce)
+    links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
+    errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
+    found = scenario.with_findings(summarise(scenario, run, links, errors), plan)
+    found = replace(found, tensor_axes=tensor_axes_of(run, pricing, found.roles))
+    return SimulatedStep(scenario, run, pricing, found, detail, links)
 
 
 @collector_paused()
 def compared(last: LastPlan, scenario: StepScenario, *, drawn: bool) -> Compared:
     """Return the row of one of several steps, to the last bit that of ``simulate``; ``last``: of the plan before it.
 
-    Raises as ``simulate``.
+    Raises as ``simulate``, but for what a scenario says beside its step (``StepScenario.says_more``).
     """
     scenario = scenario.decided()
     pricing = scenario.pricing()
     with locating_algorithms(scenario.document, scenario.algorithms):
         run = repriced(last.simulation(scenario), pricing)
-    found = _found(scenario, run, pricing, None)
-    return Compared(found.row(), timeline(run, "task") if drawn else None)
-
-
-def _found(scenario: StepScenario, run: SimulatedRun, pricing: Pricing, detail: Detail | None) -> SimulatedStep:
-    """Return a run as a step with its summary."""
-    links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
-    errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
-    found = scenario.with_findings(summarise(scenario, run, links, errors), run.plan)
-    found = replace(found, tensor_axes=tensor_axes_of(run, pricing, found.roles))
-    return SimulatedStep(scenario, run, pricing, found, detail, links)
+    return Compared(row_of(scenario, run, pricing), timeline(run, "task") if drawn else None)
 
 
 def step_found(found: Outcome) -> SimulatedStep:

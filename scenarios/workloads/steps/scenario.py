@@ -102,6 +102,11 @@ class StepScenario(Scenario, ABC):
         """Return the sizes and choices of a training step; None for another kind of step."""
         return None
 
+    @property
+    def says_more(self) -> bool:
+        """Return whether its summary has findings beside those of the step, which may refuse the scenario."""
+        return False
+
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
         """Return the summary with the parts of this kind of work: made choices, the long run."""
         del plan

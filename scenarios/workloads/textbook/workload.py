@@ -1,6 +1,7 @@
 """A pipeline schedule as textbooks draw it: stages take stated times, and nothing else is modelled."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.yaml_tree import Document
@@ -13,15 +14,16 @@ from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.executing.registry import load_execution
+from scenarios.workloads.steps.last_plan import LastPlan
 from scenarios.workloads.steps.row import COLUMNS
-from scenarios.workloads.steps.running import SimulatedStep, simulate, step_found
+from scenarios.workloads.steps.running import SimulatedStep, compared, simulate, step_found
 from scenarios.workloads.steps.schedule import schedule_of, schedule_text
 from scenarios.workloads.steps.swept import swept_steps
 from scenarios.workloads.textbook.reading import job_of
 from scenarios.workloads.textbook.scenario import TextbookScenario
 from scenarios.workloads.textbook.schema import DelayScenario
 from scenarios.workloads.textbook.starter import STARTER
-from scenarios.workloads.workload import Detail, Outcome, Swept, Workload
+from scenarios.workloads.workload import Compared, Detail, Outcome, Swept, Workload
 
 
 class TextbookSchedule(Workload[TextbookScenario]):
@@ -61,6 +63,10 @@ class TextbookSchedule(Workload[TextbookScenario]):
     ) -> SimulatedStep:
         """Return the simulated schedule."""
         return simulate(scenario, detail=detail, fold=fold, announce=announce)
+
+    def simulator(self, *, drawn: bool = False) -> Callable[[TextbookScenario], Compared]:
+        """Return what simulates one scenario after the other, without a summary."""
+        return partial(compared, LastPlan(), drawn=drawn)
 
     def execute(self, scenario: TextbookScenario, options: ExecutionOptions) -> Executed | None:
         """Return the executed plan."""

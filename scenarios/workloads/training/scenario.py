@@ -152,6 +152,11 @@ class TrainingScenario(StepScenario):
         """Return the sizes and choices of the step."""
         return resolved_step(self.job, self.cluster, self.length_from)
 
+    @property
+    def says_more(self) -> bool:
+        """Return whether a long run, a lock-free update or the steps in which experts move are asked for, too."""
+        return self.reliability is not None or self.is_lock_free or self.moves_experts
+
     def with_findings(self, summary: StepSummary, plan: Plan) -> StepSummary:
         """Return the summary with OSDP's choices, loads of experts, the long run and the goal, if there are such.
 

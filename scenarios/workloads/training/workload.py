@@ -56,15 +56,15 @@ class TrainingStep(Workload[TrainingScenario]):
         return simulate(scenario, detail=detail, fold=fold, announce=announce)
 
     def likeness(self, scenario: TrainingScenario) -> bytes:
-        """Return a digest of the job: jobs that are equal have one plan. Where experts move there are several."""
-        return b"" if scenario.moves_experts else scenario.planned
+        """Return a digest of the job: jobs that are equal have one plan."""
+        return b"" if scenario.says_more else scenario.planned
 
     def simulator(self, *, drawn: bool = False) -> Callable[[TrainingScenario], Compared]:
         """Return what simulates one scenario after the other, and holds the last plan."""
         last, one = LastPlan(), super().simulator(drawn=drawn)
 
         def simulated(scenario: TrainingScenario) -> Compared:
-            return one(scenario) if scenario.moves_experts else compared(last, scenario, drawn=drawn)
+            return one(scenario) if scenario.says_more else compared(last, scenario, drawn=drawn)
 
         return simulated
 
