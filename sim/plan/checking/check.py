@@ -88,12 +88,14 @@ def _check_tasks(program: Program) -> None:
 def _check_buffers(plan: Plan, program: Program) -> None:
     """Check every op's buffers. Collectives that differ only in names break the same rules, and are checked once."""
     passed = set[tuple[object, ...]]()
+    on_devices = all(buffer.tier is Tier.DEVICE for buffer in program.buffers.values())
     for task in program.tasks.values():
         for op in task.ops:
             for name in (*op.reads, *op.writes):
                 if name not in program.buffers:
                     raise CheckError(f"{where(program, op)}: unknown buffer {name!r}")
-            _check_tiers(program, op)
+            if not on_devices or isinstance(op, Copy):
+                _check_tiers(program, op)
             if isinstance(op, Collective) and (shape := shape_of(program, op)) not in passed:
                 check_collective(plan, program, op)
                 passed.add(shape)
