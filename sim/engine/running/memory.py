@@ -1,6 +1,5 @@
 """The memory of a simulated rank: its peak by kind, and its curve over time, of the device or of its host."""
 
-from collections import Counter
 from collections.abc import Collection, Mapping
 
 import numpy as np
@@ -8,7 +7,8 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.memory import allocated_bytes
-from sim.plan.facts.liveness import CallLife, lifetimes
+from sim.plan.facts.liveness import CallLife, Lifetimes, lifetimes
+from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Kind, Scope, Tier
 from sim.plan.words.program import Program
 
@@ -46,17 +46,15 @@ def memory_use(program: Program, tier: Tier = Tier.DEVICE) -> MemoryUse:
     if not any(sizes.values()):
         return _nothing(len(program.calls))
     lives = lifetimes(program)
-    changes: dict[int, _CallChange] = {}
-    net, most, op = (np.empty(len(lives), dtype=np.int64) for _ in range(3))
-    for index, life in enumerate(lives):
-        change = changes.get(id(life))
-        if change is None:
-            change = changes[id(life)] = _change(life, sizes)
-        net[index], most[index], op[index] = change.net, change.most, change.op
+    changes = [_change(life, sizes) for life in lives.kinds]
+    net, most, op = (
+        np.array([getattr(change, part) for change in changes], dtype=np.int64)[lives.of_call]
+        for part in ("net", "most", "op")
+    )
     held = base + np.concatenate([[0], np.cumsum(net)]).astype(np.int64)
     before, after = held[:-1], int(held[-1])
     peaks = before + most
-    at = int(np.argmax(peaks)) if len(lives) else -1
+    at = int(np.argmax(peaks)) if len(peaks) else -1
     peak = int(peaks[at]) if at >= 0 else base
     return MemoryUse(peak, _by_kind(program, sizes, lives, at, op), before, after, peaks, op)
 
@@ -79,22 +77,23 @@ def _change(life: CallLife, sizes: Mapping[str, int]) -> _CallChange:
 
 
 def _by_kind(
-    program: Program, sizes: Mapping[str, int], lives: list[CallLife], at: int, peak_op: NDArray[np.int64]
+    program: Program, sizes: Mapping[str, int], lives: Lifetimes, at: int, peak_op: NDArray[np.int64]
 ) -> dict[str, int]:
     """Return the bytes of live buffers at the peak, by kind of buffer."""
     totals = dict.fromkeys((str(kind) for kind in Kind), 0)
     for name, buffer in program.buffers.items():
         if buffer.scope is Scope.PERSISTENT:
             totals[buffer.kind] += sizes[name]
-    times, known = Counter(map(id, lives[: max(at, 0)])), {id(life): life for life in lives}
-    for key, count in times.items():
-        for _, name in known[key].births:
-            totals[program.buffers[name].kind] += count * sizes[name]
-        for _, name in known[key].deaths:
-            totals[program.buffers[name].kind] -= count * sizes[name]
-    for op, name in lives[at].births if at >= 0 else ():
+    times = np.bincount(lives.of_call[: max(at, 0)], minlength=len(lives.kinds))
+    for kind in np.flatnonzero(times).tolist():
+        for _, name in lives.kinds[kind].births:
+            totals[program.buffers[name].kind] += int(times[kind]) * sizes[name]
+        for _, name in lives.kinds[kind].deaths:
+            totals[program.buffers[name].kind] -= int(times[kind]) * sizes[name]
+    now = lives.kinds[lives.of_call[at]] if at >= 0 else CallLife()
+    for op, name in now.births:
         totals[program.buffers[name].kind] += sizes[name] if op <= peak_op[at] else 0
-    for op, name in lives[at].deaths if at >= 0 else ():
+    for op, name in now.deaths:
         totals[program.buffers[name].kind] -= sizes[name] if op < peak_op[at] else 0
     return totals
 
@@ -124,9 +123,6 @@ def peak_live_chunks(program: Program) -> int:
         does_both = task.traits.opens and task.traits.closes
         enters[name] = task.traits.opens and not (does_both and task.stage in opened)
         leaves[name] = task.traits.closes and not (does_both and task.stage in closed)
-    live = most = 0
-    for task_name, _, _ in program.calls:
-        live += enters[task_name]
-        most = max(most, live)
-        live -= leaves[task_name]
-    return most
+    tasks = CodedCalls.of(program).tasks
+    enter, leave = (np.array([int(by_task[name]) for name in program.tasks])[tasks] for by_task in (enters, leaves))
+    return int(np.max(np.cumsum(enter - leave) + leave, initial=0))

@@ -5,10 +5,13 @@ before the issue of the first op that writes it, and dies just after the issue o
 buffers always live.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
+from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Program, Task
 
@@ -23,34 +26,50 @@ class CallLife(Struct, frozen=True):
     deaths: tuple[tuple[int, str], ...] = ()
 
 
+class Lifetimes(Struct, frozen=True, eq=False):
+    """The lives of a program's calls, in call order: call c has ``kinds[of_call[c]]``. Most calls share a few."""
+
+    kinds: tuple[CallLife, ...]
+    of_call: NDArray[np.int64]
+
+    def __iter__(self) -> Iterator[CallLife]:
+        return map(self.kinds.__getitem__, self.of_call.tolist())
+
+
 class _Touch(Struct, frozen=True):
     first: int
     last: int
 
 
-def lifetimes(program: Program) -> list[CallLife]:
-    """Return the births and deaths of buffers in every call of a program, in call order."""
+def lifetimes(program: Program) -> Lifetimes:
+    """Return the births and deaths of buffers in every call of a program."""
+    coded, names = CodedCalls.of(program), [*program.tasks]
     touches = {
         scope: {name: _touches(program, task, scope) for name, task in program.tasks.items()}
         for scope in (Scope.MICROBATCH, Scope.STEP)
     }
-    by_microbatch: dict[int | None, list[int]] = {}
-    for index, call in enumerate(program.calls):
-        by_microbatch.setdefault(call.microbatch, []).append(index)
-    lives = [CallLife()] * len(program.calls)
-    known: dict[tuple[str, ...], list[CallLife]] = {}
-    for calls in by_microbatch.values():
-        tasks = tuple(program.calls[i].task for i in calls)
-        if tasks not in known:
-            known[tasks] = _lives_of_sequence(tasks, touches[Scope.MICROBATCH])
-        for index, life in zip(calls, known[tasks], strict=True):
-            lives[index] = life
-    step = [i for i, call in enumerate(program.calls) if touches[Scope.STEP][call.task]]
-    for index, life in zip(
-        step, _lives_of_sequence([program.calls[i].task for i in step], touches[Scope.STEP]), strict=True
-    ):
-        lives[index] = CallLife(_merge(lives[index].births, life.births), _merge(lives[index].deaths, life.deaths))
-    return lives
+    of_call, kinds = np.zeros(len(coded.tasks), dtype=np.int64), list[CallLife]()
+    known: dict[bytes, NDArray[np.int64]] = {}
+    for calls in _by_microbatch(coded):
+        tasks = coded.tasks[calls]
+        key = tasks.tobytes()
+        if key not in known:
+            found = _lives_of_sequence([names[task] for task in tasks.tolist()], touches[Scope.MICROBATCH])
+            known[key] = len(kinds) + np.arange(len(found))
+            kinds += found
+        of_call[calls] = known[key]
+    step = np.flatnonzero(np.array([bool(touches[Scope.STEP][name]) for name in names])[coded.tasks])
+    for place, life in _ends([names[task] for task in coded.tasks[step].tolist()], touches[Scope.STEP]).items():
+        before = kinds[of_call[step[place]]]
+        of_call[step[place]] = len(kinds)
+        kinds.append(CallLife(_merge(before.births, life.births), _merge(before.deaths, life.deaths)))
+    return Lifetimes(tuple(kinds), of_call)
+
+
+def _by_microbatch(coded: CodedCalls) -> list[NDArray[np.int64]]:
+    """Return the calls of each micro-batch, in call order; those of none are together, too."""
+    order = np.argsort(coded.microbatches, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(coded.microbatches[order])) + 1) if len(order) else []
 
 
 def _touches(program: Program, task: Task, scope: Scope) -> dict[str, _Touch]:
@@ -63,20 +82,35 @@ def _touches(program: Program, task: Task, scope: Scope) -> dict[str, _Touch]:
     return found
 
 
-def _lives_of_sequence(tasks: Sequence[str], touches: dict[str, dict[str, _Touch]]) -> list[CallLife]:
+def _lives_of_sequence(tasks: Sequence[str], touches: Mapping[str, Mapping[str, _Touch]]) -> list[CallLife]:
     """Return the births and deaths for tasks that are called in this order on the same instances."""
-    born: dict[str, int] = {}
+    ends = _ends(tasks, touches)
+    return [ends.get(place, CallLife()) for place in range(len(tasks))]
+
+
+def _ends(tasks: Sequence[str], touches: Mapping[str, Mapping[str, _Touch]]) -> dict[int, CallLife]:
+    """Return the same of the places that have any: the first call of a task and its last decide."""
+    first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for position, task in enumerate(tasks):
+    for place, task in enumerate(tasks):
+        first.setdefault(task, place)
+        last[task] = place
+    born: dict[str, int] = {}
+    dead: dict[str, int] = {}
+    for task, earliest in first.items():
         for name in touches[task]:
-            born.setdefault(name, position)
-            last[name] = position
-    births: list[list[tuple[int, str]]] = [[] for _ in tasks]
-    deaths: list[list[tuple[int, str]]] = [[] for _ in tasks]
-    for name, position in born.items():
-        births[position].append((touches[tasks[position]][name].first, name))
-        deaths[last[name]].append((touches[tasks[last[name]]][name].last, name))
-    return [CallLife(tuple(sorted(b)), tuple(sorted(d))) for b, d in zip(births, deaths, strict=True)]
+            born[name] = min(born.get(name, earliest), earliest)
+            dead[name] = max(dead.get(name, last[task]), last[task])
+    births: dict[int, list[tuple[int, str]]] = {}
+    deaths: dict[int, list[tuple[int, str]]] = {}
+    for name, place in born.items():
+        births.setdefault(place, []).append((touches[tasks[place]][name].first, name))
+    for name, place in dead.items():
+        deaths.setdefault(place, []).append((touches[tasks[place]][name].last, name))
+    return {
+        place: CallLife(tuple(sorted(births.get(place, ()))), tuple(sorted(deaths.get(place, ()))))
+        for place in {*births, *deaths}
+    }
 
 
 def _merge(a: Iterable[tuple[int, str]], b: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:

@@ -101,10 +101,9 @@ class CodedCalls(Struct, frozen=True, eq=False):
     def of(cls, program: Program) -> "CodedCalls":
         """Return the calls of a program."""
         numbers = {name: number for number, name in enumerate(program.tasks)}
-        tasks = np.array([numbers[call.task] for call in program.calls], dtype=np.int64)
-        microbatches = np.array(
-            [NO_MICROBATCH if c.microbatch is None else c.microbatch for c in program.calls], np.int64
-        )
+        names, of_calls, _ = zip(*program.calls, strict=True) if program.calls else ((), (), ())
+        tasks = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
+        microbatches = np.array([NO_MICROBATCH if number is None else number for number in of_calls], np.int64)
         numbered = np.flatnonzero(microbatches != NO_MICROBATCH)
         return cls(tasks, microbatches, int(numbered[len(numbered) // 2]) if len(numbered) else -1)
 
