@@ -6,12 +6,13 @@ buffers always live.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.plan.facts.repetition import CodedCalls
+from sim.plan.facts.repetition import NO_MICROBATCH, CodedCalls
 from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Program, Task
 
@@ -69,7 +70,8 @@ def lifetimes(program: Program) -> Lifetimes:
 def _by_microbatch(coded: CodedCalls) -> list[NDArray[np.int64]]:
     """Return the calls of each micro-batch, in call order; those of none are together, too."""
     order = np.argsort(coded.microbatches, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(coded.microbatches[order])) + 1) if len(order) else []
+    begins = np.flatnonzero(np.diff(coded.microbatches[order], prepend=NO_MICROBATCH - 1))
+    return [order[begin:end] for begin, end in pairwise([*begins.tolist(), len(order)])]
 
 
 def _touches(program: Program, task: Task, scope: Scope) -> dict[str, _Touch]:

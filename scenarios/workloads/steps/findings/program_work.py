@@ -1,5 +1,8 @@
 """The work of all kernels that one rank's program calls: FLOP and bytes."""
 
+from collections import Counter
+from operator import itemgetter
+
 from msgspec import Struct
 
 from costmodels.kernels import Work
@@ -18,11 +21,16 @@ class ProgramWork(Struct, frozen=True):
     executed_flop: float
     num_bytes: int
 
+    def times(self, count: int) -> "ProgramWork":
+        """Return the work of so many calls."""
+        return ProgramWork(count * self.flop, count * self.executed_flop, count * self.num_bytes)
+
 
 def program_work(program: Program, known: KnownWork) -> ProgramWork:
     """Return the work of one rank's program, recomputation included."""
     works = {name: _task_work(program, task, known) for name, task in program.tasks.items()}
-    return _sum([works[call.task] for call in program.calls])
+    counts = Counter(map(itemgetter(0), program.calls))
+    return _sum([works[task].times(count) for task, count in counts.items()])
 
 
 def _task_work(program: Program, task: Task, known: KnownWork) -> ProgramWork:
