@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from sim.plan.facts.repetition import Repetition, repetitions, shortened
+from sim.plan.facts.repetition import CodedCalls, Repetition, repetitions, shortened
 from sim.plan.facts.sections import Cut, Section, sections, without
 from sim.plan.words.program import Plan, Program
 
@@ -90,7 +90,7 @@ class Shorter:
         """Return the sections of each program; empty if they do not go together, or steps overlap."""
         if not self.plan.barrier or self.plan.num_steps > 1:
             return []
-        return sections(self.plan.programs) or []
+        return sections(self.plan.programs, self._coded) or []
 
     def _short(self, times: int) -> Short | None:
         plans, found = self.plan.programs, self._repetitions
@@ -107,4 +107,9 @@ class Shorter:
         """Return the repeated calls of each program; empty if programs do not repeat together, or steps overlap."""
         if not self.plan.barrier or self.plan.num_steps > 1:
             return []
-        return repetitions(self.plan.programs) or []
+        return repetitions(self._coded) or []
+
+    @cached_property
+    def _coded(self) -> list[CodedCalls]:
+        """Return the calls of each program as numbers."""
+        return [CodedCalls.of(program) for program in self.plan.programs]

@@ -53,13 +53,12 @@ class Repetition(Struct, frozen=True):
         return found
 
 
-def repetitions(programs: Sequence[Program]) -> list[Repetition] | None:
+def repetitions(coded: "Sequence[CodedCalls]") -> list[Repetition] | None:
     """Return the repetition of every program, all by the same number of micro-batches; None if there is none.
 
     Of several repetitions it is the one of the fewest micro-batches. Where calls recur, they also do so after several
     recurrences, in the same stretch: that need not be tried.
     """
-    coded = [CodedCalls.of(program) for program in programs]
     tried = list[tuple[int, int]]()
     for num_calls, microbatches in coded[0].candidates() if coded else ():
         if any(num_calls * by == calls * microbatches and microbatches % by == 0 for calls, by in tried):

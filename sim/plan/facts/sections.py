@@ -55,13 +55,12 @@ class Cut(Struct, frozen=True):
     is_moved: tuple[bool, ...]
 
 
-def sections(programs: Sequence[Program]) -> list[tuple[Section, ...]] | None:
+def sections(programs: Sequence[Program], coded: Sequence[CodedCalls]) -> list[tuple[Section, ...]] | None:
     """Return the sections of every program, all by the same number of micro-batches; None if these do not go together.
 
     Of several possibilities it is the one of the fewest micro-batches. Every program has equally many sections, and a
-    task that sends or receives recurs in one of them.
+    task that sends or receives recurs in one of them. ``coded``: the calls of the programs.
     """
-    coded = [CodedCalls.of(program) for program in programs]
     for size in _sizes(coded[0]) if coded else ():
         found = list[tuple[Section, ...]]()
         for program, calls in zip(programs, coded, strict=True):
@@ -149,9 +148,10 @@ def _of_program(program: Program, coded: CodedCalls, size: int) -> tuple[Section
     found = tuple(section for section in every if 2 * section.num_times >= most)
     if not found or not _recur_evenly(program, found, size):
         return None
-    recurring = {call.task for section in found for call in program.calls[section.first : section.stop]}
-    called = {call.task for call in program.calls if call.microbatch is not None} - recurring
-    messages = any(isinstance(op, Send | Recv) for name in called for op in program.tasks[name].ops)
+    called = set(coded.tasks[coded.microbatches != NO_MICROBATCH].tolist())
+    called.difference_update(*[coded.tasks[section.first : section.stop].tolist() for section in found])
+    others = [task for number, task in enumerate(program.tasks.values()) if number in called]
+    messages = any(isinstance(op, Send | Recv) for task in others for op in task.ops)
     return None if messages else found
 
 
