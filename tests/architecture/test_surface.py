@@ -6,6 +6,7 @@ somebody's file.
 
 import importlib.metadata
 from pathlib import Path
+from typing import Any
 
 import click
 import pyarrow.parquet as pq
@@ -343,6 +344,12 @@ def scenario_keys(schema: dict, node: dict, prefix: str = "") -> set[str]:
     return found | ({prefix} if is_leaf else set())
 
 
+@pytest.fixture(scope="module")
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of scenario files."""
+    return json_schema()
+
+
 def test_commands_and_options_are_the_stated_ones() -> None:
     """Every command has the options that are documented, and no others."""
     context = click.Context(group)
@@ -354,9 +361,8 @@ def test_commands_and_options_are_the_stated_ones() -> None:
     assert found == OPTIONS
 
 
-def test_scenario_keys_are_the_stated_ones() -> None:
+def test_scenario_keys_are_the_stated_ones(schema: dict[str, Any]) -> None:
     """A scenario file may have these keys, and no others."""
-    schema = json_schema()
     keys = set[str]().union(
         *(
             scenario_keys(schema, schema["$defs"][variant])
@@ -366,9 +372,8 @@ def test_scenario_keys_are_the_stated_ones() -> None:
     assert {key.removesuffix(".") for key in keys if not _is_whole_section(key, keys)} == KEYS
 
 
-def test_service_keys_are_the_stated_ones() -> None:
+def test_service_keys_are_the_stated_ones(schema: dict[str, Any]) -> None:
     """A service's file may have these keys beside those of the cluster and the model, and no others."""
-    schema = json_schema()
     keys = scenario_keys(schema, schema["$defs"]["ServiceScenarioFile"])
     found = {key for key in keys if key.startswith(("requests.", "service.", "decoding."))}
     assert {key.removesuffix(".") for key in found if not _is_whole_section(key, found)} == SERVICE_KEYS
@@ -387,9 +392,8 @@ def test_service_results_are_the_stated_ones(tmp_path: Path) -> None:
     assert set(as_json(outcome.row())) == SERVICE_ROW
 
 
-def test_inference_keys_and_results_are_the_stated_ones() -> None:
+def test_inference_keys_and_results_are_the_stated_ones(schema: dict[str, Any]) -> None:
     """A file of inference has these keys beside those of cluster, model and software; its results have these."""
-    schema = json_schema()
     keys = scenario_keys(schema, schema["$defs"]["InferenceScenarioFile"])
     found = {key for key in keys if key.startswith(("inference.", "parallel."))}
     assert {key.removesuffix(".") for key in found if not _is_whole_section(key, found)} == INFERENCE_KEYS
@@ -401,9 +405,8 @@ def test_inference_keys_and_results_are_the_stated_ones() -> None:
     assert set(as_json(outcome.row())) == INFERENCE_ROW
 
 
-def test_keys_of_embedding_tables_are_the_stated_ones() -> None:
+def test_keys_of_embedding_tables_are_the_stated_ones(schema: dict[str, Any]) -> None:
     """A file of embedding tables may have these keys, and no others."""
-    schema = json_schema()
     keys = scenario_keys(schema, schema["$defs"]["RecommendationScenarioFile"])
     machine = {key for key in KEYS - JOB_MIX_CLUSTER if key.startswith(("cluster.", "software."))}
     assert {key for key in keys if not _is_whole_section(key, keys)} == RECOMMENDATION_KEYS | machine

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from scenarios.workloads.registry import json_schema
 
 QUICKSTART = """\
 name: GPT 145.6B on 1,536 A100
@@ -40,6 +43,12 @@ def write(tmp_path: Path) -> Writer:
         return path
 
     return write_text
+
+
+@pytest.fixture(scope="session")
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of scenario files, of the kinds that are shipped."""
+    return json_schema()
 
 
 @pytest.fixture

@@ -6,7 +6,10 @@ is asked for, which few commands do.
 
 import ast
 import inspect
-import textwrap
+import sys
+from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
 
 from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
@@ -37,11 +40,17 @@ def _docstrings(model: type[BaseModel]) -> dict[str, str]:
 
 def _own_docstrings(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstring under each annotated name in the source of a class."""
-    parsed = ast.parse(textwrap.dedent(inspect.getsource(model))).body[0]
-    assert isinstance(parsed, ast.ClassDef)
+    parsed = _classes_of(sys.modules[model.__module__])[model.__name__]
     found: dict[str, str] = {}
     for field, below in zip(parsed.body, parsed.body[1:], strict=False):
         match field, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
                 found[name] = inspect.cleandoc(words)
     return found
+
+
+@cache
+def _classes_of(module: ModuleType) -> Mapping[str, ast.ClassDef]:
+    """Return the classes at the top of a module's source, parsed once for all of them."""
+    parsed = ast.parse(inspect.getsource(module))
+    return {node.name: node for node in parsed.body if isinstance(node, ast.ClassDef)}

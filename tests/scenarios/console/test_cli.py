@@ -21,7 +21,7 @@ from scenarios.summaries.measured.validation import ErrorThresholds, PredictedRo
 from scenarios.summaries.steps.advice import AdviceSummary, TriedChange
 from scenarios.summaries.steps.step import EngineWork, Folded, StepSummary
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.registry import KINDS, json_schema
+from scenarios.workloads.registry import KINDS
 from scenarios.workloads.steps.executing.execution import ExecutedStep
 from scenarios.workloads.workload import Outcome
 from sim.cluster.topology.catalogue import list_topologies
@@ -246,11 +246,11 @@ def test_answer_is_out_before_advice_begins(write, simulated, monkeypatch, tmp_p
     assert "what would help most" not in path.read_text(encoding="utf-8")
 
 
-def test_schema_is_printed(capsys) -> None:
+def test_schema_is_printed(capsys, schema) -> None:
     """``simulate schema`` is the JSON Schema and nothing else."""
     code, shown = run(capsys, "schema")
     assert code == 0
-    assert json.loads(shown) == json_schema()
+    assert json.loads(shown) == schema
 
 
 def test_list_shows_what_there_is(capsys) -> None:

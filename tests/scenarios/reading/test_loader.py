@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -16,7 +17,6 @@ from scenarios.reading.clusters.software import software_of
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.reading.schema.cluster import SoftwareSection
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.registry import json_schema
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.training.starter import STARTER
 from scenarios.workloads.workload import Scenario
@@ -178,10 +178,10 @@ def test_quantities_and_lists_by_override(write) -> None:
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=lambda path: path.stem)
-def test_library_scenario_loads_and_satisfies_the_json_schema(path: Path) -> None:
+def test_library_scenario_loads_and_satisfies_the_json_schema(path: Path, schema: dict[str, Any]) -> None:
     """Every scenario that is shipped is valid, for the loader and for an editor with the schema."""
     scenario = load_scenario(path)
-    validator = jsonschema.Draft202012Validator(json_schema())
+    validator = jsonschema.Draft202012Validator(schema)
     assert list(validator.iter_errors(read_document(path).data)) == []
     assert scenario.source == path
 
@@ -192,9 +192,8 @@ def test_library_has_the_scenarios_that_the_documentation_names() -> None:
     assert names >= {"quickstart", "llama3-405b-16384-h100", "tiny-gpt-2x2", "textbook-1f1b", "gpt-1t-3072"}
 
 
-def test_json_schema_is_a_schema() -> None:
+def test_json_schema_is_a_schema(schema: dict[str, Any]) -> None:
     """The schema itself is valid, and has a description for editors to show."""
-    schema = json_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
     model = schema["$defs"]["GptModel"]["properties"]
     assert "Megatron" in model["dropout"]["description"]
@@ -208,12 +207,12 @@ def test_json_schema_is_a_schema() -> None:
     ("zero_stage: 0", "bucket: 25"), ("zero_stage: 0", "bucket: -1 B"), ("virtual_stages: 2", "axis_order: []"),
     ("  tensor:", "  axis_order: [pp, dp]\n  tensor:"), ("num_layers: 80", "num_layers: 80, ffn_hidden_size: null"),
 ])  # fmt: skip
-def test_json_schema_and_loader_refuse_alike(write, quickstart, old: str, new: str) -> None:
+def test_json_schema_and_loader_refuse_alike(write, quickstart, schema, old: str, new: str) -> None:
     """What the loader refuses for its shape, an editor marks too."""
     path = write(quickstart, (old, new))
     with pytest.raises(ScenarioError):
         load_scenario(path)
-    assert list(jsonschema.Draft202012Validator(json_schema()).iter_errors(read_document(path).data))
+    assert list(jsonschema.Draft202012Validator(schema).iter_errors(read_document(path).data))
 
 
 def test_starter_file_is_a_valid_scenario(write) -> None:

@@ -14,7 +14,7 @@ from scenarios.cli import main
 from scenarios.summaries.as_json import as_json
 from scenarios.workloads import registry
 from scenarios.workloads.loading import load_scenario
-from scenarios.workloads.registry import KINDS, Kind, json_schema, workloads
+from scenarios.workloads.registry import KINDS, Kind, workloads
 from scenarios.workloads.workload import Workload
 from tests.scenarios.workloads.queue_of_jobs import Queue
 
@@ -99,9 +99,10 @@ def test_a_new_kind_is_listed_and_has_a_schema(queue: Path, capsys) -> None:
     assert [row["name"] for row in rows] == kinds
     schema = json.loads(run(capsys, "schema")[1])
     data = yaml.safe_load(queue.read_text(encoding="utf-8"))
-    jsonschema.validate(data, schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    validator.validate(data)
     with pytest.raises(jsonschema.ValidationError, match="cluster"):
-        jsonschema.validate(data | {"cluster": {}}, schema)
+        validator.validate(data | {"cluster": {}})
 
 
 @pytest.mark.parametrize(
@@ -130,9 +131,9 @@ def test_commands_that_need_a_step_say_so(queue: Path, tmp_path: Path, capsys, c
 
 
 @pytest.mark.parametrize("kind", workloads(), ids=lambda kind: kind.name)
-def test_every_starter_simulates(tmp_path: Path, capsys, kind) -> None:
+def test_every_starter_simulates(tmp_path: Path, capsys, schema, kind) -> None:
     """What ``simulate new`` writes of a kind runs as it stands, and its file says or shows the kind."""
     path = tmp_path / "my.yaml"
     assert run(capsys, "new", path, "--workload", kind.name)[0] == 0
     assert run(capsys, path, "--json")[0] == 0
-    jsonschema.validate(yaml.safe_load(path.read_text(encoding="utf-8")), json_schema())
+    jsonschema.Draft202012Validator(schema).validate(yaml.safe_load(path.read_text(encoding="utf-8")))
