@@ -359,25 +359,25 @@ def test_unwritable_out_is_refused_before_simulating(
     assert "name a directory" in message
 
 
-def test_failed_writing_leaves_nothing(tmp_path, write, capsys) -> None:
+def test_failed_writing_leaves_nothing(tmp_path, write, textbook, capsys) -> None:
     """Where one of the files cannot be written none is, and a folder made for them is gone again."""
     (tmp_path / "out" / "report.html").mkdir(parents=True)
-    message = refuse(capsys, tmp_path, str(write()), "--out", str(tmp_path / "out"), answered=True)
+    message = refuse(capsys, tmp_path, str(write(textbook)), "--out", str(tmp_path / "out"), answered=True)
     assert "report.html is a directory there" in message
 
 
-def test_failed_writing_leaves_no_new_folder(tmp_path, write, monkeypatch, capsys) -> None:
+def test_failed_writing_leaves_no_new_folder(tmp_path, write, textbook, monkeypatch, capsys) -> None:
     """A disk that is full from the second file on leaves neither the first one nor the new folders."""
 
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("scenarios.results.outcome_files.write_perfetto", fail)
-    args = (str(write()), "--out", str(tmp_path / "a" / "out"))
+    args = (str(write(textbook)), "--out", str(tmp_path / "a" / "out"))
     assert "no space left" in refuse(capsys, tmp_path, *args, answered=True)
 
 
-def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, monkeypatch) -> None:
+def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, textbook, capsys, monkeypatch) -> None:
     """An error of the file system during writing is a message too."""
 
     def fail(*_args: object) -> None:
@@ -386,7 +386,7 @@ def test_disk_that_fills_up_while_writing_is_reported(tmp_path, write, capsys, m
     monkeypatch.setattr("scenarios.workloads.workload.Outcome.write", fail)
     out = tmp_path / "out"
     assert f"--out {out}: nothing can be written in {out}: no space left" in refuse(
-        capsys, tmp_path, str(write()), "--out", str(out), answered=True
+        capsys, tmp_path, str(write(textbook)), "--out", str(out), answered=True
     )
 
 
