@@ -92,4 +92,6 @@ def analyse(task: Task) -> TaskShape:
 
 def _reduced(waits: set[int], ancestors: Sequence[int]) -> set[int]:
     """Drop the waits that another awaited op implies."""
+    if len(waits) < 2:
+        return waits
     return {i for i in waits if not any(k != i and ancestors[k] >> i & 1 for k in waits)}

@@ -156,15 +156,14 @@ class ClusterPricing:
         """Time the kernels of programs on a device, in one pass for the calls of each kernel on one type of number."""
         waiting: dict[tuple[str, str], dict[tuple[str, int], Work]] = {}
         seen = set[tuple[str, int]]()
-        for program in programs:
-            for op in (op for task in program.tasks.values() for op in task.ops):
-                if not isinstance(op, Compute) or runs_on_host(program, op):
-                    continue
+        for program in {id(program): program for program in programs}.values():
+            for op in (op for task in program.tasks.values() for op in task.ops if isinstance(op, Compute)):
                 key = (device.name, self._number(program, op))
-                if key not in self._kernels and key not in seen:
-                    seen.add(key)
-                    work = kernel_work(program, op, fused=self.software.fuses(op.kernel))
-                    waiting.setdefault((op.kernel, _dtype(program, op, work)), {})[key] = work
+                if key in seen or key in self._kernels or runs_on_host(program, op):
+                    continue
+                seen.add(key)
+                work = kernel_work(program, op, fused=self.software.fuses(op.kernel))
+                waiting.setdefault((op.kernel, _dtype(program, op, work)), {})[key] = work
         for (kernel, dtype), works in waiting.items():
             family, profile = KERNELS[kernel].family, self._profile_of(device)
             times = times_of_kernels([*works.values()], family, dtype, device, profile, kernel)
