@@ -25,6 +25,13 @@ settings.register_profile(
 settings.load_profile("meshtwin")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep the cycle collector waiting while modules are imported and tests are found: all of them stay."""
+    with collector_paused():
+        return (yield)
+
+
 def pytest_collection_finish() -> None:
     """Take all modules and tests out of the cycle collector's sight: they live to the end."""
     gc.collect()
