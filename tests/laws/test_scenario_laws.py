@@ -17,7 +17,8 @@ from tests.laws.anomalies import ANOMALIES
 from tests.laws.random_scenarios import load
 from tests.laws.scenario_laws import LAWS, Case, Timed
 
-SEEDS = os.environ.get("MESHTWIN_LAW_SEEDS", "0-23")
+SEEDS = os.environ.get("MESHTWIN_LAW_SEEDS", "24-47")
+"""Every schedule once: of the first seven such ranges the one whose plans have the fewest ops."""
 
 
 def seeds() -> range:
