@@ -163,7 +163,7 @@ def test_intervals_are_those_of_the_whole_run(plan: Plan, node: str, jitter: flo
     """Step times with drawn errors are the same, draw by draw, where devices differ at random too.
 
     A draw may settle into its period later than the predicted times do; the one that is kept is then not yet its own.
-    Of some 1,000 plans two have such draws, of their 16 one or a few, up to 2 % off: shards that every micro-batch sends.
+    Of some 1,000 plans two have such draws, one or a few of their 16, up to 2 % off: every micro-batch sends shards.
     """
     pricing = pricing_on(node, plan.mesh.size)
     errors = model_errors(SIGMA, common=0.5, step=0.01, jitter={"gemm": jitter, "elementwise": jitter})
