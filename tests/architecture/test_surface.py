@@ -210,6 +210,7 @@ KEYS = {
     *("jobs.format", "jobs.trainings", "durations"),
     *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),
     *("policies.gavel.round", "policies.gandiva.slice"),
+    *(f"policies.pollux.{key}" for key in ("round", "population_size", "generations")),
     *(f"failures.{key}" for key in ("list", "mtbf_per_node", "repair", "save_every")),
     *(f"policies.{key}" for key in ("las.quantum", "themis.lease", "tiresias.thresholds", "tiresias.starvation")),
     "policies.tiresias.past_services",

@@ -7,12 +7,19 @@ from typing import Final
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.workloads.job_mix.schema import FailuresSection, JobMixScenario, OnesSection, TiresiasSection
+from scenarios.workloads.job_mix.schema import (
+    FailuresSection,
+    JobMixScenario,
+    OnesSection,
+    PolluxSection,
+    TiresiasSection,
+)
 from scenarios.workloads.job_mix.submitted import jobs_of
 from sim.jobs.outages import Failures, Outage
 from sim.jobs.policies.gandiva import Gandiva
 from sim.jobs.policies.gavel import Gavel
 from sim.jobs.policies.ones.policy import Ones
+from sim.jobs.policies.pollux.policy import Pollux
 from sim.jobs.policies.predicted import Predicted
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
@@ -38,10 +45,11 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "optimus": lambda _: Optimus(),
     "afs": lambda _: ApatheticFutureSharing(),
     "sia": lambda file: Sia(file.costs.rescale),
+    "pollux": lambda file: _pollux(file.policies.pollux, file),
     "ones": lambda file: _ones(file.policies.ones, file.seed),
 }
 _WITH_DURATIONS: Final = ("sjf", "srtf", "srsf", "themis", "optimus", "afs")
-_FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "ones")
+_FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "pollux", "ones")
 
 
 def mix_of(document: Document, file: JobMixScenario) -> Mix:
@@ -96,6 +104,8 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
         _check_gavel(document, file, mix)
     if file.policy == "gandiva":
         _check_turn(document, file, "gandiva", "slice", file.policies.gandiva.slice)
+    if file.policy == "pollux":
+        _check_turn(document, file, "pollux", "round", file.policies.pollux.round)
     if file.policy == "tiresias":
         _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
     policy = _POLICIES[file.policy](file)
@@ -118,6 +128,10 @@ def _tiresias(options: TiresiasSection) -> Tiresias:
 
 def _ones(options: OnesSection, seed: int) -> Ones:
     return Ones(seed, options.generation, options.population_size, options.refit_growth)
+
+
+def _pollux(options: PolluxSection, file: JobMixScenario) -> Pollux:
+    return Pollux(file.seed, options.round, options.population_size, options.generations, file.costs.rescale)
 
 
 def _check_turn(document: Document, file: JobMixScenario, policy: str, option: str, turn_s: float) -> None:

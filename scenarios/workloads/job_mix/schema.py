@@ -28,6 +28,7 @@ PolicyName = Literal[
     "afs",
     "ones",
     "sia",
+    "pollux",
     "themis",
     "gavel",
     "gandiva",
@@ -306,6 +307,17 @@ class GandivaSection(Section):
     """Time for which a job keeps its turn."""
 
 
+class PolluxSection(Section):
+    """Options of pollux."""
+
+    round: Duration = 60.0
+    """Time between searches; jobs that arrive wait for the next one."""
+    population_size: int = Field(100, ge=2, le=1_000)
+    """Allocations that are kept."""
+    generations: int = Field(100, ge=1, le=1_000)
+    """Of a search."""
+
+
 class OnesSection(Section):
     """Options of ones."""
 
@@ -325,6 +337,7 @@ class PoliciesSection(Section):
     themis: ThemisSection = ThemisSection()
     gavel: GavelSection = GavelSection()
     gandiva: GandivaSection = GandivaSection()
+    pollux: PolluxSection = PolluxSection()
     ones: OnesSection = OnesSection()
 
 

@@ -12,6 +12,7 @@ from sim.jobs.metrics import measure
 from sim.jobs.outages import Failures, Outage
 from sim.jobs.policies.ones.genome import EMPTY, genome_of, placement_of
 from sim.jobs.policies.ones.policy import Ones
+from sim.jobs.policies.pollux.policy import Pollux
 from sim.jobs.policies.preemptive import ShortestRemainingTime
 from sim.jobs.policies.queues import FifoStrict
 from sim.jobs.policies.shares import Optimus
@@ -83,7 +84,7 @@ def test_genomes_are_made_of_placements() -> None:
 @given(
     rows=st.lists(st.tuples(st.floats(0.0, 60.0), st.integers(1, 6), st.floats(1.0, 60.0)), min_size=1, max_size=8),
     policy=st.sampled_from((FifoStrict(), ShortestRemainingTime(), Tiresias((20.0,)), Optimus(), Sia(1.0),
-                            Ones(0, 7.0, 4, 2.0))),
+                            Ones(0, 7.0, 4, 2.0), Pollux(0, 7.0, 8, 10))),
     round_s=st.sampled_from([None, 10.0]),
     seed=st.integers(0, 99),
 )  # fmt: skip

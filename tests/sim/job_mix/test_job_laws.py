@@ -10,6 +10,7 @@ from sim.jobs.placement import consolidated
 from sim.jobs.policies.gandiva import Gandiva
 from sim.jobs.policies.gavel import Gavel
 from sim.jobs.policies.ones.policy import Ones
+from sim.jobs.policies.pollux.policy import Pollux
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
 from sim.jobs.policies.queues import FifoFitFirst, FifoStrict, ShortestJobFirst
 from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus
@@ -28,7 +29,15 @@ POLICIES = (
     LeastAttainedService(7.0), Tiresias((20.0, 60.0)), Tiresias((60.0,), starvation=2.0),
     Tiresias((50.0,), services_gpu_s=(3.0, 30.0, 90.0)), Themis(7.0), Gavel(7.0), Gandiva(7.0),
 )  # fmt: skip
-ELASTIC = (Optimus(), ApatheticFutureSharing(), Tiresias((20.0, 60.0)), Ones(0, 7.0, 4, 2.0), Sia(1.0), Gandiva(7.0))
+ELASTIC = (
+    Optimus(),
+    ApatheticFutureSharing(),
+    Tiresias((20.0, 60.0)),
+    Ones(0, 7.0, 4, 2.0),
+    Sia(1.0),
+    Gandiva(7.0),
+    Pollux(0, 7.0, 8, 10),
+)
 NODES = (4, 4, 2)
 
 

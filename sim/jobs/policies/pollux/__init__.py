@@ -1,0 +1,1 @@
+"""Pollux: a genetic search for the allocation with the largest mean speedup."""

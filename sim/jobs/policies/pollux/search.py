@@ -1,0 +1,115 @@
+"""The genetic search of Pollux: allocations as matrices of jobs and nodes, a whole population at a time.
+
+An allocation holds the GPUs of each job on each node: integers of shape (jobs, nodes). A population has shape
+(allocations, jobs, nodes). Rules and constants are those of the paper's artifact (github.com/petuum/adaptdl).
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+POWER: Final = -1.0
+FLOOR: Final = 1e-3
+"""Added to every speedup, so that a job without GPUs does not make a mean of 0."""
+MUTATED: Final = 0.1
+MOST_NODES: Final = 16
+"""Nodes of a job."""
+PATIENCE: Final = 25
+"""Generations without a fitter allocation after which a search ends. The artifact goes through all."""
+
+
+class Problem(Struct, frozen=True):
+    """What allocations are searched for. Jobs are in the order in which they get what several ask for.
+
+    ``held``: shape (jobs, nodes), the present allocation. ``node_gpus``: of every node. ``most_gpus``: of every job.
+    ``kept``: the fraction of its speedup that a job keeps if its GPUs change. ``speedup``: from numbers of GPUs and of
+    nodes, each of shape (allocations, jobs), to speedups.
+    """
+
+    held: Ints
+    node_gpus: Ints
+    most_gpus: Ints
+    kept: Floats
+    speedup: Callable[[Ints, Ints], Floats]
+
+
+def fitness(problem: Problem, population: Ints) -> Floats:
+    """Return the mean of the jobs' speedups to the power of -1, to the power of -1, of every allocation."""
+    speedups = problem.speedup(population.sum(axis=2), (population > 0).sum(axis=2))
+    changes = (population != problem.held).any(axis=2)
+    speedups = np.where(changes, problem.kept * speedups, speedups)
+    found: Floats = np.mean((speedups + FLOOR) ** POWER, axis=1) ** (1.0 / POWER)
+    return found
+
+
+def evolved(problem: Problem, population: Ints, size: int, generations: int, random: np.random.Generator) -> Ints:
+    """Return the fittest allocations, the best first, after at most so many generations.
+
+    Equal allocations are told by a random sum of their numbers.
+    """
+    population = repaired(problem, population, random)
+    scores = fitness(problem, population)
+    marks = random.integers(1 << 40, size=population[0].size)
+    last_gain = 0
+    for generation in range(generations):
+        children = repaired(problem, mutated(problem, crossed(population, scores, size, random), random), random)
+        population = np.concatenate([population, children])
+        scores = np.concatenate([scores, fitness(problem, children)])
+        first = np.sort(np.unique(population.reshape(len(population), -1) @ marks, return_index=True)[1])
+        best = first[np.argsort(-scores[first], kind="stable")][:size]
+        if scores[best[0]] > scores[:size].max():
+            last_gain = generation
+        population, scores = population[best], scores[best]
+        if generation - last_gain >= PATIENCE:
+            break
+    return population
+
+
+def crossed(population: Ints, scores: Floats, size: int, random: np.random.Generator) -> Ints:
+    """Return children of winners of tournaments: the first jobs of one parent, the others of the other."""
+    rivals = random.integers(len(population), size=(2, size, 2))
+    winners = np.where(scores[rivals[..., 0]] >= scores[rivals[..., 1]], rivals[..., 0], rivals[..., 1])
+    num_jobs = population.shape[1]
+    is_first = np.arange(num_jobs)[None, :] < random.integers(1, num_jobs + 1, size=size)[:, None]
+    found: Ints = np.where(is_first[:, :, None], population[winners[0]], population[winners[1]])
+    return found
+
+
+def mutated(problem: Problem, population: Ints, random: np.random.Generator) -> Ints:
+    """Return allocations in which some jobs hold what they hold now, lose nodes, or get other GPUs of a node."""
+    count, num_jobs, _ = population.shape
+    returns = random.random((count, num_jobs)) < MUTATED
+    found = np.where(returns[:, :, None], problem.held, population)
+    loses = random.random((count, num_jobs)) < MUTATED
+    found = np.where(loses[:, :, None] & (random.random(found.shape) < MUTATED), 0, found)
+    free = np.maximum(problem.node_gpus - found.sum(axis=1), 0)
+    grows = random.random((count, num_jobs)) < MUTATED
+    rows, jobs = np.nonzero(grows & (free.sum(axis=1) > 0)[:, None])
+    if len(rows):
+        weights = np.cumsum(free[rows] > 0, axis=1)
+        nodes = (weights > (random.random(len(rows)) * weights[:, -1])[:, None]).argmax(axis=1)
+        now = found[rows, jobs, nodes]
+        found[rows, jobs, nodes] = random.integers(now, np.maximum(problem.node_gpus[nodes], now) + 1)
+    return found
+
+
+def repaired(problem: Problem, population: Ints, random: np.random.Generator) -> Ints:
+    """Return allocations that keep the rules: one job of several nodes on a node, few enough GPUs of jobs and nodes."""
+    spread = (population > 0) & ((population > 0).sum(axis=2) > 1)[:, :, None]
+    found = np.where(spread & (np.cumsum(spread, axis=1) > 1), 0, population)
+    order = np.argsort(random.random((len(found), 1, found.shape[2])), axis=2)
+    shuffled = np.take_along_axis(found, np.broadcast_to(order, found.shape), axis=2)
+    shuffled = np.where(np.cumsum(shuffled > 0, axis=2) > MOST_NODES, 0, shuffled)
+    limited = np.minimum(np.cumsum(shuffled, axis=2), problem.most_gpus[None, :, None])
+    shuffled = np.diff(limited, axis=2, prepend=0)
+    back = np.argsort(order, axis=2)
+    found = np.take_along_axis(shuffled, np.broadcast_to(back, found.shape), axis=2)
+    taken = np.minimum(np.cumsum(found, axis=1), problem.node_gpus[None, None, :])
+    kept: Ints = np.diff(taken, axis=1, prepend=0)
+    return kept
