@@ -14,6 +14,7 @@ PICTURES: Final = {
     "02-simulated-against-executed": ("simulated", "executed"),
     "03-tensor-dimensions": ("bytes", "map"),
     "04-moe-imbalance": ("waiting", "moved", "learning"),
+    "05-planning": ("front",),
     "06-cache-hit-rates": ("curves", "time"),
     "07-hierarchical-memory": ("trade",),
     "08-ones-elasticity": ("growth", "completion"),

@@ -27,6 +27,11 @@ from scenarios.comparing.comparison import Compared, compared
 from scenarios.comparing.comparison import run as compare_files
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import found
+from scenarios.planning.files import write_plan
+from scenarios.planning.page import plan_blocks
+from scenarios.planning.request import Request as PlanRequest
+from scenarios.planning.resources import Resources
+from scenarios.planning.search import Found, search
 from scenarios.report.pages.side_by_side import difference_blocks
 from scenarios.report.pictures.pipeline_figure import pipeline_figure
 from scenarios.report.rendering.brief import brief_text
@@ -36,6 +41,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.comparing.comparison import ComparisonSummary
 from scenarios.summaries.measured.execution import ExecutionSummary
 from scenarios.summaries.measured.validation import Validation
+from scenarios.summaries.planning import PlanSummary
 from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.sweep import RefusedPoint, SweepSummary
 from scenarios.sweep.page import sweep_blocks
@@ -56,6 +62,8 @@ __all__ = [
     "Difference",
     "ExecutionError",
     "ExecutionOptions",
+    "PlanRequest",
+    "Planned",
     "Ran",
     "Scenario",
     "ScenarioError",
@@ -65,6 +73,7 @@ __all__ = [
     "compare",
     "execute",
     "load",
+    "plan",
     "simulate",
     "sweep",
     "validate",
@@ -143,6 +152,42 @@ class Swept:
 
     def _repr_html_(self) -> str:
         return notebook_html(sweep_blocks(self.sweep.summary, self.sweep.pictures))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A finished search of strategies."""
+
+    found: Found
+
+    @property
+    def summary(self) -> PlanSummary:
+        """Return the answers: a frozen record, its fields as in plan.json."""
+        return self.found.summary
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """Return a row per simulated plan, the best first: the searched keys, then times, memory, dollars, joules."""
+        return pd.DataFrame([{**plan.set, **_without_set(as_json(plan))} for plan in self.summary.plans])
+
+    @property
+    def best(self) -> Sequence[str]:
+        """Return the best plan as overrides of the scenario, for the functions of this module."""
+        return [f"{key}={json.dumps(value)}" for key, value in self.summary.plans[0].set.items()]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answers as plan.json holds them."""
+        return self.found.as_json()
+
+    def write(self, out: Path | str) -> None:
+        """Write the files of ``plan --out``: plan.json, best.yaml, report.html."""
+        write_plan(self.found, Path(out))
+
+    def __repr__(self) -> str:
+        return brief_text("Planned", plan_blocks(self.summary))
+
+    def _repr_html_(self) -> str:
+        return notebook_html(plan_blocks(self.summary))
 
 
 @dataclass(frozen=True)
@@ -253,6 +298,18 @@ def sweep(
     return Swept(run(job, local_workers, num_jobs, with_pictures=pictures, tick=lambda: None))
 
 
+def plan(
+    source: Path | str, overrides: Sequence[str] = (), request: PlanRequest | None = None, *, jobs: int | None = None
+) -> Planned:
+    """Return the best strategies of a scenario: ``plan("my.yaml", request=PlanRequest(num_proofs=2)).table``.
+
+    Keys that are left out, or ``auto``, are searched. ``jobs``: processes that simulate; None: one for each core.
+    """
+    num_jobs = available_cores() if jobs is None else jobs
+    with local_workers(num_jobs) as workers:
+        return Planned(search(found(Path(source)), overrides, request or PlanRequest(), Resources(workers)))
+
+
 def execute(source: Source, overrides: Sequence[str] = (), options: ExecutionOptions | None = None) -> Ran | None:
     """Return the execution of a scenario's plan with torch: ``execute("tiny-gpt-2x2").compared()``.
 
@@ -273,6 +330,10 @@ def validate(*tables: Path | str, data: Path | str | None = None) -> Validation:
     ``data``: a CSV with other rows for the one table that is named.
     """
     return published.run(tuple(Path(table) for table in tables), None if data is None else Path(data))
+
+
+def _without_set(plan: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in plan.items() if key != "set"}
 
 
 def _timeline(outcome: Outcome) -> Timeline:

@@ -93,6 +93,21 @@ def test_moe_imbalance_runs() -> None:
     assert all(isinstance(found[cell], Figure) for cell in PICTURES["04-moe-imbalance"])
 
 
+def test_planning_runs() -> None:
+    """The best plan comes first and fits; more memory is no worse, a slower network no better; estimates are near."""
+    found = run_notebook(ROOT / "notebooks" / "05-planning.ipynb")
+    plans, conditions = found["search"].table, found["conditions"]["fastest [s]"]
+    assert plans.iteration_time_s.is_monotonic_increasing
+    assert plans.on_front.iloc[0]
+    best_s = plans.iteration_time_s.iloc[0]
+    assert conditions["memory 1.25x"] <= round(best_s, 3) <= conditions["memory 0.75x"]
+    assert conditions["network bandwidth 2x"] < best_s < conditions["network bandwidth 0.5x"]
+    assert abs(found["estimates"].loc["50%", "time"]) < 5
+    assert all(isinstance(found[cell], Figure) for cell in PICTURES["05-planning"])
+    again = api.simulate("llama-2-13b-fsdp-64-a100", [*found["keys"], *found["search"].best])
+    assert again.summary.iteration_time_s == best_s
+
+
 def test_ones_elasticity_runs() -> None:
     """Jobs begin on one GPU and at most double; only elastic policies change the GPUs of running jobs."""
     found = run_notebook(ROOT / "notebooks" / "08-ones-elasticity.ipynb")

@@ -10,7 +10,7 @@ import pytest
 from scenarios import api
 
 PAGE = Path(__file__).parents[2] / "docs" / "python.md"
-RESULTS = (api.Simulated, api.Swept, api.Ran, api.Difference, api.Validation)
+RESULTS = (api.Simulated, api.Swept, api.Planned, api.Ran, api.Difference, api.Validation)
 
 
 @pytest.fixture(scope="module")
