@@ -192,6 +192,7 @@ KEYS = {
     *("model.gradient_sync", "parallel.data.deferred_sync"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
     *("parallel.data.overlap_parameter_gather", "parallel.data.bucket", "parallel.axis_order"),
+    "parallel.data.delayed_update",
     *("parallel.data.shard_degree", "parallel.data.gradient_sync", "parallel.data.prefetch"),
     *("parallel.data.reshard_after_forward", "parallel.data.local_degree", "parallel.data.offload"),
     *("memory.manager", "memory.gathered", "memory.cached", "memory.chunk", "memory.placement"),

@@ -329,6 +329,13 @@ def _itself(request: ExecutionRequest) -> ExecutionRequest:
     return request
 
 
+DELAYED_UPDATE = training(
+    model={**LLAMA, "num_layers": 2}, data_degree=2, zero_stage=2, pipeline={"degree": 2}, batch=(4, 1),
+    bucket_bytes=4000, sharding=ShardingSpec(offload="optimizer", delayed_update=True),
+)  # fmt: skip
+"""ZeRO-Offload whose host updates a step late, in a pipeline."""
+
+
 @cache
 def _derived_requests() -> dict[str, ExecutionRequest]:
     """Return the runs of other algorithms, of several steps, and of plans that are wrong."""
@@ -336,7 +343,12 @@ def _derived_requests() -> dict[str, ExecutionRequest]:
     requests = {
         "three steps, offloaded": ExecutionRequest(
             plan=build_dense_training(offloaded, "three steps, offloaded"), check_against=offloaded, iterations=3
-        )
+        ),
+        "three steps, delayed update": ExecutionRequest(
+            plan=build_dense_training(DELAYED_UPDATE, "three steps, delayed update"),
+            check_against=DELAYED_UPDATE,
+            iterations=3,
+        ),
     }
     requests |= local_requests() | wrong_roots() | delayed_requests()
     requests |= float8_requests() | latent_requests() | expert_requests()

@@ -87,7 +87,7 @@ def test_lower_precisions_are_close_to_the_float64_reference(results: Mapping[st
     assert report.worst[1] > 1e-9, "a run in lower precision cannot be exact: was float64 run instead?"
 
 
-@pytest.mark.parametrize("name", ["three steps", "three steps, offloaded"])
+@pytest.mark.parametrize("name", ["three steps", "three steps, offloaded", "three steps, delayed update"])
 def test_several_steps_reproduce_as_many_of_the_reference(results: Mapping[str, Execution], name: str) -> None:
     """Moments, updated parameters and new tokens of three steps all come out, the host's too."""
     report = results[name].check

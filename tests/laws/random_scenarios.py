@@ -282,6 +282,7 @@ def _data(draw: Draw, dp: int, schedule: str) -> Data:
         return data | (draw.some(0.3, local_degree=2) if dp == 4 and "shard_degree" not in data else {})
     if stage == 2 and "shard_degree" not in data:
         data |= draw.some(0.25, offload="optimizer")
+        data |= draw.some(0.5, delayed_update=True) if "offload" in data else {}
     return data | draw.some(0.3, bucket=draw.one("20 KB", "200 KB"))
 
 

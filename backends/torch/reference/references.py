@@ -41,7 +41,7 @@ class References:
         t, parallel = job.training, job.parallel
         optimizer = (t.optimizer, *t.optimizer_numbers.items())
         blocks = (t.update, parallel.pipeline) if t.method == "local" else None
-        delay = parallel.pipeline.gradient_delay
+        delay = parallel.gradient_delay
         dealing = (t.microbatch_size, parallel.sequence.chunks, parallel.data_degree, parallel.expert_degree)
         slots = dealing if job.model.experts else None
         key = (job.model, job.seed, t.global_batch_size, t.precision, optimizer, blocks, delay, slots)

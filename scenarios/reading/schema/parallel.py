@@ -203,6 +203,8 @@ class DataSection(Section):
     """zero_stage 3: free gathered parameters after forward (default); false: keep them until backward."""
     offload: Offload | None = None
     """zero_stage 2: `optimizer` keeps gradients, master weights and moments on the host, and updates there."""
+    delayed_update: bool = False
+    """offload: the host updates with a step's gradients during the next step, whose parameters still lack them."""
     osdp: OsdpSection | None = None
     """Instead of a zero_stage: shard only as many operators as memory needs, those that cost the least time."""
     overlap_gradient_sync: bool = True

@@ -1,17 +1,16 @@
 """The training algorithm of a job: its mathematics, apart from how it is computed."""
 
-from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.method import LocalUpdate, Method
 
 BACKPROPAGATION = "backpropagation"
 DELAYED = "backpropagation, gradients one step late"
 
 
-def algorithm_name(method: Method, update: LocalUpdate, pipeline: PipelineSpec) -> str:
-    """Return the algorithm's name, as the summary has it."""
+def algorithm_name(method: Method, update: LocalUpdate, gradient_delay: int) -> str:
+    """Return the algorithm's name, as the summary has it; ``gradient_delay``: in steps."""
     if method == "local":
         return f"local updates, {update}"
-    return DELAYED if pipeline.gradient_delay else BACKPROPAGATION
+    return DELAYED if gradient_delay else BACKPROPAGATION
 
 
 def algorithm_words(name: str) -> str:

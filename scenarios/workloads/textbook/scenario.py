@@ -36,7 +36,7 @@ class TextbookScenario(StepScenario):
     @property
     def algorithm(self) -> str:
         """Return the name of the algorithm that trains."""
-        return algorithm_name(self.job.method, self.job.update, self.pipeline)
+        return algorithm_name(self.job.method, self.job.update, self.pipeline.gradient_delay)
 
     @property
     def num_samples(self) -> int:

@@ -70,7 +70,7 @@ class TrainingScenario(StepScenario):
     def algorithm(self) -> str:
         """Return the name of the algorithm that trains."""
         training = self.job.training
-        return algorithm_name(training.method, training.update, self.pipeline)
+        return algorithm_name(training.method, training.update, self.job.parallel.gradient_delay)
 
     @property
     def num_samples(self) -> int:

@@ -11,6 +11,8 @@ TO_DEVICE: Final = "h2d"
 TO_HOST: Final = "d2h"
 HOST: Final = "host"
 """The stream of the host's sums of gradients, and of updates that wait for all of these."""
+HOST_UPDATE: Final = "host_update"
+"""The stream of updates beside the sums of other gradients: of other units, or of the next step."""
 
 
 def add_wait_for_gradients(tracer: ProgramTracer, gradients: Sequence[str]) -> str:

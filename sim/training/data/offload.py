@@ -5,6 +5,9 @@ host at once, on a stream of its own, and the host accumulates it, so the device
 all gradients, since a check for overflow or for the norm needs them all. It then updates its shards of the master
 weights, and copies the new parameters of one bucket back while it updates the next bucket. Last, the parameters are
 gathered. A rank without replicas does the same without the collectives.
+
+With the delayed update (section 5.2) the host sets a step's gradients aside, and updates with them while the devices
+compute the next step. The new parameters come after the last backward of that step.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,9 +18,9 @@ from msgspec.structs import replace
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
 from sim.plan.words.buffer import Initial, Kind, Scope, Tier
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
-from sim.plan.words.program import Phase
+from sim.plan.words.program import Call, Phase
 from sim.training.data.buckets import Bucket
-from sim.training.data.host_streams import HOST, TO_DEVICE, TO_HOST, add_wait_for_gradients
+from sim.training.data.host_streams import HOST, HOST_UPDATE, TO_DEVICE, TO_HOST, add_wait_for_gradients
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
 from sim.training.data.sharding import shares_table
 from sim.training.data.units import Unit, bucket_units, with_own_buffers, with_reductions, with_table_apart, zeros
@@ -28,11 +31,10 @@ from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 def write_offloaded_step(
     job: DenseTraining, tracer: ProgramTracer, place: Placement, rank: int, groups: Mapping[int, Sequence[Parameter]]
-) -> tuple[list[str], list[str]]:
+) -> tuple[list[Call], list[Call]]:
     """Move the gradients and the optimizer of a program, whose forwards and backwards are written, to the host.
 
-    ``groups``: the rank's parameters by stage of the model. Returns the names of the tasks before and after forwards
-    and backwards, in call order.
+    ``groups``: the rank's parameters by stage of the model. Returns the calls before and after forwards and backwards.
     """
     fresh = {stage: [tracer.parameters[p.source] for p in group] for stage, group in groups.items()}
     parted = with_table_apart(fresh, apart=shares_table(job))
@@ -50,8 +52,8 @@ class OffloadedStepWriter:
     units: Sequence[Unit]
     gradients: dict[str, Tensor] = field(init=False, default_factory=dict)
 
-    def write(self) -> tuple[list[str], list[str]]:
-        """Return the names of the tasks before and after forwards and backwards."""
+    def write(self) -> tuple[list[Call], list[Call]]:
+        """Return the calls before and after forwards and backwards."""
         for unit in self.units:
             for name in unit.gradients:
                 scope = Scope.MICROBATCH if self._each_microbatch else Scope.STEP
@@ -63,7 +65,11 @@ class OffloadedStepWriter:
         if self._each_microbatch:
             self._rewrite_backwards()
         end = [] if self._each_microbatch else self._write_sync()
-        return begin, [*end, *self._write_update(), *self.step_end.write_last_sums()]
+        if not self.job.parallel.sharding.delayed_update:
+            return _calls(begin), _calls([*end, *self._write_update(), *self.step_end.write_last_sums()])
+        updates, loads = self._write_delayed_update()
+        after = [*_calls(end), *_calls(loads, lag=1), *_calls(self.step_end.write_last_sums())]
+        return [*_calls(updates, lag=1), *_calls(begin)], after
 
     # --- properties of the job -------------------------------------------------------------------------------------
 
@@ -149,23 +155,50 @@ class OffloadedStepWriter:
         names = [add_wait_for_gradients(self.tracer, [gradient.name for gradient in self.gradients.values()])]
         for index, unit in enumerate(self.units):
             t = TaskTracer(self.tracer, Scope.STEP)
-            updated = self._update(t, unit)
-            if self._is_shared(unit):
-                piece = self._piece(unit, "shard", self.tracer.parameter_dtype, Kind.WORKSPACE, Scope.STEP, Tier.DEVICE)
-                t.emit(Copy(f"load.{unit.name}", (updated.name,), (piece.name,), TO_DEVICE))
-                self.step_end.gather(t, Bucket(index, unit.parameters), piece)
-            else:
-                t.emit(Copy(f"load.{unit.name}", (updated.name,), unit.values, TO_DEVICE))
+            self._load(t, index, unit, self._update(t, unit, self.gradients[unit.name], HOST))
             names += self.step_end.finish(f"optimizer.{unit.name}", Phase.OPTIMIZER, t)
         return names
 
-    def _update(self, t: TaskTracer, unit: Unit) -> Tensor:
+    def _write_delayed_update(self) -> tuple[list[str], list[str]]:
+        """Write the update with the gradients of the step before, and the copies of its parameters to all devices.
+
+        Return the names of the tasks of both: before forwards, and after backwards.
+        """
+        t, due = TaskTracer(self.tracer, Scope.STEP), dict[str, Tensor]()
+        for unit in self.units:
+            due[unit.name] = self._kept(unit, "gradient_due", self.tracer.gradient_dtype, Kind.GRADIENT, "zeros")
+            made, aside = self.gradients[unit.name].name, due[unit.name].name
+            t.emit(Compute(f"set_aside.{unit.name}", "copy", (made, aside), (aside,), stream=HOST))
+        updates, loads = [self.tracer.add_task("set_gradients_aside", Phase.OPTIMIZER, t.ops).name], list[str]()
+        for index, unit in enumerate(self.units):
+            t = TaskTracer(self.tracer, Scope.STEP)
+            updated = self._update(t, unit, due[unit.name], HOST_UPDATE)
+            updates += self.step_end.finish(f"optimizer.{unit.name}", Phase.OPTIMIZER, t)
+            t = TaskTracer(self.tracer, Scope.STEP)
+            self._load(t, index, unit, updated)
+            loads += self.step_end.finish(f"load.{unit.name}", Phase.OPTIMIZER, t)
+        return updates, loads
+
+    def _load(self, t: TaskTracer, index: int, unit: Unit, updated: Tensor) -> None:
+        """Write the copies of a unit's new parameters to all devices."""
+        if not self._is_shared(unit):
+            t.emit(Copy(f"load.{unit.name}", (updated.name,), unit.values, TO_DEVICE))
+            return
+        piece = self._piece(unit, "shard", self.tracer.parameter_dtype, Kind.WORKSPACE, Scope.STEP, Tier.DEVICE)
+        t.emit(Copy(f"load.{unit.name}", (updated.name,), (piece.name,), TO_DEVICE))
+        self.step_end.gather(t, Bucket(index, unit.parameters), piece)
+
+    def _update(self, t: TaskTracer, unit: Unit, gradient: Tensor, stream: str) -> Tensor:
         """Write the optimizer's step on the host's piece of a unit; return the parameters to copy to the devices."""
         types = self.job.training.types
         master = self._kept(unit, "shard.master", types.master, Kind.OPTIMIZER, "shard")
         common = (types.master, Kind.OPTIMIZER, Scope.PERSISTENT)
         moments = [self._piece(unit, f"shard.{label}", *common, Tier.HOST) for label in self.step_end.moments]
         copies = [self._kept(unit, "shard.updated", types.parameter, Kind.PARAMETER, "shard")] if types.mixed else []
-        self.step_end.optimize(t, unit.name, self.gradients[unit.name], [master, *moments, *copies])
-        t.ops[-1] = replace(t.ops[-1], stream=HOST)
+        self.step_end.optimize(t, unit.name, gradient, [master, *moments, *copies])
+        t.ops[-1] = replace(t.ops[-1], stream=stream)
         return copies[0] if copies else master
+
+
+def _calls(names: Sequence[str], lag: int = 0) -> list[Call]:
+    return [Call(name, lag=lag) for name in names]

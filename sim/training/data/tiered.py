@@ -29,7 +29,7 @@ from sim.plan.words.op import Compute, Copy, Op
 from sim.plan.words.program import Phase
 from sim.training.data.gathers import Shard, loaded
 from sim.training.data.homes import ON_DEVICE, UPDATED_ON_HOST, Home
-from sim.training.data.host_streams import HOST, TO_DEVICE, TO_HOST, add_wait_for_gradients
+from sim.training.data.host_streams import HOST, HOST_UPDATE, TO_DEVICE, TO_HOST, add_wait_for_gradients
 from sim.training.data.optimizer import step_end_writer
 from sim.training.data.payloads import with_gradients_in_payloads
 from sim.training.data.sharding import ShardedStepWriter, gathering_of, whole_buckets
@@ -40,8 +40,6 @@ from sim.training.errors import SpecError
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining
 
-HOST_UPDATE: Final = "host_update"
-"""The stream of updates beside the sums of other units' gradients."""
 READ: Final = "nvme_read"
 WRITE: Final = "nvme_write"
 _STAGED: Final = 2

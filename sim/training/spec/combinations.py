@@ -189,11 +189,6 @@ _OF_OSDP: Final = (
 
 _OF_SHARDING: Final = (
     Refusal(
-        ("offload",), ("pipeline",), f"{_DATA}.offload",
-        "it is not built for pipelines, and this one has {degree} ranks",
-        "leave it out, or write pipeline: {{degree: 1}}",
-    ),
-    Refusal(
         ("offload",), ("shard_degree",), f"{_DATA}.offload",
         "it is not built for groups of replicas, whose sums of shards would have to leave the host again",
         "leave it, or shard_degree, out",
@@ -211,6 +206,11 @@ _OF_SHARDING: Final = (
         ("tiered",), ("tied_over_ranks",), "model.tied_embeddings",
         "the host's sums of the tied table would have to leave it again, to the other pipeline rank",
         "write tied_embeddings: false, or leave memory out",
+    ),
+    Refusal(
+        ("offload",), ("tied_over_ranks",), "model.tied_embeddings",
+        "the host's sums of the tied table would have to leave it again, to the other pipeline rank",
+        "write tied_embeddings: false, or leave offload out",
     ),
     Refusal(
         ("tiered",), ("fp8",), "training.precision", "fp8 is not built with memory.manager",

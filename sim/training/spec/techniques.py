@@ -112,6 +112,9 @@ TECHNIQUES: Final[Mapping[str, Technique]] = {
     "zero_3": _zero(3),
     "osdp": Technique("osdp", lambda s: s.parallel.osdp is not None),
     "offload": Technique("offload", lambda s: s.parallel.sharding.offload is not None, needs=(("zero_2",),)),
+    "delayed_update": Technique(
+        "delayed update", lambda s: s.parallel.sharding.delayed_update, needs=(("offload", "zero_2"),)
+    ),
     "tiered": Technique("memory in tiers", lambda s: s.parallel.memory is not None, needs=(("zero_3",),)),
     "shard_degree": Technique(
         "groups of shards", lambda s: s.parallel.sharding.shard_degree is not None, needs=(("zero_2",), ("zero_3",))

@@ -182,7 +182,7 @@ class StageProgramBuilder:
         elif parallel.memory is not None:
             begin, end = write_tiered_step(*around)
         elif parallel.sharding.offload is not None:
-            begin, end = write_offloaded_step(*around)
+            return write_offloaded_step(*around)
         elif parallel.zero_stage > 1 and parallel.num_replicas > 1:
             begin, end = write_sharded_step(*around)
         else:

@@ -60,6 +60,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "zero_3": {"zero_stage": 3},
     "osdp": {"osdp": OsdpSpec(choices=(("layer0.qkv", Choice(1, 1)),))},
     "offload": {"offload": "optimizer"},
+    "delayed_update": {"delayed_update": True},
     "tiered": {"memory": MemorySpec(manager="angel_ptm")},
     "shard_degree": {"shard_degree": 4},
     "local_degree": {"local_degree": 2},

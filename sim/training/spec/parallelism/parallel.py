@@ -46,6 +46,11 @@ class ParallelSpec(Struct, frozen=True, kw_only=True):
     axis_order: tuple[str, ...] = AXIS_ORDER
 
     @property
+    def gradient_delay(self) -> int:
+        """Return how many steps old the weights of a gradient are when the gradient updates them."""
+        return 1 if self.sharding.delayed_update else self.pipeline.gradient_delay
+
+    @property
     def world_size(self) -> int:
         """Return the number of ranks."""
         return prod(degree for _, degree in self.mesh_axes)

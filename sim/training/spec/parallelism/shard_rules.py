@@ -14,6 +14,9 @@ def check_options(parallel: ParallelSpec) -> None:
     if parallel.osdp is None and sharding.offload is not None and stage != 2:
         rule = f"it needs sharded gradients and whole parameters (zero_stage 2), and zero_stage is {stage}"
         raise SpecError("parallel.data.offload", rule, "leave it out, or write zero_stage: 2")
+    if sharding.delayed_update and sharding.offload is None:
+        rule = "the host updates a step late, and without offload it updates nothing"
+        raise SpecError("parallel.data.delayed_update", rule, "leave it out, or write offload: optimizer")
     if parallel.memory is not None:
         _check_memory(parallel, parallel.memory)
     if parallel.osdp is None:

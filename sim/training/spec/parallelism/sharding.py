@@ -54,6 +54,9 @@ class ShardingSpec(Struct, frozen=True, kw_only=True):
     offload: Offload | None = None
     """Stage 2: keep gradients, master weights and optimizer state on the host, and update there (ZeRO-Offload)."""
 
+    delayed_update: bool = False
+    """Offload: the host updates with a step's gradients during the next step, whose parameters lack them."""
+
     @property
     def syncs_each_microbatch(self) -> bool:
         """Return whether gradients are sharded after every micro-batch."""

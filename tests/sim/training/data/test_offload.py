@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
@@ -148,6 +149,29 @@ def test_without_overlap_the_end_of_a_step_is_the_closed_form() -> None:
     assert (update[0], up[0]) == pytest.approx((down[1], update[1]))
 
 
+def test_a_delayed_update_hides_behind_the_next_step() -> None:
+    """A step takes as long as the longer of its passes and the host's update, and the copies that neither hides."""
+    node, model = load_node("dgx-2"), GPT | {"num_layers": 8, "hidden_size": 256, "ffn_hidden_size": 1024}
+    keys: dict[str, Any] = {"zero_stage": 2, "model": model, "precision": "bf16"}
+    late, soon = (
+        simulate(
+            dense_plan(sharding=replace(OFFLOAD, delayed_update=delayed), **keys),
+            pricing_on(node, 1, devices_per_node=1),
+        )
+        for delayed in (True, False)
+    )
+    total, memory = dense_job(model=model).model.num_parameters, node.host.memory_bandwidth_bytes_per_s
+    update_s = total * (4 * 4 + 3 * 4 + 2) / (memory * node.host.memory_attained)
+    aside_s = total * 2 * 4 / (memory * node.host.memory_attained)
+    (up,) = (end - start for start, end, _ in spans(soon, "h2d"))
+    passes_s = soon.iteration_time_s - update_s - up
+    longer_s = max(passes_s, update_s + aside_s)
+    assert longer_s * (1 - 1e-9) <= late.iteration_time_s < longer_s + up + aside_s < soon.iteration_time_s
+    assert late.memory_of(0, Tier.HOST).peak_bytes == pytest.approx(
+        soon.memory_of(0, Tier.HOST).peak_bytes + 4 * total, rel=1e-3
+    )
+
+
 # --- contention ------------------------------------------------------------------------------------------------------
 
 
@@ -189,13 +213,12 @@ def test_folded_ranks_share_hosts_and_switches_as_all_of_them_do(num_ranks: int)
     [
         ({"zero_stage": 1}, "zero_stage is 1"),
         ({"zero_stage": 3}, "zero_stage is 3"),
-        ({"zero_stage": 2, "pp": 2}, "not built for pipelines"),
         ({"zero_stage": 2, "sharding": ShardingSpec(offload="optimizer", shard_degree=2)}, "groups of replicas"),
         ({"zero_stage": 0, "osdp": OsdpSpec()}, "not built with osdp"),
     ],
 )
 def test_what_is_not_built_is_refused(keys: dict[str, Any], rule: str) -> None:
-    """Other stages, pipelines, groups and OSDP, each with the key and the rule."""
+    """Other stages, groups and OSDP, each with the key and the rule."""
     with pytest.raises(SpecError, match=rule) as refused:
         dense_job(dp=4, **{"sharding": OFFLOAD} | keys)
     assert refused.value.key == "parallel.data.offload"
