@@ -115,7 +115,7 @@ def _agreed(data: Data) -> Data:
     model, training, parallel = data["model"], data["training"], data["parallel"]
     sharing, pipeline = parallel["data"], parallel["pipeline"]
     schedule, stage = pipeline["schedule"], sharing.get("zero_stage", 0)
-    if schedule in {"local", "pipedream_2bw"}:
+    if schedule in {"local", "pipedream_2bw"} or "offload" in sharing:
         model["tied_embeddings"] = False
     if schedule in {"local", "terapipe", "seq_1f1b"} or "osdp" in sharing:
         model.pop("experts", None)
