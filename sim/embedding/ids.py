@@ -13,13 +13,27 @@ from numpy.typing import NDArray
 from sim.embedding.policies import Ints
 
 
+class Drift(Struct, frozen=True, kw_only=True):
+    """How popularity changes: after every so many batches a ``fraction`` of the rows, drawn, change ranks at random.
+
+    They are two rows at least, if the table has as many.
+    """
+
+    every: int
+    fraction: float
+
+
 class Table(Struct, frozen=True, kw_only=True):
-    """An embedding table: its rows, the lookups of each sample in it, and the Zipf exponent of its rows' popularity."""
+    """An embedding table: its rows, the lookups of each sample in it, and the Zipf exponent of its rows' popularity.
+
+    ``drift``: how popularity changes; None: it does not.
+    """
 
     name: str
     num_rows: int
     num_lookups: int
     zipf: float
+    drift: Drift | None = None
 
     def popularity(self) -> NDArray[np.float64]:
         """Return the probability of each rank, the most popular first: proportional to ``rank ** -zipf``."""
@@ -30,6 +44,10 @@ class Table(Struct, frozen=True, kw_only=True):
 
 _DRAWN_AT_ONCE: Final = 1 << 17
 """Ids that are drawn together, to spend less time on many small tables."""
+
+
+_DRIFTING: Final = 1
+"""Tells draws of drift from draws of ids."""
 
 
 class Ids(Protocol):
@@ -97,7 +115,10 @@ class IdSource:
         return int(self.first_rows[-1])
 
     def lookups_per_sample(self) -> NDArray[np.float64]:
-        """Return the expected lookups of each row by one sample: what a pass over endless data would count."""
+        """Return the expected lookups of each row by one sample: what a pass over endless data would count.
+
+        With drift, over data like the first batches.
+        """
         expected = np.empty(self.num_rows)
         for table, rows in zip(self._tables, self._row_of_rank, strict=True):
             expected[rows] = table.num_lookups * table.popularity()
@@ -108,16 +129,43 @@ class IdSource:
 
         They are drawn by inversion of the cumulative popularity.
         """
-        generators = self._generators_of(worker)
+        generators, row_of_rank = self._generators_of(worker), list(self._row_of_rank)
         per_batch = batch_size * sum(table.num_lookups for table in self._tables)
         at_once = max(_DRAWN_AT_ONCE // per_batch, 1)
-        for first in range(0, num_batches, at_once):
-            yield from self._draw(min(at_once, num_batches - first), batch_size, generators)
+        first = 0
+        while first < num_batches:
+            last = min([first + at_once, num_batches, *self._ends_after(first)])
+            yield from self._draw(last - first, batch_size, generators, row_of_rank)
+            self._drift(last, row_of_rank)
+            first = last
 
-    def _draw(self, num_batches: int, batch_size: int, generators: Sequence[np.random.Generator]) -> Ints:
+    def _ends_after(self, batch: int) -> Iterator[int]:
+        """Yield the next batch, after this one, from which each table's popularity is another."""
+        for table in self._tables:
+            if table.drift is not None:
+                yield (batch // table.drift.every + 1) * table.drift.every
+
+    def _drift(self, batch: int, row_of_rank: list[Ints]) -> None:
+        """Change the ranks of rows of the tables whose popularity is another from this batch on, for all workers."""
+        for place, table in enumerate(self._tables):
+            if table.drift is None or batch % table.drift.every:
+                continue
+            rng = np.random.default_rng([self._seed, place, batch, _DRIFTING])
+            count = min(max(round(table.drift.fraction * table.num_rows), 2), table.num_rows)
+            ranks = rng.choice(table.num_rows, count, replace=False)
+            row_of_rank[place] = row_of_rank[place].copy()
+            row_of_rank[place][ranks] = rng.permutation(row_of_rank[place][ranks])
+
+    def _draw(
+        self,
+        num_batches: int,
+        batch_size: int,
+        generators: Sequence[np.random.Generator],
+        row_of_rank: Sequence[Ints],
+    ) -> Ints:
         """Return batches [num_batches, ids]; the numbers do not depend on how many are drawn at once."""
         drawn = []
-        parts = zip(self._tables, self._row_of_rank, self._cumulative, generators, strict=True)
+        parts = zip(self._tables, row_of_rank, self._cumulative, generators, strict=True)
         for table, rows, cumulative, rng in parts:
             draws = rng.random((num_batches, batch_size * table.num_lookups))
             drawn.append(rows[np.minimum(cumulative.search(draws), table.num_rows - 1)])

@@ -10,7 +10,7 @@ RECOMMENDATION_KEYS = {
     *(f"model.{key}" for key in ("name", "num_numbers", "bottom", "hidden", "num_cross_layers")),
 }
 
-RECOMMENDATION_TABLE = {"name", "num_rows", "num_lookups", "zipf"}
+RECOMMENDATION_TABLE = {"name", "num_rows", "num_lookups", "zipf", "drift"}
 
 RECOMMENDATION_SUMMARY = {
     *("schema", "scenario", "seed", "policy", "num_rows", "cache_rows", "table_bytes", "cache_bytes"),

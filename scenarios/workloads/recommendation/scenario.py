@@ -7,12 +7,17 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.workloads.recommendation.schema import MAX_ROWS, ParameterServerSection, RecommendationScenarioFile
+from scenarios.workloads.recommendation.schema import (
+    MAX_ROWS,
+    ParameterServerSection,
+    RecommendationScenarioFile,
+    TableSection,
+)
 from scenarios.workloads.recommendation.timed import TimedSpec, read_timed
 from scenarios.workloads.workload import Scenario, Workload
 from sim.embedding.het import Clocking
 from sim.embedding.het_run import HetSpec
-from sim.embedding.ids import Table
+from sim.embedding.ids import Drift, Table
 from sim.embedding.policies import Ints
 from sim.embedding.run import CacheSpec
 from sim.embedding.turns import Workers
@@ -73,10 +78,7 @@ def read(
     return RecommendationScenario(
         name=file.name, seed=file.seed, source=document.source, overrides=overrides, workload=workload,
         document=document, as_read=document,
-        tables=[
-            Table(name=table.name, num_rows=table.num_rows, num_lookups=table.num_lookups, zipf=table.zipf)
-            for table in file.tables
-        ],
+        tables=[_table(table) for table in file.tables],
         embedding_dim=file.embedding_dim,
         cache=cache,
         batch_size=file.trace.batch_size,
@@ -88,10 +90,21 @@ def read(
     )  # fmt: skip
 
 
+def _table(section: TableSection) -> Table:
+    drift = None if section.drift is None else Drift(every=section.drift.every, fraction=section.drift.fraction)
+    return Table(
+        name=section.name,
+        num_rows=section.num_rows,
+        num_lookups=section.num_lookups,
+        zipf=section.zipf,
+        drift=drift,
+    )
+
+
 def _recorded(document: Document, file: RecommendationScenarioFile, name: str) -> Ints:
     """Return the recorded samples. Raises ScenarioError for a file that cannot be used, or has too few."""
     for place, table in enumerate(file.tables):
-        key = next((key for key in ("zipf", "num_lookups") if key in table.model_fields_set), None)
+        key = next((key for key in ("zipf", "num_lookups", "drift") if key in table.model_fields_set), None)
         if key is not None:
             rule, origin = "the file of trace.file says what is looked up", document.origin(("tables", place, key))
             raise ScenarioError(origin, f"tables.{place}.{key}", rule, f"leave {key} or trace.file out")

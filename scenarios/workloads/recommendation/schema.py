@@ -18,6 +18,15 @@ MAX_ROWS = 50_000_000
 """Rows of all tables together; it bounds the memory of a simulation."""
 
 
+class DriftSection(Section):
+    """How the popularity of rows changes."""
+
+    every: Annotated[int, Field(ge=1, le=200_000)]
+    """Batches (of each worker) after which rows change ranks."""
+    fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+    """Part of the rows, drawn, that change ranks with each other."""
+
+
 class TableSection(Section):
     """An embedding table, or one field of the data."""
 
@@ -29,6 +38,8 @@ class TableSection(Section):
     """Rows that each sample reads."""
     zipf: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 1.05
     """Popularity: the row of rank r is read in proportion to r to the power of minus this."""
+    drift: DriftSection | None = None
+    """How popularity changes; left out: it does not."""
 
 
 class TraceSection(Section):

@@ -8,7 +8,7 @@ from scipy.optimize import brentq
 
 from sim.embedding.cache import BatchCache, Future
 from sim.embedding.errors import CacheTooSmallError
-from sim.embedding.ids import IdSource, Table, _Cumulative
+from sim.embedding.ids import Drift, IdSource, Table, _Cumulative
 from sim.embedding.policies import PolicyName
 from sim.embedding.run import CacheRun, CacheSpec, most_popular, run_cache
 
@@ -163,7 +163,11 @@ def test_most_popular_rows_are_those_of_a_sort(counts: list[int], num_rows: int)
 
 def test_batches_do_not_depend_on_how_many_are_drawn_at_once(monkeypatch) -> None:
     """One by one, or all at once: the same ids for every worker."""
-    tables = [Table(name=name, num_rows=50, num_lookups=number, zipf=1.0) for number, name in enumerate("ab", 1)]
+    drifts = Drift(every=3, fraction=0.5), None
+    tables = [
+        Table(name=str(number), num_rows=50, num_lookups=number, zipf=1.0, drift=drift)
+        for number, drift in enumerate(drifts, 1)
+    ]
     found = []
     for at_once in (1, 50, 10_000):
         monkeypatch.setattr("sim.embedding.ids._DRAWN_AT_ONCE", at_once)
@@ -192,3 +196,31 @@ def test_ids_of_tables_are_apart_and_as_often_as_stated() -> None:
     assert ids[:60_000].max() < 5 <= ids[60_000:].min()
     counted = np.bincount(ids, minlength=8) / 30_000
     assert counted == pytest.approx(source.lookups_per_sample(), abs=0.02)
+
+
+def test_popularity_drifts_for_all_workers_together() -> None:
+    """Until the first drift ids are those without one; then every worker has other popular rows, the same for all."""
+    steady, drifting = (
+        IdSource([Table(name="t", num_rows=60, num_lookups=1, zipf=3.0, drift=drift)], seed=3)
+        for drift in (None, Drift(every=4, fraction=1.0))
+    )
+    plain, found = (list(source.batches(12, 500, 1)) for source in (steady, drifting))
+    assert np.array_equal(plain[:4], found[:4])
+    favourites = [[np.bincount(batch).argmax() for batch in drifting.batches(12, 500, worker)] for worker in (0, 1)]
+    assert favourites[0] == favourites[1]
+    assert [len(set(favourites[0][first : first + 4])) for first in (0, 4, 8)] == [1, 1, 1]
+    assert len(set(favourites[0])) == 3
+
+
+def test_drift_misleads_counts_of_the_past() -> None:
+    """After all rows have changed ranks, last use finds as many as before; counts lose, those of old data most."""
+    lost = []
+    for policy in ("lru", "light_lfu", "dataset_frequency"):
+        rates = []
+        for drift in (None, Drift(every=150, fraction=1.0)):
+            table = Table(name="t", num_rows=2_000, num_lookups=1, zipf=1.2, drift=drift)
+            run = run_cache([table], CacheSpec(num_slots=100, policy=policy, warm_up=0.0), 200, 64, seed=1)
+            rates.append(run.hits[155:].sum() / run.lookups[155:].sum())
+        lost.append(rates[0] - rates[1])
+    assert abs(lost[0]) < 0.02
+    assert 0.05 < lost[1] < lost[2]
