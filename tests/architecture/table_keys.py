@@ -16,7 +16,7 @@ RECOMMENDATION_SUMMARY = {
     *("schema", "scenario", "seed", "policy", "num_rows", "cache_rows", "table_bytes", "cache_bytes"),
     *("hit_rate", "unique_hit_rate", "static_hit_rate", "unique_rows_per_batch", "rows_in_per_batch"),
     *("rows_out_per_batch", "in_bytes_per_batch", "out_bytes_per_batch"),
-    *(f"tables.{key}" for key in ("table", "num_rows", "num_lookups", "hit_rate")),
+    *(f"tables.{key}" for key in ("table", "num_rows", "num_lookups", "hit_rate", "recorded")),
     *(f"over_time.{key}" for key in ("first_batch", "hit_rate")),
     *("parameter_server", "parameter_server.num_workers", "parameter_server.consistency"),
     *(f"parameter_server.{key}" for key in ("read_bound", "write_bound", "pulled_fraction", "stale_fraction")),

@@ -113,7 +113,16 @@ class RecommendationOutcome(Outcome):
             (table.table, f"{table.num_rows:,}", f"{table.num_lookups:,}", format_percent(table.hit_rate))
             for table in self.summary.tables
         ]
-        return Section("Tables", (Table(("table", "rows", "lookups", "hit rate"), rows, breaks_words=True),))
+        tables: tuple[Block, ...] = (Table(("table", "rows", "lookups", "hit rate"), rows, breaks_words=True),)
+        known = [(table.table, table.recorded) for table in self.summary.tables if table.recorded is not None]
+        if known:
+            shown = [
+                (name, f"{found.num_different:,}", "too few" if found.zipf is None else f"{found.zipf:.2f}")
+                for name, found in known
+            ]
+            head = "recorded lookups of", "different rows", "Zipf exponent"
+            tables = (*tables, Table(head, shown, breaks_words=True))
+        return Section("Tables", tables)
 
     def _over_time(self) -> Section:
         parts = self.summary.over_time

@@ -9,18 +9,23 @@ from scenarios.workloads.recommendation.scenario import ELEMENT_BYTES, Recommend
 from scenarios.workloads.recommendation.server_time import ServerTimes
 from scenarios.workloads.recommendation.step_time import StepTimeSummary
 from sim.embedding.het_run import HEADER_BYTES, HetRun, HetSpec
+from sim.embedding.popularity import Popularity, popularity_of
 from sim.embedding.run import CacheRun
 
 MOST_PARTS = 200
 
 
 class TableHits(Struct, frozen=True, kw_only=True):
-    """A table: its rows, its lookups in the measured batches, and the part of them that the cache answered."""
+    """A table: its rows, its lookups in the measured batches, and the part of them that the cache answered.
+
+    ``recorded``: statistics of all lookups of ``trace.file``; None where lookups are drawn.
+    """
 
     table: str
     num_rows: int
     num_lookups: int
     hit_rate: float
+    recorded: Popularity | None
 
 
 class PartHits(Struct, frozen=True, kw_only=True):
@@ -128,8 +133,14 @@ def summarise(
         parameter_server=server,
         step=step,
         tables=[
-            TableHits(table=table.name, num_rows=table.num_rows, num_lookups=looked, hit_rate=hit / looked)
-            for table, looked, hit in counted
+            TableHits(
+                table=table.name,
+                num_rows=table.num_rows,
+                num_lookups=looked,
+                hit_rate=hit / looked,
+                recorded=None if scenario.recorded is None else popularity_of(scenario.recorded[:, place]),
+            )
+            for place, (table, looked, hit) in enumerate(counted)
         ],
         over_time=_over_time(run),
     )

@@ -120,6 +120,7 @@ def test_recorded_lookups_are_simulated_and_executed(tmp_path: Path, capsys) -> 
     found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert found["hit_rate"] == 5 / 16  # row 0 of b, twice in the second and fourth batch, once in the third
     assert found["static_hit_rate"] == (6 + 4 + 2) / 16
+    assert [table["recorded"]["num_different"] for table in found["tables"]] == [3, 2]
     with pytest.raises(SystemExit) as caught:
         main(["execute", str(path), "--check", "--out", str(out)])
     assert caught.value.code == 0

@@ -10,6 +10,7 @@ from sim.embedding.cache import BatchCache, Future
 from sim.embedding.errors import CacheTooSmallError
 from sim.embedding.ids import Drift, IdSource, Table, _Cumulative
 from sim.embedding.policies import PolicyName
+from sim.embedding.popularity import popularity_of
 from sim.embedding.run import CacheRun, CacheSpec, most_popular, run_cache
 
 NUM_ROWS = 12
@@ -224,3 +225,14 @@ def test_drift_misleads_counts_of_the_past() -> None:
         lost.append(rates[0] - rates[1])
     assert abs(lost[0]) < 0.02
     assert 0.05 < lost[1] < lost[2]
+
+
+@pytest.mark.parametrize("zipf", [0.8, 1.2])
+def test_recorded_lookups_tell_their_zipf_exponent(zipf: float) -> None:
+    """The fitted exponent is that from which ids were drawn; a few lookups, or even ones, tell none."""
+    source = IdSource([Table(name="t", num_rows=5_000, num_lookups=1, zipf=zipf)], seed=2)
+    (ids,) = source.batches(1, 400_000)
+    found = popularity_of(ids)
+    assert found.num_different == len(set(ids.tolist()))
+    assert found.zipf == pytest.approx(zipf, abs=0.03)
+    assert popularity_of(ids[:50]).zipf is None
