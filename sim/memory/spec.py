@@ -39,6 +39,7 @@ class MemorySpec(Struct, frozen=True, kw_only=True):
         gemini with automatic placement: what a warm-up step finds (``ChunkSpec.capacity_bytes``).
     ``cached_bytes``: angel_ptm: device memory for units whose shards stay there and are updated there.
     ``optimizer_on_drives``: master weights and moments lie on the node's NVMe drives, not in the host's memory.
+    ``parameters_on_drives``: so do parameters, and come to the host for each use (ZeRO-Infinity).
     ``chunks``: gemini: its options; None with all other managers.
     ``allocator``: of device memory, whose reserved bytes must fit; None: tensors alone count.
     ``update``: ``lock_free``: the optimizer's state on drives is updated at its own pace, and iterations go on.
@@ -49,6 +50,7 @@ class MemorySpec(Struct, frozen=True, kw_only=True):
     gathered_bytes: int | None = None
     cached_bytes: int = 0
     optimizer_on_drives: bool = False
+    parameters_on_drives: bool = False
     chunks: ChunkSpec | None = None
     allocator: AllocatorName | None = None
     update: Update = "synchronous"

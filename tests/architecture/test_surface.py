@@ -199,7 +199,7 @@ KEYS = {
     "memory.gradients_in_chunks",
     *("memory.allocator", "memory.update", "memory.max_staleness"),
     *("memory.offload.parameters", "memory.offload.optimizer"),
-    *(f"memory.tiers.nvme.{key}" for key in ("capacity", "bandwidth", "latency")),
+    *(f"memory.tiers.nvme.{key}" for key in ("capacity", "bandwidth", "latency", "parameters")),
     *("parallel.data.osdp.memory_limit", "parallel.data.osdp.splits", "parallel.data.osdp.gap"),
     *("parallel.data.osdp.layers", "parallel.data.osdp.ends"),
     *("reliability.mtbf_per_device", "reliability.mtbf_per_nic", "reliability.mtbf_per_node"),

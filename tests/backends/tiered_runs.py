@@ -17,6 +17,7 @@ DEEPSPEED = MemorySpec(manager="deepspeed")
 ANGEL = MemorySpec(manager="angel_ptm")
 DRIVES = MemorySpec(manager="deepspeed", optimizer_on_drives=True)
 ANGEL_DRIVES = MemorySpec(manager="angel_ptm", optimizer_on_drives=True, cached_bytes=60_000)
+ALL_ON_DRIVES = MemorySpec(manager="angel_ptm", optimizer_on_drives=True, parameters_on_drives=True)
 CACHED = MemorySpec(manager="angel_ptm", cached_bytes=60_000)
 """Part of the units stay on the device."""
 
@@ -55,6 +56,9 @@ TIERED_JOBS: Mapping[str, DenseTraining] = {
     ),
     "state on drives, lifetimes, some layers stay, one rank": training(
         model=SHORT_LLAMA, zero_stage=3, memory=ANGEL_DRIVES
+    ),
+    "parameters on drives too, pp2": training(
+        model={**LLAMA, "num_layers": 2}, zero_stage=3, memory=ALL_ON_DRIVES, batch=(4, 1), pipeline={"degree": 2}
     ),
     "lifetimes, cp2": training(model=SHORT_LLAMA, context_degree=2, zero_stage=3, memory=ANGEL),
     "lifetimes, experts on two ranks": training(

@@ -19,6 +19,8 @@ class NvmeSection(Section):
     """Of all drives of a node together; reading and writing share it."""
     latency: DurationOrZero = 1e-4
     """Of a read or a write."""
+    parameters: bool = False
+    """Parameters lie there too, and come to the host's memory for each use (ZeRO-Infinity)."""
 
 
 class TiersSection(Section):

@@ -167,6 +167,7 @@ def _memory(section: MemorySection) -> MemorySpec:
         gathered_bytes=gathered,
         cached_bytes=round(section.cached or 0),
         optimizer_on_drives=section.tiers.nvme is not None,
+        parameters_on_drives=section.tiers.nvme is not None and section.tiers.nvme.parameters,
         chunks=_chunks(section),
         allocator=section.allocator,
         update=section.update,

@@ -10,8 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sim.memory.movement import Movement, Stay
+from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
-from sim.training.data.host_streams import TO_DEVICE
+from sim.training.data.host_streams import READ, TO_DEVICE
 from sim.training.data.units import Unit
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
@@ -30,12 +31,12 @@ class Pass(Struct, frozen=True):
 class Shard(Struct, frozen=True):
     """This rank's piece of a unit. ``hops``: axes of its all_gathers; empty: the piece is the whole unit.
 
-    ``name``: its buffer. ``on_host``: that buffer lies in the host's memory.
+    ``name``: its buffer. ``tier``: where that buffer lies.
     """
 
     name: str
     hops: Hops
-    on_host: bool = False
+    tier: Tier = Tier.DEVICE
 
 
 class Gathers(Struct, frozen=True):
@@ -126,7 +127,7 @@ def _joined(one: Pass, blocks: dict[int, list[Op]], start: int) -> list[Op]:
 def gather(label: str, shard: Shard, unit: Unit, names: Mapping[str, str]) -> Iterator[Op]:
     """Yield the all_gathers of a unit's parameters under the given names, over the last axes first.
 
-    A shard in the host's memory is copied to the device before.
+    A shard in the host's memory is copied to the device before, one on drives to the host first.
 
     With ``dp_local`` this is MiCS's hierarchical all_gather (Zhang et al. 2022, section 3.3): first between nodes,
     among the ranks at the same place of each node, then inside nodes. The order of the shards makes the paper's
@@ -134,7 +135,10 @@ def gather(label: str, shard: Shard, unit: Unit, names: Mapping[str, str]) -> It
     """
     here = shard.name
     writes = tuple(names.get(name, name) for name in unit.values)
-    if shard.on_host:
+    if shard.tier is Tier.NVME:
+        yield Copy(f"read.{label}.{unit.name}", (here,), (from_drives(label, unit),), READ)
+        here = from_drives(label, unit)
+    if shard.tier is not Tier.DEVICE:
         there = (loaded(label, unit),) if shard.hops else writes
         yield Copy(f"load.{label}.{unit.name}", (here,), there, TO_DEVICE)
         here = there[0]
@@ -149,6 +153,11 @@ def gather(label: str, shard: Shard, unit: Unit, names: Mapping[str, str]) -> It
 def between(label: str, unit: Unit) -> str:
     """Return the name of the buffer of a unit that is gathered between nodes and not yet inside."""
     return f"{label}.{unit.name}.between"
+
+
+def from_drives(label: str, unit: Unit) -> str:
+    """Return the name of the host's buffer of this rank's piece of a unit that has come from drives."""
+    return f"{label}.{unit.name}.from_drives"
 
 
 def loaded(label: str, unit: Unit) -> str:

@@ -9,6 +9,8 @@ from sim.plan.words.program import Phase
 
 TO_DEVICE: Final = "h2d"
 TO_HOST: Final = "d2h"
+READ: Final = "nvme_read"
+WRITE: Final = "nvme_write"
 HOST: Final = "host"
 """The stream of the host's sums of gradients, and of updates that wait for all of these."""
 HOST_UPDATE: Final = "host_update"

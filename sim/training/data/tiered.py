@@ -27,9 +27,9 @@ from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Ten
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope, Tier
 from sim.plan.words.op import Compute, Copy, Op
 from sim.plan.words.program import Phase
-from sim.training.data.gathers import Shard, loaded
+from sim.training.data.gathers import Shard, from_drives, loaded
 from sim.training.data.homes import ON_DEVICE, UPDATED_ON_HOST, Home
-from sim.training.data.host_streams import HOST, HOST_UPDATE, TO_DEVICE, TO_HOST, add_wait_for_gradients
+from sim.training.data.host_streams import HOST, HOST_UPDATE, READ, TO_DEVICE, TO_HOST, WRITE, add_wait_for_gradients
 from sim.training.data.optimizer import step_end_writer
 from sim.training.data.payloads import with_gradients_in_payloads
 from sim.training.data.sharding import ShardedStepWriter, gathering_of, whole_buckets
@@ -40,8 +40,6 @@ from sim.training.errors import SpecError
 from sim.training.pipeline.placement import Placement
 from sim.training.spec.job import DenseTraining
 
-READ: Final = "nvme_read"
-WRITE: Final = "nvme_write"
 _STAGED: Final = 2
 """Number of units whose state is in the host's memory on its way from and to drives."""
 
@@ -142,8 +140,8 @@ class TieredStepWriter(ShardedStepWriter):
     def _shards(self) -> dict[str, Shard]:
         found = {}
         for unit in self.units:
-            hops, on_host = self._hops(unit) if self._is_shared(unit) else (), self._home(unit).parameters is Tier.HOST
-            found[unit.name] = Shard(self.parameter_shards[unit.name].name, hops, on_host)
+            hops = self._hops(unit) if self._is_shared(unit) else ()
+            found[unit.name] = Shard(self.parameter_shards[unit.name].name, hops, self._parameter_tier(unit))
         return found
 
     def _is_shared(self, unit: Unit) -> bool:
@@ -151,6 +149,11 @@ class TieredStepWriter(ShardedStepWriter):
 
     def _home(self, unit: Unit) -> Home:
         return self.homes[unit.name]
+
+    def _parameter_tier(self, unit: Unit) -> Tier:
+        """Return the tier of a unit's parameters between uses."""
+        home = self._home(unit).parameters
+        return Tier.NVME if home is Tier.HOST and self.memory.parameters_on_drives else home
 
     def _is_updated_on_host(self, unit: Unit) -> bool:
         return self._home(unit).optimizer is Tier.HOST
@@ -176,15 +179,16 @@ class TieredStepWriter(ShardedStepWriter):
         return self._state(unit, "gradient_shard", *kept)
 
     def _parameter_shard(self, unit: Unit, label: str, dtype: str) -> Tensor:
-        return self._state(unit, f"shard{label}", dtype, Kind.PARAMETER, "shard", self._home(unit).parameters)
+        return self._state(unit, f"shard{label}", dtype, Kind.PARAMETER, "shard", self._parameter_tier(unit))
 
     def _add_between(self, label: str, scope: Scope) -> None:
-        """Add the buffers of shards that have come from the host."""
+        """Add the buffers of shards that have come from drives to the host, and to the device."""
         written = {name for task in self.tracer.tasks.values() for op in task.ops for name in op.writes}
         for unit in self.units:
-            name, shard = loaded(label, unit), self.parameter_shards[unit.name]
-            if name in written:
-                self.tracer.add_buffer(Buffer(name, shard.shape, shard.dtype, Kind.PARAMETER, scope))
+            shard = self.parameter_shards[unit.name]
+            for name, tier in ((loaded(label, unit), Tier.DEVICE), (from_drives(label, unit), Tier.HOST)):
+                if name in written:
+                    self.tracer.add_buffer(Buffer(name, shard.shape, shard.dtype, Kind.PARAMETER, scope, tier=tier))
 
     # --- gradients -------------------------------------------------------------------------------------------------
 
@@ -241,12 +245,15 @@ class TieredStepWriter(ShardedStepWriter):
         state = [self._optimizer_state(unit, label, tier) for label in self.step_end.moments]
         if types.mixed:
             state.insert(0, self._optimizer_state(unit, "master", tier))
-        here = self._read(t, unit, gradient, state) if tier is Tier.NVME else state
-        self.step_end.optimize(t, f"shard.{unit.name}", gradient, [*here, shard] if types.mixed else [shard, *here])
+        updated = [*state, shard] if types.mixed else [shard, *state]
+        on_drives = [x for x in updated if self.tracer.buffers[x.name].tier is Tier.NVME]
+        staged = dict(zip(_names(on_drives), self._read(t, unit, gradient, on_drives), strict=True))
+        self.step_end.optimize(t, f"shard.{unit.name}", gradient, [staged.get(x.name, x) for x in updated])
         if on_host:
             t.ops[-1] = replace(t.ops[-1], stream=HOST_UPDATE if self._updates_at_once else HOST)
-        if here is not state:
-            t.emit(Copy(f"write.{unit.name}", _names(here), _names(state), WRITE))
+        for read in _of_one_type(on_drives):
+            here = tuple(staged[x.name].name for x in read)
+            t.emit(Copy(f"write.{unit.name}{_suffix(read, on_drives)}", here, _names(read), WRITE))
         if on_host and home.parameters is Tier.DEVICE:
             t.emit(Copy(f"load.{unit.name}", (shard.name,), (self.parameter_shards[unit.name].name,), TO_DEVICE))
 
@@ -275,8 +282,20 @@ class TieredStepWriter(ShardedStepWriter):
             left = self.staged[-_STAGED] if len(self.staged) >= _STAGED else ()
             self.staged.append(_names(staged))
             t.emit(Compute(f"read.{unit.name}.wait", "delay", (gradient.name, *left), (), {"duration_s": 0.0}, READ))
-            t.emit(Copy(f"read.{unit.name}", _names(state), _names(staged), READ))
+        for read in _of_one_type(state):
+            there = tuple(one.name for one, source in zip(staged, state, strict=True) if source in read)
+            t.emit(Copy(f"read.{unit.name}{_suffix(read, state)}", _names(read), there, READ))
         return staged
+
+
+def _of_one_type(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Return tensors by the type of their elements: one copy moves elements of one type."""
+    types = dict.fromkeys(tensor.dtype for tensor in tensors)
+    return [[tensor for tensor in tensors if tensor.dtype == dtype] for dtype in types]
+
+
+def _suffix(part: Sequence[Tensor], whole: Sequence[Tensor]) -> str:
+    return "" if len(part) == len(whole) else f".{part[0].dtype}"
 
 
 def _names(tensors: Sequence[Tensor]) -> tuple[str, ...]:

@@ -51,6 +51,10 @@ def _check_memory(parallel: ParallelSpec, memory: MemorySpec) -> None:
     if memory.max_staleness is not None and memory.update != "lock_free":
         rule = "under update: synchronous no parameters lack a gradient"
         raise SpecError("memory.max_staleness", rule, "leave it out, or write update: lock_free")
+    if memory.parameters_on_drives and (memory.manager == "gemini" or memory.update == "lock_free"):
+        used = "manager: gemini" if memory.manager == "gemini" else "update: lock_free"
+        rule = f"under {used} parameters lie in the host's memory"
+        raise SpecError("memory.tiers.nvme.parameters", rule, f"leave it out, or {used}")
     if memory.manager == "gemini":
         _check_chunks(memory, chunks)
 

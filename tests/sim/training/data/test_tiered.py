@@ -32,9 +32,11 @@ IN_CHUNKS = MemorySpec(manager="gemini", chunks=ChunkSpec(holds_gradients=True))
 DRIVE = StorageSpec(capacity_bytes=10**12, bandwidth_bytes_per_s=3.5e9, latency_s=0.0)
 
 
-def tiered(manager: Any, *, drives: bool = False, cached_bytes: int = 0, **keys: Any) -> Plan:
+def tiered(manager: Any, *, drives: bool = False, cached_bytes: int = 0, parameters: bool = False, **keys: Any) -> Plan:
     """Return the plan of a job whose state lies in tiers of memory, in mixed precision."""
-    memory = MemorySpec(manager=manager, optimizer_on_drives=drives, cached_bytes=cached_bytes)
+    memory = MemorySpec(
+        manager=manager, optimizer_on_drives=drives, cached_bytes=cached_bytes, parameters_on_drives=parameters
+    )
     return dense_plan(**{"model": MODEL, "zero_stage": 3, "precision": "bf16", "memory": memory} | keys)
 
 
@@ -79,6 +81,28 @@ def test_a_step_on_drives_reads_and_writes_twelve_bytes_per_parameter() -> None:
     assert memory_use(program, Tier.NVME).peak_bytes == pytest.approx(12 * shard, rel=1e-2)
     on_host = (memory_use(each.programs[0], Tier.HOST).peak_bytes for each in (plan, tiered("angel_ptm", dp=2)))
     assert next(on_host) + 4 * shard < next(on_host)
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_parameters_on_drives_are_read_for_each_use(manager: str) -> None:
+    """What comes to the device has come from drives; the update reads and writes two bytes per parameter more."""
+    keys = {"drives": True, "dp": 2, "m": 2}
+    plan, plain = tiered(manager, parameters=True, **keys), tiered(manager, **keys)
+    check(plan)
+    moved, before = copied_bytes(plan), copied_bytes(plain)
+    shard = dense_job(model=MODEL).model.num_parameters / 2
+    assert moved[Tier.HOST, Tier.DEVICE] == before[Tier.HOST, Tier.DEVICE]
+    assert moved[Tier.HOST, Tier.NVME] == pytest.approx(14 * shard, rel=1e-3)
+    assert moved[Tier.NVME, Tier.HOST] == pytest.approx(14 * shard + moved[Tier.HOST, Tier.DEVICE], rel=1e-3)
+    kept = [
+        sum(
+            b.num_bytes for b in one.programs[0].buffers.values() if b.scope is Scope.PERSISTENT and b.tier is Tier.HOST
+        )
+        for one in (plain, plan)
+    ]
+    assert kept[0] - kept[1] == pytest.approx(2 * shard, rel=1e-3)
+    times = [simulate(one, prices(2, DRIVE)).iteration_time_s for one in (plain, plan)]
+    assert times[0] < times[1]
 
 
 def test_a_synchronous_step_waits_for_the_sweep_over_the_drives() -> None:
@@ -241,6 +265,11 @@ def test_folded_ranks_share_hosts_and_drives_as_all_of_them_do() -> None:
         (replace(IN_CHUNKS, manager="deepspeed"), {}, "memory.gradients_in_chunks"),
         (MemorySpec(manager="gemini", chunks=ChunkSpec(parameters=0.5)), {}, "memory.offload.parameters"),
         (MemorySpec(manager="gemini", chunks=ChunkSpec(), optimizer_on_drives=True), {}, "memory.tiers.nvme"),
+        (
+            MemorySpec(manager="angel_ptm", optimizer_on_drives=True, parameters_on_drives=True, update="lock_free"),
+            {},
+            "memory.tiers.nvme.parameters",
+        ),
         (
             MemorySpec(manager="angel_ptm"),
             {"pp": 2, "model": MODEL | {"tied_embeddings": True}},
