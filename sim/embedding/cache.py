@@ -157,7 +157,14 @@ class BatchCache:
         may_go = np.ones(self._num_filled, dtype=np.bool_)
         may_go[kept] = False
         slots = np.flatnonzero(may_go)
-        worth = (*RANKED[self._policy](_Candidates(self, slots)), self.row_of_slot[slots])
+        candidates = _Candidates(
+            slots=slots,
+            rows=self.row_of_slot[slots],
+            of_rows=self._frequency,
+            of_slots=(self._uses, self._last_used, self._next_used),
+            seed=(self._seed, self._batch),
+        )
+        worth = (*RANKED[self._policy](candidates), candidates.rows)
         return slots[least_worth(worth, num_rows)]
 
     def _admit(self, rows: Ints, slots: Ints) -> None:
@@ -169,33 +176,40 @@ class BatchCache:
         self._last_used[slots] = self._batch
 
 
-class _Candidates(Struct, frozen=True):
-    """Rows in these slots of a cache; a policy reads what it asks for (``policies.Candidates``)."""
+class _Candidates(Struct, frozen=True, kw_only=True):
+    """Rows in some slots of a cache (``policies.Candidates``): a policy picks what it asks for out of whole arrays.
 
-    cache: BatchCache
+    ``of_rows``: how often the data set reads each row of all tables; ``of_slots``: uses, last and next use of each slot
+    of the cache. ``seed``: of this batch.
+    """
+
     slots: Ints
+    rows: Ints
+    of_rows: NDArray[np.float64]
+    of_slots: tuple[Ints, Ints, Ints]
+    seed: tuple[int, int]
 
     @property
     def frequency(self) -> NDArray[np.float64]:
         """Return how often the data set reads each row."""
-        return self.cache._frequency[self.cache.row_of_slot[self.slots]]
+        return self.of_rows[self.rows]
 
     @property
     def uses(self) -> Ints:
         """Return the lookups since each row came into the cache."""
-        return self.cache._uses[self.slots]
+        return self.of_slots[0][self.slots]
 
     @property
     def last_used(self) -> Ints:
         """Return the number of the last batch that has read each row."""
-        return self.cache._last_used[self.slots]
+        return self.of_slots[1][self.slots]
 
     @property
     def next_used(self) -> Ints:
         """Return the number of the next batch that reads each row."""
-        return self.cache._next_used[self.slots]
+        return self.of_slots[2][self.slots]
 
     @property
     def draw(self) -> NDArray[np.float64]:
         """Return random numbers of 0 to 1, new for every batch."""
-        return np.random.default_rng([self.cache._seed, self.cache._batch]).random(len(self.slots))
+        return np.random.default_rng(self.seed).random(len(self.slots))
