@@ -19,7 +19,7 @@ from sim.parameter_servers.requests import UncachedRequests
 from sim.parameter_servers.run import ON_SERVERS, WorkerStep, run_workers
 
 _UNCACHED_STEPS = 20
-"""Steps that are simulated without a cache; they differ in the rows of their batches alone."""
+"""Steps that are simulated without a cache, at most; they differ in the rows of their batches alone."""
 
 
 class ServerTimes(Struct, frozen=True, kw_only=True):
@@ -73,8 +73,9 @@ def _uncached_step_s(
     scenario: RecommendationScenario, workers: Workers, step: WorkerStep, prices: ServerPricing, source: Ids
 ) -> float:
     """Return the mean step of workers without a cache."""
-    batches = [source.batches(_UNCACHED_STEPS, scenario.batch_size, worker) for worker in range(workers.num_workers)]
-    return run_workers(workers, step, prices, UncachedRequests(batches), _UNCACHED_STEPS).step_s(0)
+    num_steps = min(_UNCACHED_STEPS, scenario.num_unmeasured + scenario.num_batches)
+    batches = [source.batches(num_steps, scenario.batch_size, worker) for worker in range(workers.num_workers)]
+    return run_workers(workers, step, prices, UncachedRequests(batches), num_steps).step_s(0)
 
 
 def _worker_step(
