@@ -26,7 +26,7 @@ class ServerTimes(Struct, frozen=True, kw_only=True):
     """The mean measured step, from one end to the next, and its parts, of the mean worker.
 
     ``pull_s``: from its request until its rows are there; ``local_s``: rows to the device, forward, backward, gradients
-    to the host; ``push_s``: pushed rows and, meanwhile, the sum of dense gradients. The rest of ``step_s`` waits for
+    to the host; ``push_s``: pushed rows and, meanwhile, the wait for all dense gradients and their sum. The rest of ``step_s`` waits for
     other workers. ``uncached_step_s``: of workers without a cache; ``uncached_servers_step_s``: where their dense
     layers lie on the servers as well.
     """
@@ -51,11 +51,12 @@ def time_workers(scenario: RecommendationScenario, het: HetSpec, timed: TimedSpe
     step = _worker_step(scenario, timed, pricing, source)
     num_steps = scenario.num_unmeasured + scenario.num_batches
     requests = HetRequests(source, het, num_steps, scenario.batch_size, scenario.seed)
-    times = run_workers(het.workers, step, prices, requests, num_steps)
+    workers = _on_devices(het.workers, pricing)
+    times = run_workers(workers, step, prices, requests, num_steps)
     step_s = times.step_s(scenario.num_unmeasured)
     parts_s = times.parts_s[:, scenario.num_unmeasured :].mean(axis=(1, 2)).tolist()
     others = [
-        _uncached_step_s(scenario, het.workers, replace(step, dense=dense, key_bytes=0), prices, source)
+        _uncached_step_s(scenario, workers, replace(step, dense=dense, key_bytes=0), prices, source)
         for dense in (timed.dense, ON_SERVERS)
     ]
     return requests.ended(), ServerTimes(
@@ -67,6 +68,13 @@ def time_workers(scenario: RecommendationScenario, het: HetSpec, timed: TimedSpe
         uncached_step_s=others[0],
         uncached_servers_step_s=others[1],
     )
+
+
+def _on_devices(workers: Workers, pricing: ClusterPricing) -> Workers:
+    """Return workers whose steps take longer on slower devices than on the first one's."""
+    slowdowns = pricing.cluster.topology.device_slowdown[pricing.cluster.devices].tolist()
+    stated = zip(workers.relative_step_times, slowdowns, strict=True)
+    return replace(workers, relative_step_times=[time * slowdown / slowdowns[0] for time, slowdown in stated])
 
 
 def _uncached_step_s(

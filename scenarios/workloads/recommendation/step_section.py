@@ -54,7 +54,7 @@ def timed_section(found: ServerTimes) -> Section:
     parts = [
         ("rows asked for and pulled", found.pull_s),
         ("own part: rows to the device, layers, gradients to the host", found.local_s),
-        ("rows pushed; gradients of layers summed", found.push_s),
+        ("rows pushed; all gradients of layers awaited and summed", found.push_s),
         ("waiting for other workers", waiting_s),
         ("step", found.step_s),
     ]

@@ -163,3 +163,17 @@ def test_steps_of_workers_with_servers_are_timed(path: Path, tmp_path: Path, cap
     assert "without a model" in refuse(
         capsys, tmp_path, str(path), *options, "--set", "model=null", "--set", "cluster=null"
     )
+
+
+def test_a_slow_device_slows_all_workers_whose_gradients_are_summed(path: Path) -> None:
+    """All workers' dense gradients are summed in every step, so each step takes as long as the slowest worker's."""
+    cluster = "cluster={node: hgx-h100, num_nodes: 2, devices_per_node: 1, stragglers: [{device: 8, slowdown: 20}]}"
+    steps = []
+    for overrides in ((), (cluster,)):
+        settings = ("cluster={node: hgx-h100, num_nodes: 2, devices_per_node: 1}", *overrides)
+        scenario = load_scenario(path, (*settings, "parameter_server={workers: 2}"))
+        steps.append(scenario.workload.simulate(scenario).summary.parameter_server.times)
+    even, uneven = steps
+    slowest_s = 20 * even.local_s
+    assert uneven.local_s == pytest.approx((even.local_s + slowest_s) / 2)
+    assert slowest_s < uneven.step_s < slowest_s + even.step_s
