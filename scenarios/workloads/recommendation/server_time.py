@@ -26,9 +26,9 @@ class ServerTimes(Struct, frozen=True, kw_only=True):
     """The mean measured step, from one end to the next, and its parts, of the mean worker.
 
     ``pull_s``: from its request until its rows are there; ``local_s``: rows to the device, forward, backward, gradients
-    to the host; ``push_s``: pushed rows and, meanwhile, the wait for all dense gradients and their sum. The rest of ``step_s`` waits for
-    other workers. ``uncached_step_s``: of workers without a cache; ``uncached_servers_step_s``: where their dense
-    layers lie on the servers as well.
+    to the host; ``push_s``: pushed rows and, meanwhile, the wait for all dense gradients and their sum. The rest of
+    ``step_s`` waits for other workers. ``uncached_step_s``: of workers without a cache; ``uncached_servers_step_s``:
+    where their dense layers lie on the servers as well.
     """
 
     step_s: float

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from scenarios.cli import main
+from scenarios.errors import ScenarioError
+from scenarios.workloads.executing import ExecutionOptions
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.recommendation.step_time import StepTimeSummary
 from tests.scenarios.refusing import refuse
@@ -159,7 +161,9 @@ def test_steps_of_workers_with_servers_are_timed(path: Path, tmp_path: Path, cap
     times = json.loads((out / "summary.json").read_text(encoding="utf-8"))["parameter_server"]["times"]
     assert times["step_s"] < times["uncached_step_s"]
     assert times["pull_s"] + times["local_s"] + times["push_s"] <= times["step_s"] * (1 + 1e-9)
-    assert "leave model and cluster out" in refuse(capsys, tmp_path, "execute", str(path), *options)
+    scenario = load_scenario(path, settings)
+    with pytest.raises(ScenarioError, match="leave model and cluster out"):
+        scenario.workload.execute(scenario, ExecutionOptions())
     assert "without a model" in refuse(
         capsys, tmp_path, str(path), *options, "--set", "model=null", "--set", "cluster=null"
     )
