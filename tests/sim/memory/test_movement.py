@@ -109,7 +109,7 @@ def pipeline_s(forward_s: float, backward_s: float, movement: Movement, num_cach
         value = Tensor(f"w{index}", (LAYER_BYTES // 2,), "bfloat16")
         units.append(Unit(name, (Parameter(value, Tensor(f"g{index}", (1,), "float32"), name),)))
         tier = Tier.DEVICE if index < num_cached else Tier.HOST
-        shards[name] = Shard(f"shard{index}", (("dp",),), on_host=tier is Tier.HOST)
+        shards[name] = Shard(f"shard{index}", (("dp",),), tier=tier)
         piece = (LAYER_BYTES // 2 // RANKS,)
         buffers[f"shard{index}"] = Buffer(f"shard{index}", piece, "bfloat16", Kind.PARAMETER, Scope.PERSISTENT, tier)
         for label in ("f", "b"):
