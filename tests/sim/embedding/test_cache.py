@@ -231,8 +231,8 @@ def test_drift_misleads_counts_of_the_past() -> None:
 def test_recorded_lookups_tell_their_zipf_exponent(zipf: float) -> None:
     """The fitted exponent is that from which ids were drawn; a few lookups, or even ones, tell none."""
     source = IdSource([Table(name="t", num_rows=5_000, num_lookups=1, zipf=zipf)], seed=2)
-    (ids,) = source.batches(1, 400_000)
+    (ids,) = source.batches(1, 150_000)
     found = popularity_of(ids)
     assert found.num_different == len(set(ids.tolist()))
-    assert found.zipf == pytest.approx(zipf, abs=0.03)
+    assert found.zipf == pytest.approx(zipf, abs=0.05)
     assert popularity_of(ids[:50]).zipf is None
