@@ -172,19 +172,21 @@ def _copy_outputs(inputs: Sequence[TensorSpec], _: Attributes) -> tuple[TensorSp
 def _append_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return the cache with x[s, ...] at its ``places``: the one given, or a new one of ``rows`` rows.
 
-    ``places``: first row and number of rows, of each run of rows of x.
+    ``places``: first row and number of rows, of each run of rows of x. ``dtype``: of a new cache, if it is not x's.
     """
     x, *given = inputs
-    cache, places = given[0] if given else x.like(attributes["rows"], *x.shape[1:]), attributes["places"]
+    fresh = TensorSpec((attributes["rows"], *x.shape[1:]), attributes.get("dtype", x.dtype))
+    cache, places = given[0] if given else fresh, attributes["places"]
     has_room = all(first + count <= cache.shape[0] for first, count in places)
     fits = cache.shape == (attributes["rows"], *x.shape[1:]) and sum(count for _, count in places) == x.shape[0]
     require(fits and has_room, "the cache must have the stated rows, as wide as x's, and room for x", *inputs)
     return (cache,)
 
 
-def _append_work(inputs: Sequence[TensorSpec], _outputs: Sequence[TensorSpec], _: Attributes) -> Work:
+def _append_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], _: Attributes) -> Work:
     """Return the work of copying x; the cache's other rows are not touched."""
-    return Work(0.0, 0.0, inputs[0].num_bytes, inputs[0].num_bytes)
+    x = inputs[0]
+    return Work(0.0, 0.0, x.num_bytes, outputs[0].like(*x.shape).num_bytes)
 
 
 def _rows_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:

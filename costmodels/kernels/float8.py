@@ -1,6 +1,7 @@
 """Casts to eight bits, and matrix products of such operands (Micikevicius et al. 2022, FP8 Formats for Deep Learning).
 
-A tensor in eight bits comes with its scale, one float32; elements times the scale are the values. So a product takes
+A tensor in eight bits comes with its scale, one float32, or one for each row; elements times the scale are the values.
+A row is all that the first two dimensions number: a token's vector. So a product takes
 two pairs of tensor and scale (more if an operand is given in pieces), and then the other inputs of the plain product: a
 bias, or the buffer that it adds to. ``dtype`` is the type of the result. A cast writes ``copies`` of the tensor.
 Hopper's tensor cores take operands of eight bits only with the summed dimension innermost. So if two products sum over
@@ -18,8 +19,15 @@ from costmodels.kernels.tensor import Attributes, Kernel, TensorSpec, Work, requ
 
 
 def _cast_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
-    copy = TensorSpec(inputs[0].shape, attributes["dtype"])
-    return (*[copy] * attributes["copies"], TensorSpec((1,), "float32"))
+    (x,) = inputs
+    copy = TensorSpec(x.shape, attributes["dtype"])
+    scale = TensorSpec(_of_rows(x) if attributes.get("by_row") else (1,), "float32")
+    return (*[copy] * attributes["copies"], scale)
+
+
+def _of_rows(x: TensorSpec) -> tuple[int, ...]:
+    """Return the shape of the scales of a tensor's rows."""
+    return (*x.shape[:2], *[1] * (len(x.shape) - 2))
 
 
 def num_factors(attributes: Attributes) -> int:
@@ -30,8 +38,9 @@ def num_factors(attributes: Attributes) -> int:
 def _operands(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return what the plain product takes: the inputs without the scales."""
     end = 2 * num_factors(attributes)
-    scales = inputs[1:end:2]
-    require(all(scale == TensorSpec((1,), "float32") for scale in scales), "a scale is one float32", *scales)
+    for x, scale in zip(inputs[0:end:2], inputs[1:end:2], strict=True):
+        fits = scale.dtype == "float32" and scale.shape in {(1,), _of_rows(x)}
+        require(fits, "a scale is one float32, or one for each row", scale)
     return (*inputs[0:end:2], *inputs[end:])
 
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from sim.inference.spec import InferenceJob
 from sim.plan.functions.cached_tokens import CachedTokens, last_rows, most_likely, prompt_tokens
+from sim.plan.functions.float8 import StoredProducts
 from sim.plan.functions.linear import Products
 from sim.plan.functions.tracing import ProgramTracer, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Kind
@@ -52,7 +53,12 @@ class _StageBuilder:
         role = {PIPELINE_AXIS: self.stage} if self._num_stages > 1 else {}
         self.tracer = ProgramTracer(self.mesh, types.parameter, types.gradient, role)
         self.model = TransformerBuilder(
-            job.model, 1, tensor=job.parallel.tensor, recompute="none", loss_scale=0.0, products=Products()
+            job.model,
+            1,
+            tensor=job.parallel.tensor,
+            recompute="none",
+            loss_scale=0.0,
+            products=StoredProducts() if types.casts else Products(),
         )
 
     @property

@@ -1,12 +1,13 @@
 """An inference job: a model, prompts, and how many tokens are to follow each of them."""
 
 import dataclasses
-from typing import Final
+from typing import Final, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from sim.plan.functions.cached_tokens import CachedTokens, Span
+from sim.plan.functions.float8 import E4M3
 from sim.training.errors import SpecError
 from sim.training.spec.job import ParallelSpec, split_layers
 from sim.training.spec.models.experts import ExpertsSpec
@@ -30,6 +31,9 @@ class InferenceJob(Struct, frozen=True, kw_only=True):
     them are a text that is given, as drafts are whose tokens are all accepted.
     ``num_microbatches``: batches of such sequences that are in flight, as stages of a pipeline need them.
     ``block_tokens``: slots of the caches are reserved in blocks of so many tokens.
+    ``precision``: ``fp8`` keeps the weights of the layers' products in eight bits, and multiplies eight bits.
+    ``cache_precision``: ``fp8`` keeps keys and values in eight bits, without a scale; None: as activations.
+    ``wide``: all that has more than eight bits has 64, for checks.
     """
 
     model: TransformerSpec
@@ -39,12 +43,15 @@ class InferenceJob(Struct, frozen=True, kw_only=True):
     tokens_per_step: int = 1
     num_microbatches: int = 1
     precision: Precision = "bf16"
+    cache_precision: Literal["fp8"] | None = None
+    wide: bool = False
     block_tokens: int = 16
     seed: int = 0
 
     def __post_init__(self) -> None:
         self._check_lengths()
         _check_model(self.model)
+        self._check_eight_bits()
         _check_parallel(self.parallel)
         self.parallel.tensor.check(self.model.sizes, scatters=False)
         check_expert_degree(self.model, self.parallel.expert_degree, self.parallel.data_degree)
@@ -66,10 +73,24 @@ class InferenceJob(Struct, frozen=True, kw_only=True):
             rule = f"the longest sequence comes to {longest:,} tokens, and the model knows {most:,} positions"
             raise SpecError("inference.prompt_tokens", rule, "write fewer, or a longer model.sequence_length")
 
+    def _check_eight_bits(self) -> None:
+        """Raise SpecError where eight bits are asked for and latents are cached."""
+        if self.model.latent_attention is None:
+            return
+        rule = "latents, and the weights that steps absorb, are kept in the type of activations"
+        if self.precision == "fp8":
+            raise SpecError("inference.precision", rule, "write precision: bf16, or a model without latent_attention")
+        if self.cache_precision is not None:
+            raise SpecError("inference.cache_precision", rule, "leave it out")
+
     @property
     def types(self) -> PrecisionTypes:
         """Return the element types."""
-        return PRECISIONS[self.precision]
+        types = PRECISIONS[self.precision]
+        if not self.wide:
+            return types
+        product = types.product if types.casts else "float64"
+        return PrecisionTypes("float64", "float64", "float64", "float64", mixed=False, product=product)
 
     @property
     def num_steps(self) -> int:
@@ -100,7 +121,8 @@ class InferenceJob(Struct, frozen=True, kw_only=True):
 
     def _pass(self, index: int, slots: list[int], tokens: list[tuple[int, int]]) -> CachedTokens:
         spans = tuple(Span(slot, start, count) for slot, (start, count) in zip(slots, tokens, strict=True))
-        return CachedTokens(index, spans, sum(self.slots), "decode_attention" if index else "cached_attention")
+        kernel: Literal["cached_attention", "decode_attention"] = "decode_attention" if index else "cached_attention"
+        return CachedTokens(index, spans, sum(self.slots), kernel, E4M3 if self.cache_precision else "")
 
 
 def inference_model(model: TransformerSpec) -> TransformerSpec:

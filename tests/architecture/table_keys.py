@@ -41,7 +41,7 @@ RECOMMENDATION_ROW = {
 
 INFERENCE_KEYS = {
     *(f"inference.{key}" for key in ("sequences", "microbatches", "prompt_tokens", "prompts", "output_tokens")),
-    *(f"inference.{key}" for key in ("tokens_per_step", "precision", "block_tokens")),
+    *(f"inference.{key}" for key in ("tokens_per_step", "precision", "cache_precision", "block_tokens")),
     *(f"parallel.{axis}.degree" for axis in ("tensor", "pipeline", "expert")),
 }
 

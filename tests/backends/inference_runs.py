@@ -55,4 +55,7 @@ JOBS: Final[Mapping[str, InferenceJob]] = {
     "latent without a rank of queries, three tokens per step, pp2": job(PLAIN_QUERIES, pp=2, tokens_per_step=3),
     "experts, ep2": job(EXPERTS, ep=2),
     "experts, ep2 x tp2": job(EXPERTS, ep=2, tp=2),
+    "caches in eight bits, tp2": job(wide=True, tp=2, cache_precision="fp8"),
+    "eight bits, tp2 x pp2": job(GPT, precision="fp8", wide=True, tp=2, pp=2, cache_precision="fp8"),
+    "experts in eight bits, ep2 x tp2": job(EXPERTS, precision="fp8", wide=True, ep=2, tp=2),
 }

@@ -1,8 +1,12 @@
 """Prompts and decoding as plans: what real kernels compute with caches, against a dense model without any."""
 
+from typing import Any
+
 import pytest
+import torch
 
 from backends.execution.request import ExecutionRequest
+from backends.torch.reference.eight_bits import rounded, scaled_and_rounded
 from backends.torch.reference.references import References
 from sim.inference.builder import build_inference
 from sim.inference.spec import InferenceJob
@@ -24,6 +28,25 @@ def test_logits_are_those_of_a_pass_over_the_whole_sequence(name: str) -> None:
     assert len(report.errors) == len(heads) * 2 * (1 + JOBS[name].num_steps)
     assert report.tolerance == 1e-9
     assert report.passed, report.worst
+
+
+@pytest.mark.parametrize("changes", [{"precision": "fp8"}, {"cache_precision": "fp8"}])
+def test_a_check_sees_eight_bits(changes: dict[str, Any]) -> None:
+    """A plan in eight bits is far from the model in 64, so that a reference without the rounding would notice."""
+    report = run_in_one_process(build_inference(job(wide=True, **changes), "eight bits"), job())
+    assert 1e-3 < report.worst[1] < 0.3
+
+
+def test_numbers_of_eight_bits_are_torchs() -> None:
+    """The reference's rounding, with a scale and without, is that of the type; what is too large is the largest."""
+    x = torch.randn(4000, generator=torch.Generator().manual_seed(0), dtype=torch.float32) * 30.0
+    x = torch.cat((x, x / 3000.0, torch.tensor([0.0, 448.0, 600.0, -1e9])))
+    cast = x.clamp(-448.0, 448.0).to(torch.float8_e4m3fn).float()
+    assert torch.equal(rounded(x), cast)
+    row = x[:64].reshape(8, 8)
+    scaled = scaled_and_rounded(row, (1,))
+    assert ((scaled - row).abs().amax(1) <= row.abs().amax(1) / 16).all()
+    assert torch.equal(scaled_and_rounded(4.0 * row, (1,)), 4.0 * scaled)
 
 
 def chosen(wanted: InferenceJob) -> dict[int, list[int]]:

@@ -21,6 +21,7 @@ from backends.torch.kernels.context import Attributes, KernelContext, KernelFunc
 def cached_attention(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return the attention of every query to the keys of its sequence up to its own."""
     q, *caches = inputs
+    caches = [cache.to(q.dtype) for cache in caches]
     k, *cached = (cache if cache.dim() == 4 else cache.unsqueeze(2) for cache in caches)
     v = cached[0] if cached else k[..., : attributes["value_size"]]
     divisor = sqrt(attributes.get("scaled_as", q.shape[-1]))

@@ -241,9 +241,16 @@ def add(_: KernelContext, inputs: Sequence[Tensor], _attributes: Attributes) -> 
 
 
 def append(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Write the rows of x into their places of a cache; return the cache, a new one if none is given."""
+    """Write the rows of x into their places of a cache; return the cache, a new one if none is given.
+
+    In a cache of eight bits what is larger than the largest number becomes that number.
+    """
     x, *given = inputs
-    cache = given[0] if given else x.new_empty((attributes["rows"], *x.shape[1:]))
+    dtype = DTYPES[attributes["dtype"]] if "dtype" in attributes else x.dtype
+    cache = given[0] if given else x.new_empty((attributes["rows"], *x.shape[1:]), dtype=dtype)
+    if cache.dtype.itemsize == 1:
+        most = torch.finfo(cache.dtype).max
+        x = x.clamp(-most, most)
     places, start = attributes["places"], 0
     for first, count in places:
         cache[first : first + count] = x[start : start + count]

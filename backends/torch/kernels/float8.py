@@ -19,17 +19,33 @@ _LARGEST_EXPONENT: Final = 126
 
 
 def cast_float8(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
-    """Return copies of x in eight bits, scaled by a power of two so that x fits, and the inverse scale.
+    """Return copies of x in eight bits, scaled by powers of two so that x fits, and the inverse scale.
 
-    Scaling by a power of two keeps the digits of all but the smallest elements (Micikevicius et al. 2022, section 3).
+    ``by_row``: each row [s, b] has a scale. Scaling by a power of two keeps the digits of all but the smallest elements
+    (Micikevicius et al. 2022, section 3).
     """
+    x, dims = wide(inputs[0]), ()
+    if attributes.get("by_row"):
+        dims = tuple(range(2, x.dim()))
     dtype = DTYPES[attributes["dtype"]]
-    x = wide(inputs[0])
-    largest = x.abs().amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
-    exponent = torch.floor(torch.log2(torch.finfo(dtype).max / largest)).clamp(max=_LARGEST_EXPONENT)
-    scale = torch.where(largest > 0, torch.exp2(exponent), 1.0)
+    scale = eight_bit_scale(x, dtype, dims)
     cast = (x * scale).to(dtype)
-    return cast, *(cast.clone() for _ in range(attributes["copies"] - 1)), (1.0 / scale).reshape(1)
+    inverse = 1.0 / scale if dims else (1.0 / scale).reshape(1)
+    return cast, *(cast.clone() for _ in range(attributes["copies"] - 1)), inverse
+
+
+def eight_bit_scale(x: Tensor, dtype: torch.dtype, dims: tuple[int, ...] = ()) -> Tensor:
+    """Return the power of two, in float32, by which x is multiplied before it is cast to eight bits.
+
+    ``dims``: dimensions that share a scale; all where none is named.
+    """
+    magnitudes = x.abs()
+    if not x.numel():
+        largest = x.new_zeros((), dtype=torch.float32)
+    else:
+        largest = (magnitudes.amax(dims, keepdim=True) if dims else magnitudes.amax()).float()
+    exponent = torch.floor(torch.log2(torch.finfo(dtype).max / largest)).clamp(max=_LARGEST_EXPONENT)
+    return torch.where(largest > 0, torch.exp2(exponent), 1.0)
 
 
 def _product(plain: KernelFunction) -> KernelFunction:

@@ -206,6 +206,18 @@ class DenseModel(Struct, frozen=True):
     def _spec(self) -> TransformerSpec:
         return self.job.model
 
+    def operand(self, x: Tensor, *, rows: int = 2, shared: int | None = None) -> Tensor:
+        """Return x as a product with a layer's weight takes it: as it is.
+
+        ``rows``: first dimensions, which number vectors. ``shared``: dimension that tensor-parallel ranks share.
+        """
+        del rows, shared
+        return x
+
+    def kept(self, x: Tensor) -> Tensor:
+        """Return keys or values as later queries see them: as they are."""
+        return x
+
     def loss(self) -> Tensor:
         """Return the mean cross entropy over the tokens of the global batch."""
         m = self._spec
@@ -233,7 +245,7 @@ class DenseModel(Struct, frozen=True):
                     self._spec, self.parameters, f"layer{i}", normed,
                     microbatch_size=self.job.training.microbatch_size,
                     chunks=self.job.parallel.sequence.chunks, inputs=self._gate_inputs(f"layer{i}"),
-                    forced=forced_of_replicas(self.job, i),
+                    forced=forced_of_replicas(self.job, i), operand=self.operand,
                 )  # fmt: skip
                 self.balance.append(found.balance)
                 self.choices[f"layer{i}{ROUTER_BIAS}"] = found.asked
@@ -310,6 +322,7 @@ class DenseModel(Struct, frozen=True):
         m, name = self._spec, f"layer{index}"
         window = m.sliding_window if m.sliding_window is not None and m.sliding_window.is_of(index) else None
         q, k, v = self._qkv(name, x, m.rotary_base_of(index))
+        k, v = self.kept(k), self.kept(v)
         scores = torch.einsum("sbnd,tbnd->bnst", q, k) / sqrt(q.shape[-1])
         if m.score_cap:
             scores = m.score_cap * torch.tanh(scores / m.score_cap)
@@ -320,7 +333,8 @@ class DenseModel(Struct, frozen=True):
         if m.attention == "core":
             probabilities = self._dropped(probabilities, f"{name}.attention", batch_dim=0)
         context = torch.einsum("bnst,tbnd->sbnd", probabilities, v)
-        return torch.einsum("sbnd,ndh->sbh", context, self.parameters[f"{name}.projection.weight"])
+        weight = self.parameters[f"{name}.projection.weight"]
+        return torch.einsum("sbnd,ndh->sbh", self.operand(context, shared=2), weight)
 
     def _qkv(self, name: str, x: Tensor, rotary_base: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values [s, b, n, d], with one key head and one value head for each query head."""
@@ -328,7 +342,7 @@ class DenseModel(Struct, frozen=True):
         if m.latent_attention is not None:
             own = {key.removeprefix(f"{name}."): value for key, value in p.items() if key.startswith(f"{name}.")}
             return latent_qkv(x, own, m.latent_attention, partial(self._turned, base=rotary_base), _NORM_EPSILON)
-        qkv = torch.einsum("sbh,hgcd->sbgcd", x, p[f"{name}.qkv.weight"])
+        qkv = torch.einsum("sbh,hgcd->sbgcd", self.operand(x), p[f"{name}.qkv.weight"])
         if m.family == "gpt" or m.qkv_bias:
             qkv = qkv + p[f"{name}.qkv.bias"]
         repeats = m.num_heads // m.num_kv_heads
@@ -353,10 +367,10 @@ class DenseModel(Struct, frozen=True):
         return torch.cat((turned.real, turned.imag), -1)
 
     def _mlp(self, index: int, x: Tensor) -> Tensor:
-        p, name = self.parameters, f"layer{index}"
+        p, name, x = self.parameters, f"layer{index}", self.operand(x)
         if self._spec.family == "gpt":
             y = nn.gelu(x @ p[f"{name}.fc1.weight"] + p[f"{name}.fc1.bias"], approximate="tanh")
         else:
             gate, value = torch.einsum("sbh,hcf->csbf", x, p[f"{name}.fc1.weight"])
             y = (nn.silu(gate) if self._spec.gate == "silu" else nn.gelu(gate, approximate="tanh")) * value
-        return y @ p[f"{name}.fc2.weight"]
+        return self.operand(y, shared=2) @ p[f"{name}.fc2.weight"]

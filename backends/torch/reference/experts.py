@@ -5,7 +5,7 @@ consecutive samples. A rank has all tokens of these samples; if ranks share sequ
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -15,8 +15,15 @@ from backends.torch.reference.gates import GateInputs, weights_of_experts
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.model import TransformerSpec
 
-Activation = Callable[[Tensor, Tensor], Tensor]
-"""A function of tokens [T, h] and a weight, [h, f] or, with a gate, [h, 2, f]. It returns the hidden values."""
+Mlp = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""A function of tokens [T, h] and two weights: [h, f] or, with a gate, [h, 2, f], and [f, h]."""
+
+
+class Operand(Protocol):
+    """How a product takes an input; see ``DenseModel.operand``."""
+
+    def __call__(self, x: Tensor, *, rows: int = 2, shared: int | None = None) -> Tensor:
+        """Return the input."""
 
 
 class Routed(NamedTuple):
@@ -53,18 +60,23 @@ def through_experts(
     microbatch_size: int,
     chunks: Sequence[Sequence[int]],
     inputs: GateInputs,
+    operand: Operand,
     forced: Sequence[Sequence[int]] = (),
 ) -> Routed:
     """Return the result of an expert layer for x[s, b, h], all samples of a global batch.
 
     The balance loss is the mean over micro-batches and over the ranks that share their sequences.
     ``chunks``: numbers of the equal chunks of a sequence that each of these ranks has.
-    ``inputs``: inputs [s, b] of the gate besides the scores.
+    ``inputs``: inputs [s, b] of the gate besides the scores. ``operand``: how a product takes an input.
     ``forced``: number of times that each data-parallel rank chooses each expert. Ranks take micro-batches in turn.
     """
     assert model.experts is not None
     p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
-    activation = {"gelu": _gelu, "swiglu": _swiglu, "geglu": _geglu}[model.activation]
+    act = {"gelu": _gelu, "swiglu": _swiglu, "geglu": _geglu}[model.activation]
+
+    def mlp(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
+        return operand(act(operand(x, rows=1), first), rows=1, shared=1) @ second
+
     owned = _tokens_of_ranks(x.shape[0], chunks)
     in_order = torch.cat(owned).argsort()
     columns, every = [], []
@@ -72,16 +84,14 @@ def through_experts(
         counts = forced[turn % len(forced)] if forced else ()
         columns_of = slice(turn * microbatch_size, (turn + 1) * microbatch_size)
         found = [
-            _routed(
-                model.experts, p, samples[tokens].flatten(0, 1), activation, inputs.of(tokens, columns_of, turn), counts
-            )
+            _routed(model.experts, p, samples[tokens].flatten(0, 1), mlp, inputs.of(tokens, columns_of, turn), counts)
             for tokens in owned
         ]
         columns.append(torch.cat([of_rank.y.view(-1, *samples.shape[1:]) for of_rank in found])[in_order])
         every += found
     y = torch.cat(columns, 1)
     if "shared.fc1.weight" in p:
-        shared = (activation(x.flatten(0, 1), p["shared.fc1.weight"]) @ p["shared.fc2.weight"]).view_as(x)
+        shared = mlp(x.flatten(0, 1), p["shared.fc1.weight"], p["shared.fc2.weight"]).view_as(x)
         y = y + (shared * torch.sigmoid(x @ p["shared_gate.weight"]) if "shared_gate.weight" in p else shared)
     balance = torch.stack([of_rank.balance for of_rank in every]).mean()
     asked = torch.stack([of_rank.asked for of_rank in every]).sum(0)
@@ -98,7 +108,7 @@ def _routed(
     spec: ExpertsSpec,
     p: Mapping[str, Tensor],
     x: Tensor,
-    activation: Activation,
+    mlp: Mlp,
     inputs: GateInputs,
     forced: Sequence[int],
 ) -> Routed:
@@ -112,8 +122,8 @@ def _routed(
     y = torch.zeros_like(x)
     for expert in range(spec.num_experts):
         tokens = weights.kept[:, expert].nonzero(as_tuple=True)[0]
-        hidden = activation(x[tokens], p["experts.fc1.weight"][expert])
-        of_expert = weights.values[tokens, expert, None] * (hidden @ p["experts.fc2.weight"][expert])
+        found = mlp(x[tokens], p["experts.fc1.weight"][expert], p["experts.fc2.weight"][expert])
+        of_expert = weights.values[tokens, expert, None] * found
         y = y.index_add(0, tokens, of_expert)
     asked = weights.asked.sum(0)
     parts = asked.to(x.dtype) / asked.sum()

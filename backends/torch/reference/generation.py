@@ -14,6 +14,7 @@ from torch import Tensor
 from backends.execution.result import CheckReport
 from backends.torch.reference.check import TOLERANCES, relative_error
 from backends.torch.reference.dense import DenseModel, initial_parameters, parameter_shapes
+from backends.torch.reference.eight_bits import EightBitModel, rounded_weights
 from backends.torch.running.interpreter import Interpreter
 from backends.torch.values.randomness import token_ids
 from sim.inference.spec import InferenceJob
@@ -35,7 +36,7 @@ def check_generation(interpreter: Interpreter, job: InferenceJob, step: int) -> 
     ``step``: number of steps before the one that ran.
     """
     errors: dict[str, float] = {}
-    tolerance = TOLERANCES[job.precision]
+    tolerance = TOLERANCES["fp64" if job.wide else job.precision]
     choices = list(_choices(interpreter.program))
     if choices:
         check = _Check(interpreter, job, step, _dense(job, step, interpreter.device.torch_device))
@@ -107,10 +108,17 @@ def _dense(job: InferenceJob, step: int, device: torch.device) -> DenseModel:
     """Return the dense model of a job, for one sequence, with slots for all choices of experts."""
     training = DenseTraining(
         model=_dropping_none(job.model), seed=job.seed, parallel=ParallelSpec(),
-        training=TrainingSpec(global_batch_size=1, microbatch_size=1, precision=job.precision),
+        training=TrainingSpec(
+            global_batch_size=1, microbatch_size=1, precision="fp64" if job.wide else job.precision
+        ),
     )  # fmt: skip
     parameters = initial_parameters(training, parameter_shapes(job.model), device)
-    return DenseModel(training, parameters, step, device)
+    if not job.types.casts and job.cache_precision is None:
+        return DenseModel(training, parameters, step, device)
+    return EightBitModel(
+        training, rounded_weights(parameters) if job.types.casts else parameters, step, device,
+        ranks=job.parallel.tensor.degree, operands=job.types.casts, caches=job.cache_precision is not None,
+    )  # fmt: skip
 
 
 def _dropping_none(model: TransformerSpec) -> TransformerSpec:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from backends.execution.errors import ExecutionError
 from backends.torch.kernels import DTYPES
+from backends.torch.kernels.float8 import eight_bit_scale
 from backends.torch.running.schedule import Slot
 from backends.torch.values.copying import empty, place_of
 from backends.torch.values.randomness import initial_normal
@@ -66,7 +67,22 @@ def _initial_values(plan: Plan, program: Program, rank: int, buffer: Buffer, dev
         shape = buffer.global_shape or buffer.shape
         starts, sizes = buffer_slice(buffer, plan.mesh, rank)
         return initial.scale * initial_normal(plan.seed, initial.source, shape, starts, sizes, device=device)
+    if initial.method == "eight_bits":
+        starts, sizes = buffer_slice(buffer, plan.mesh, rank)
+        whole, scale = _scaled(plan, buffer, device)
+        return (whole * scale)[tuple(slice(a, a + n) for a, n in zip(starts, sizes, strict=True))]
+    if initial.method == "scale":
+        _, scale = _scaled(plan, program.buffers[initial.of[0]], device)
+        return (1.0 / scale).reshape(1)
     if initial.method == "shard":  # of source buffers' initial values, in their types; this rank may not keep them
         whole = [_initial_tensor(plan, program, rank, program.buffers[name], device) for name in initial.of]
         return flat_piece(whole, plan.mesh.index(rank, initial.axes), buffer.shape[0])
     raise ExecutionError(f"buffer {buffer.name!r}: unknown initial method {initial.method!r}")
+
+
+def _scaled(plan: Plan, buffer: Buffer, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the whole tensor of a weight that is kept in eight bits, and the scale by which it is multiplied."""
+    initial, shape = buffer.initial, buffer.global_shape
+    assert initial is not None
+    whole = initial.scale * initial_normal(plan.seed, initial.source, shape, [0] * len(shape), shape, device=device)
+    return whole, eight_bit_scale(whole, DTYPES[buffer.dtype])

@@ -44,8 +44,9 @@ class InferenceScenario(Scenario):
         return cluster_pricing(self.cluster, {}, self.seed, self.software, sustained=False)
 
     def in_double_precision(self) -> "InferenceScenario":
-        """Return the scenario with numbers of 64 bits."""
-        return dataclasses.replace(self, job=replace(self.job, precision="fp64"))
+        """Return the scenario with 64 bits for all numbers that have more than eight."""
+        precision = "fp8" if self.job.types.casts else "fp64"
+        return dataclasses.replace(self, job=replace(self.job, precision=precision, wide=True))
 
 
 def read_inference(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> InferenceScenario:
@@ -63,6 +64,7 @@ def read_inference(document: Document, overrides: tuple[str, ...], kind: Workloa
             tokens_per_step=section.tokens_per_step,
             num_microbatches=section.microbatches,
             precision=section.precision,
+            cache_precision=section.cache_precision,
             block_tokens=section.block_tokens,
             seed=checked.seed,
         )

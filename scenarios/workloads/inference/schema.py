@@ -45,8 +45,10 @@ class InferenceSection(Section):
     """Tokens of each answer. The pass over the prompts gives the first; 1: there is no other pass."""
     tokens_per_step: Annotated[int, Field(ge=1, le=1024)] = 1
     """Tokens of a sequence that a step verifies together, all accepted; 1: a step chooses the most likely token."""
-    precision: Literal["bf16", "fp16", "fp32", "fp64"] = "bf16"
-    """Type of weights, activations, keys and values."""
+    precision: Literal["fp8", "bf16", "fp16", "fp32", "fp64"] = "bf16"
+    """Type of weights, activations, keys and values; `fp8`: bf16, but layers multiply and keep eight bits."""
+    cache_precision: Literal["fp8"] | None = None
+    """Type of keys and values in the caches, `fp8`; left out: that of activations."""
     block_tokens: Annotated[int, Field(ge=1, le=4096)] = 16
     """Tokens of a block of the caches of keys and values."""
 

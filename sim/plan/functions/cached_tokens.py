@@ -33,13 +33,15 @@ class Span(Struct, frozen=True):
 class CachedTokens(Struct, frozen=True):
     """The new tokens of pass number ``index``. ``num_slots``: of the caches.
 
-    ``kernel``: attention for prompts, or for few tokens per sequence.
+    ``kernel``: attention for prompts, or for few tokens per sequence. ``cache_dtype``: of the caches; empty: of what is
+    written.
     """
 
     index: int
     spans: tuple[Span, ...]
     num_slots: int
     kernel: Literal["cached_attention", "decode_attention"]
+    cache_dtype: str = ""
 
     @property
     def label(self) -> str:
@@ -69,13 +71,14 @@ class CachedTokens(Struct, frozen=True):
     def cached(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         """Write the rows of x[tokens, ...] into their slots of the cache ``name``; return the cache."""
         shape, known = (self.num_slots, *x.shape[1:]), name in t.program.buffers
+        dtype = self.cache_dtype or x.dtype
         if not known:
-            t.program.add_buffer(Buffer(name, shape, x.dtype, Kind.CACHE, t.scope))
+            t.program.add_buffer(Buffer(name, shape, dtype, Kind.CACHE, t.scope))
         places = tuple((span.slot + span.start, span.num_tokens) for span in self.spans)
         reads = (x.name, name) if known else (x.name,)
-        attributes = {"places": places, "rows": self.num_slots}
+        attributes = {"places": places, "rows": self.num_slots} | ({"dtype": dtype} if dtype != x.dtype else {})
         t.emit(Compute(t.unique(f"{name}.append"), "append", reads, (name,), attributes))
-        return Tensor(name, shape, x.dtype, x.layout)
+        return Tensor(name, shape, dtype, x.layout)
 
     def attention(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], scoring: Scoring) -> Tensor:
         """Return the attention of the tokens' queries to the cached keys and values, as one kernel."""

@@ -1,5 +1,7 @@
 """Linear layers with eight-bit operands: E4M3, and E5M2 for gradients (Transformer Engine's HYBRID recipe).
 
+Models that are not trained keep weights in E4M3 (``StoredProducts``). Of training:
+
 Every operand is cast by an op of its own, with one scale per rank's part of a tensor. A weight is cast once per step,
 by a task of its own. If every pass gathers its weights again, the weight is cast in each pass, right before its use.
 The backward keeps the cast input. If the backward gathers the input again, it also casts it again.
@@ -12,7 +14,7 @@ from msgspec.structs import replace
 
 from sim.plan.functions.linear import Products, Twice
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
-from sim.plan.words.buffer import Buffer, Kind, Scope
+from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Task
 
@@ -71,6 +73,38 @@ class Float8Products(Products, frozen=True):
             labels=[f"piece{number}" for number in range(len(pieces))], kind=Kind.WORKSPACE,
         )  # fmt: skip
         return [(x, piece[1]) for x, piece in zip(turned, pieces, strict=True)]
+
+
+class StoredProducts(Products, frozen=True):
+    """The products of weights that are kept in eight bits, each with one scale, and of inputs cast token by token.
+
+    Only for models that are not trained.
+    """
+
+    prefix = "float8_"
+
+    def attributes(self, x: Tensor) -> dict[str, Any]:
+        """Return the attribute with the result type of a product: the type of its input before the cast."""
+        return {"dtype": x.dtype}
+
+    def weight(self, t: TaskTracer, weight: Parameter) -> Twice:
+        """Return the weight in eight bits, and its scale."""
+        value, buffers = weight.value, t.program.buffers
+        buffer, label = buffers[value.name], f"{value.name}.scale"
+        assert buffer.initial is not None
+        if label not in buffers:
+            buffers[value.name] = replace(buffer, dtype=E4M3, initial=replace(buffer.initial, method="eight_bits"))
+            scaled = Initial("scale", buffer.initial.source, of=(value.name,))
+            t.program.add_buffer(Buffer(label, (1,), "float32", Kind.PARAMETER, Scope.PERSISTENT, initial=scaled))
+        return (replace(value, dtype=E4M3), Tensor(label, (1,), "float32")), ()
+
+    def activation(self, t: TaskTracer, name: str, x: Tensor) -> Twice:
+        """Return x in E4M3, with a scale for each token, or for each expert's row."""
+        pair = t.compute(
+            f"{name}.input.cast", "cast_float8", (x,), (x.layout,) * 2, labels=("", "scale"), dtype=E4M3, copies=1,
+            by_row=True,
+        )  # fmt: skip
+        return pair, ()
 
 
 def cast_weights(t: TaskTracer, parameters: Iterable[Parameter]) -> None:

@@ -49,8 +49,10 @@ class Initial(Struct, frozen=True):
     """The initial value of a persistent buffer: a pure function of the scenario's seed and ``source``.
 
     ``method``: ``zeros``; ``ones``; ``normal`` (mean 0, standard deviation ``scale``; the numbers depend only on seed
-        and ``source``, so every rank can cut its slice from the same global tensor); or ``shard`` (this rank's piece of
-        the flattened concatenation of the buffers in ``of``, split over ``axes``).
+        and ``source``, so every rank can cut its slice from the same global tensor); ``eight_bits`` (the same, times
+        the scale with which the global tensor fits into eight bits), ``scale`` (the inverse of that of the buffer in
+        ``of``); or ``shard`` (this rank's piece of the flattened concatenation of the buffers in ``of``, split over
+        ``axes``).
     ``delay``: for one of two kept versions of weights, its age in steps.
     """
 

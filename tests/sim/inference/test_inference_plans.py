@@ -32,6 +32,20 @@ def test_caches_hold_every_token_in_whole_blocks() -> None:
     assert held(program, Kind.CACHE) == 8 * elements
 
 
+def test_eight_bits_take_a_byte_per_weight_and_key() -> None:
+    """Weights of products take a byte each and a scale, all others two; caches take a byte per element."""
+    wide, narrow = (
+        build_inference(job(tp=2, precision=p, cache_precision=c), "bytes").programs[0]
+        for p, c in (("bf16", None), ("fp8", "fp8"))
+    )
+    assert held(narrow, Kind.CACHE) * 2 == held(wide, Kind.CACHE)
+    products = 4 * GROUPED.num_layers
+    of_products = GROUPED.num_layers * (GROUPED.attention_parameters + GROUPED.mlp_parameters - 2 * GROUPED.hidden_size)
+    assert held(wide, Kind.PARAMETER) - held(narrow, Kind.PARAMETER) == of_products // 2 - 4 * products
+    kernels = Counter(op.kernel for op in narrow.tasks["decode.0@1"].ops if isinstance(op, Compute))
+    assert kernels["float8_matmul"] == kernels["cast_float8"] == products
+
+
 def test_latent_attention_caches_one_vector_per_token() -> None:
     """A cache of latents has r + p elements per slot and layer, whole on every tensor-parallel rank."""
     latent = LATENT.latent_attention
@@ -120,6 +134,8 @@ def experts(**changes: Any) -> dict[str, Any]:
     ("changes", "key"),
     [
         ({"model": replace(GPT, causal=False)}, "model.causal"),
+        ({"model": LATENT, "precision": "fp8"}, "inference.precision"),
+        ({"model": LATENT, "cache_precision": "fp8"}, "inference.cache_precision"),
         ({"model": replace(GROUPED, sliding_window=SlidingWindow(size=8))}, "model.sliding_window"),
         (experts(gate="expert_choice"), "model.experts.gate"),
         (experts(dispatch="exact", routing="balanced"), "model.experts"),
