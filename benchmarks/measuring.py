@@ -6,11 +6,13 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Final
+
+import simpy
 
 LAUNCHER: Final = Path(__file__).with_name("launch.py")
 
@@ -32,6 +34,20 @@ class CommandCost:
     wall_s: float
     cpu_s: float
     peak_bytes: int
+
+
+def bare_loop_s() -> float:
+    """Return the processor seconds of a bare SimPy loop of 200,000 timeouts, a measure of the machine."""
+    environment = simpy.Environment()
+
+    def wait() -> Iterator[simpy.Event]:
+        for _ in range(200_000):
+            yield environment.timeout(1.0)
+
+    environment.process(wait())
+    began_s = process_time()
+    environment.run()
+    return process_time() - began_s
 
 
 def command_cost(arguments: Sequence[str]) -> CommandCost:

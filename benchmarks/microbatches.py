@@ -11,16 +11,13 @@ from pathlib import Path
 from time import process_time
 from typing import Final
 
-import simpy
-
-from benchmarks.measuring import Row, command_cost, markdown
+from benchmarks.measuring import Row, bare_loop_s, command_cost, markdown
 from benchmarks.scaling import exponent
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import simulate
 
 COMMAND: Final = str(Path(sys.executable).with_name("simulate"))
 LIBRARY: Final = Path(__file__).parent.parent / "scenarios" / "library"
-NUM_TIMEOUTS: Final = 200_000
 MIB: Final = 2**20
 
 LLAMA: Final = """
@@ -63,20 +60,6 @@ SHIPPED: Final = {
 }
 
 NUMBERS: Final = (32, 128, 512, 2048, 4096)
-
-
-def bare_loop_s() -> float:
-    """Return the processor seconds of a bare SimPy loop."""
-    environment = simpy.Environment()
-
-    def wait() -> Iterator[simpy.Event]:
-        for _ in range(NUM_TIMEOUTS):
-            yield environment.timeout(1.0)
-
-    environment.process(wait())
-    began_s = process_time()
-    environment.run()
-    return process_time() - began_s
 
 
 def rows() -> Iterator[Row]:
