@@ -167,6 +167,17 @@ def test_clover_decodes_sooner_in_small_batches() -> None:
     assert drafted["decode"] < plain["decode"] / 1.5
 
 
+def test_groups_keep_more_latents_than_tensor_parallel_ranks_do() -> None:
+    """Ranks that share every layer all hold the same latents; groups hold those of their own sequences."""
+    name, few = "services/deepseek-v3-experts-16-h200", "requests.num_requests=20"
+    groups, ranks = (
+        summary_of_kind(name, few, f"service={{{degree}: 16, precision: fp8, batching: chunked}}")
+        for degree in ("expert_degree", "tensor_degree")
+    )
+    assert groups["kv_blocks"] > 10 * ranks["kv_blocks"]
+    assert groups["num_finished"] == ranks["num_finished"] == 20
+
+
 def test_tiresias_lets_short_jobs_pass() -> None:
     """Half of the jobs are done sooner than in order of arrival."""
     tiresias, fifo = (
