@@ -2,7 +2,7 @@
 
     python -m backends.torch.decoding.recording traces/drafts/python_help.yaml
 
-takes ten minutes of one processor and more. Rates are those of greedy answers to held-out text.
+takes ten minutes of one processor. Rates are those of greedy answers to held-out text.
 """
 
 import sys
@@ -25,12 +25,12 @@ from backends.torch.decoding.training import train_decoder, train_heads, windows
 
 _TARGET: Final = DecoderSpec(vocab_size=512)
 _DRAFT: Final = DecoderSpec(vocab_size=512, hidden_size=64, num_layers=1, num_heads=2)
-_WINDOW, _BATCH, _DEPTHS, _DRAFTED = 129, 16, 3, 4
-_PROMPTS, _PROMPT_TOKENS, _JUDGED_TREES, _CANDIDATES = 64, 48, 32, 3
+_WINDOW, _BATCH, _HEADS_BATCH, _DEPTHS, _DRAFTED = 129, 16, 8, 3, 4
+_PROMPTS, _PROMPT_TOKENS, _JUDGED_TREES, _CANDIDATES = 64, 48, 24, 3
 
 
-def recording(steps: int, seed: int = 0) -> dict[str, Any]:
-    """Train for so many steps, and return the recording."""
+def recording(steps: int, heads_steps: int, seed: int = 0) -> dict[str, Any]:
+    """Train models and heads for so many steps, and return the recording."""
     torch.manual_seed(seed)
     text, held_out = help_pages()
     vocabulary = learned_vocabulary(text, _TARGET.vocab_size)
@@ -44,14 +44,15 @@ def recording(steps: int, seed: int = 0) -> dict[str, Any]:
         "clover2": Clover2Heads(model, _DEPTHS),
         "eagle": EagleHeads(model, _DEPTHS),
     }
-    for name, of in heads.items():
-        losses[name] = train_heads(model, of, batches, steps)
+    fewer = windows(vocabulary.encode(text), _WINDOW, _HEADS_BATCH, seed + 2)
+    losses |= dict(zip(heads, train_heads(model, list(heads.values()), fewer, heads_steps), strict=True))
     pages = windows(vocabulary.encode(held_out), _WINDOW, _PROMPTS, seed + 1)
     prompts, pieces = next(pages)[:, :_PROMPT_TOKENS], next(pages)
     whole, some = answers(model, prompts, ANSWER_TOKENS), prompts[:_JUDGED_TREES]
     return {
         "text": "Python's help pages (pydoc_data.topics), every tenth held out; 512 pieces by byte-pair encoding",
         "model": f"{_TARGET.num_layers} layers of {_TARGET.hidden_size}, {steps} x {_BATCH * (_WINDOW - 1)} tokens",
+        "heads": f"{heads_steps} x {_HEADS_BATCH * (_WINDOW - 1)} tokens",
         "judged": f"{_PROMPTS} greedy answers of {ANSWER_TOKENS} tokens to {_PROMPT_TOKENS} held-out tokens each",
         "steps": f"of the first {_JUDGED_TREES} answers",
         "python": sys.version.split()[0],
@@ -68,5 +69,5 @@ def recording(steps: int, seed: int = 0) -> dict[str, Any]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    found = yaml.safe_dump(recording(600), sort_keys=False, default_flow_style=None, width=130)
+    found = yaml.safe_dump(recording(600, 400), sort_keys=False, default_flow_style=None, width=130)
     Path(sys.argv[1]).write_text(found, encoding="utf-8")

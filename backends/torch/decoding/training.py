@@ -1,6 +1,7 @@
 """Training of a small decoder on text, and of draft heads on its frozen states. Minutes on a CPU."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from math import cos, pi
 
 import torch
@@ -19,56 +20,67 @@ def windows(tokens: Sequence[int], length: int, batch: int, seed: int) -> Iterat
         yield text[starts + torch.arange(length)]
 
 
-def trained(module: nn.Module, loss_of: Callable[[], Tensor], num_steps: int, learning_rate: float) -> float:
-    """Train a module's parameters by AdamW with a cosine of the learning rate; return the mean of the last losses."""
-    optimizer = torch.optim.AdamW(module.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
-    losses = list[float]()
-    for step in range(num_steps):
-        rate = min(1.0, (step + 1) / 50) * 0.5 * (1.0 + cos(pi * step / num_steps))
-        optimizer.param_groups[0]["lr"] = learning_rate * rate
-        loss = loss_of()
-        optimizer.zero_grad()
+class Learner:
+    """A module in training: AdamW with a cosine of the learning rate over so many steps."""
+
+    def __init__(self, module: nn.Module, num_steps: int, learning_rate: float) -> None:
+        self.module, self.num_steps, self.learning_rate = module, num_steps, learning_rate
+        self.optimizer = torch.optim.AdamW(module.parameters(), lr=learning_rate, betas=(0.9, 0.99), weight_decay=0.01)
+        self.losses = list[float]()
+
+    def learn(self, loss: Tensor) -> None:
+        """Take one step down this loss."""
+        step = len(self.losses)
+        rate = min(1.0, (step + 1) / 50) * 0.5 * (1.0 + cos(pi * step / self.num_steps))
+        self.optimizer.param_groups[0]["lr"] = self.learning_rate * rate
+        self.optimizer.zero_grad()
         torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    last = losses[-20:]
-    return sum(last) / len(last)
+        nn.utils.clip_grad_norm_(self.module.parameters(), 1.0)
+        self.optimizer.step()
+        self.losses.append(loss.item())
+
+    @property
+    def last_loss(self) -> float:
+        """Return the mean of the last losses."""
+        last = self.losses[-20:]
+        return sum(last) / len(last)
 
 
 def train_decoder(model: Decoder, batches: Iterator[Tensor], num_steps: int, learning_rate: float = 2e-3) -> float:
     """Train a model to guess the next token; return its last loss, in nats per token."""
-
-    def loss() -> Tensor:
-        tokens = next(batches)
+    learner = Learner(model, num_steps, learning_rate)
+    for tokens in islice(batches, num_steps):
         logits = model.head(model(tokens[:, :-1]))
-        return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
-
-    return trained(model, loss, num_steps, learning_rate)
+        learner.learn(functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()))
+    return learner.last_loss
 
 
 def train_heads(
-    model: Decoder, heads: DraftHeads, batches: Iterator[Tensor], num_steps: int, learning_rate: float = 1e-3
-) -> float:
-    """Train heads on the states of a model that stays as it is; return their last loss.
+    model: Decoder, heads: Sequence[DraftHeads], batches: Iterator[Tensor], num_steps: int, learning_rate: float = 1e-3
+) -> list[float]:
+    """Train several heads on the same states of a model that stays as it is; return the last loss of each.
 
     Later heads weigh less, 0.8 times the one before (Cai et al. 2024). Heads that are distilled learn the model's
     distribution of each token, the others the token itself.
     """
-
-    def loss() -> Tensor:
-        tokens = next(batches)
+    learners = [Learner(of, num_steps, learning_rate) for of in heads]
+    for tokens in islice(batches, num_steps):
         with torch.no_grad():
             hidden = model(tokens)
-            chances = model.head(hidden).softmax(dim=-1) if heads.distilled else None
-        logits, labels = heads_and_labels(heads, hidden, tokens)
-        losses = []
-        for depth, (guesses, label) in enumerate(zip(logits, labels, strict=True)):
-            wanted = label if chances is None else chances[:, 1 + depth : 1 + depth + label.shape[1]]
-            losses.append(0.8**depth * functional.cross_entropy(guesses.flatten(0, 1), wanted.flatten(0, 1)))
-        return torch.stack(losses).sum()
+            chances = model.head(hidden).softmax(dim=-1)
+        for of, learner in zip(heads, learners, strict=True):
+            learner.learn(_loss_of_heads(of, hidden, tokens, chances if of.distilled else None))
+    return [learner.last_loss for learner in learners]
 
-    return trained(heads, loss, num_steps, learning_rate)
+
+def _loss_of_heads(heads: DraftHeads, hidden: Tensor, tokens: Tensor, chances: Tensor | None) -> Tensor:
+    """Return the loss of heads on a text. ``chances`` [batch, tokens, vocabulary]: what they learn; None: the text."""
+    logits, labels = heads_and_labels(heads, hidden, tokens)
+    losses = []
+    for depth, (guesses, label) in enumerate(zip(logits, labels, strict=True)):
+        wanted = label if chances is None else chances[:, 1 + depth : 1 + depth + label.shape[1]]
+        losses.append(0.8**depth * functional.cross_entropy(guesses.flatten(0, 1), wanted.flatten(0, 1)))
+    return torch.stack(losses).sum()
 
 
 def heads_and_labels(heads: DraftHeads, hidden: Tensor, tokens: Tensor) -> tuple[list[Tensor], list[Tensor]]:

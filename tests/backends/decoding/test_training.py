@@ -46,8 +46,7 @@ def test_trained_heads_hit_and_clovers_more_often(model: Decoder) -> None:
     torch.manual_seed(1)
     medusa, clover = MedusaHeads(model, 3), CloverHeads(model, 3)
     pieces = windows(VOCABULARY.encode(RIDDLE), 33, 8, 1)
-    for heads in (medusa, clover):
-        train_heads(model, heads, pieces, 120, learning_rate=5e-3)
+    train_heads(model, (medusa, clover), pieces, 120, learning_rate=5e-3)
     text = answers(model, next(pieces)[:, :12], 24)
     judged = next(pieces)
     first = [hit_rates(hit_ranks(model, heads, judged, 0), 3)[0][0] for heads in (medusa, clover)]
@@ -72,7 +71,7 @@ def test_other_heads_learn(model: Decoder, kind: type[DraftHeads]) -> None:
     heads, pieces = kind(model, 2), windows(VOCABULARY.encode(RIDDLE), 33, 8, 1)
     judged = next(pieces)
     before = (hit_ranks(model, heads, judged, 0) == 0).float().mean()
-    train_heads(model, heads, pieces, 60, learning_rate=5e-3)
+    train_heads(model, [heads], pieces, 60, learning_rate=5e-3)
     after = (hit_ranks(model, heads, judged, 0) == 0).float().mean()
     assert after > before + 0.1
 
