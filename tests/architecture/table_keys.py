@@ -71,7 +71,7 @@ SERVICE_KEYS = {
     *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "slo.share", "failures")),
     *(
         f"decoding.{key}"
-        for key in ("method", "drafted", "acceptance", "hit_rates", "rank_ratio", "recorded", "draft_pass")
+        for key in ("method", "drafted", "tree", "acceptance", "hit_rates", "rank_ratio", "recorded", "draft_pass")
     ),
 }
 

@@ -311,9 +311,30 @@ def jobs() -> list[Case]:
             {"jobs.pollux": POLLUX.encode()}, {"jobs.ones": ONES.encode()}]  # fmt: skip
 
 
+DRAFTS: Final = """\
+text: a text
+eagle:
+  hit_rates:
+  - [0.6, 0.2]
+  - [0.5, 0.1]
+  trees:
+  - nodes: 4
+    static: {positions: 5.0, lengths: [0.4, 0.3, 0.3], frontiers: [1.0, 2.0]}
+    reranked: {positions: 4.6, lengths: [0.3, 0.3, 0.4], frontiers: [1.0, 6.5]}
+lookahead: {drafted: 4, positions: 6.2, lengths: [0.5, 0.25, 0.25]}
+jacobi: {drafted: 4, acceptance: 0.3, positions: 5.0, lengths: [0.7, 0.2, 0.1]}
+"""
+"""A recording of drafts."""
+
+
 def requests() -> list[Case]:
     """Return recorded requests, once as Azure and once as Mooncake publish them."""
     return [{"requests.csv": AZURE.encode()}, {"requests.jsonl": MOONCAKE.encode()}]
+
+
+def drafts() -> list[Case]:
+    """Return a recording of hit rates, of steps of trees, and of chains."""
+    return [{"drafts.yaml": DRAFTS.encode()}]
 
 
 def lookups() -> list[Case]:

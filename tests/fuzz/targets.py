@@ -28,6 +28,7 @@ from tests.fuzz.target import Target, run
 from traces.errors import TraceError
 from traces.lookups import read_lookups
 from traces.published import load_table
+from traces.recorded_drafts import read_drafts
 from traces.requests import read_requests
 
 MOST_CALLS: Final = 64
@@ -218,6 +219,15 @@ def requests(folder: Path) -> int:
     return 0
 
 
+def drafts(folder: Path) -> int:
+    """Read recorded hit rates of drafts."""
+    try:
+        read_drafts(folder / "drafts.yaml")
+    except TraceError:
+        return 2
+    return 0
+
+
 def lookups(folder: Path) -> int:
     """Read recorded lookups of embedding tables."""
     path = next(entry for entry in sorted(folder.iterdir()) if entry.name.startswith("lookups"))
@@ -267,6 +277,7 @@ TARGETS: Final = (
     Target("routing", seeds.routings, routing),
     Target("jobs", seeds.jobs, jobs),
     Target("requests", seeds.requests, requests),
+    Target("drafts", seeds.drafts, drafts),
     Target("lookups", seeds.lookups, lookups),
     Target("compare", seeds.results, compare),
     Target("trace", seeds.traces, trace),

@@ -1,18 +1,38 @@
 """From the section `decoding:` of a service's file to its method."""
 
-from typing import Final
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final, TypeVar
 
 from scenarios.errors import ScenarioError
+from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.service.schema import DecodingSection
-from sim.serving.decoding.drafts import TREE_DRAFTS, DraftPrices, chain_decoding, tree_decoding
+from sim.serving.decoding.drafts import (
+    TREE_DRAFTS,
+    DraftPrices,
+    chain_decoding,
+    recorded_steps,
+    recorded_tree,
+    tree_decoding,
+)
 from sim.serving.decoding.method import Decoding
 from sim.serving.decoding.tree import Table, ranked_rates
-from traces.recorded_drafts import RecordedDrafts, recorded_drafts, recording_names
+from traces.errors import TraceError
+from traces.recorded_drafts import RecordedDrafts, RecordedSteps, read_drafts, recorded_drafts, recording_names
 
 TIMED_DRAFTS: Final = frozenset({"draft_model", *TREE_DRAFTS})
 """Methods whose drafts take time."""
+Part = TypeVar("Part")
 _NUM_RANKS: Final = 10
+_EXAMPLES: Final = MappingProxyType(
+    {
+        "recorded": "python_help",
+        "acceptance": "0.7",
+        "draft_pass": "2 ms",
+        "hit_rates": "[0.6, 0.45, 0.35]",
+    }
+)
 
 
 def read_decoding(document: Document, section: DecodingSection, prices: DraftPrices) -> Decoding:
@@ -21,26 +41,45 @@ def read_decoding(document: Document, section: DecodingSection, prices: DraftPri
         case "autoregressive":
             _refuse(document, section, ())
             return Decoding()
-        case "draft_model" | "prompt_lookup":
+        case "draft_model" | "prompt_lookup" | "jacobi":
             drafting = ("draft_pass",) if section.method == "draft_model" else ()
             _refuse(document, section, ("acceptance", *drafting))
             return chain_decoding(_acceptance(document, section), section.drafted, section.draft_pass or 0.0)
-        case name:
+        case "lookahead":
+            _refuse(document, section, ("recorded",))
+            steps = _steps_of(document, section, _recorded(document, section, lambda found: found.chains))
+            return recorded_steps(steps.lengths, steps.positions)
+        case name if section.tree == "static":
             _refuse(document, section, ("hit_rates",))
             return tree_decoding(name, _table(document, section), section.drafted, prices)
+        case name:
+            _refuse(document, section, ("recorded",))
+            trees = _recorded(document, section, lambda found: found.trees)
+            of_shape = {nodes: steps for (shape, nodes), steps in trees.items() if shape == section.tree}
+            steps = _steps_of(document, section, of_shape)
+            return recorded_tree(name, steps.lengths, steps.positions, steps.frontiers, prices)
+
+
+def _steps_of(document: Document, section: DecodingSection, recorded: Mapping[int, RecordedSteps]) -> RecordedSteps:
+    """Return the recorded steps with ``drafted`` tokens. Raises ScenarioError where none were recorded."""
+    if section.drafted in recorded:
+        return recorded[section.drafted]
+    rule = f"{section.recorded} has no steps of {section.method} with {section.drafted} drafted tokens"
+    remedy = f"write one of {', '.join(map(str, recorded))}"
+    raise ScenarioError(document.origin(("decoding", "drafted")), "decoding.drafted", rule, remedy)
 
 
 def _acceptance(document: Document, section: DecodingSection) -> float:
     """Return the probability that a drafted token of a chain is accepted."""
     if section.recorded:
-        return _recorded(document, section).acceptance[section.method]
+        return _recorded(document, section, lambda found: found.acceptance)
     return section.acceptance or 0.0
 
 
 def _table(document: Document, section: DecodingSection) -> Table:
     """Return the hit rates of a tree's guesses, by depth and rank."""
     if section.recorded:
-        return _recorded(document, section).tables[section.method]
+        return _recorded(document, section, lambda found: found.tables)
     return [_ranked(document, first, section.rank_ratio) for first in section.hit_rates]
 
 
@@ -57,34 +96,48 @@ def _ranked(document: Document, first: float, ratio: float | None) -> tuple[floa
     return rates
 
 
-def _recorded(document: Document, section: DecodingSection) -> RecordedDrafts:
-    """Return the recording. Raises ScenarioError where there is none of that name, or it lacks the method."""
-    place, names = document.origin(("decoding", "recorded")), recording_names()
-    if section.recorded not in names:
-        rule = f"there is no recording {section.recorded}"
-        raise ScenarioError(place, "decoding.recorded", rule, f"write one of {', '.join(names)}")
-    found = recorded_drafts(section.recorded)
-    methods = (*found.tables, *found.acceptance)
-    if section.method not in methods:
+def _recorded(
+    document: Document, section: DecodingSection, part: Callable[[RecordedDrafts], Mapping[str, Part]]
+) -> Part:
+    """Return what a recording has of the method. Raises ScenarioError where there is none, or it lacks the method."""
+    parts = part(_recording(document, section.recorded or ""))
+    if section.method not in parts:
         rule = f"{section.recorded} has no drafts by {section.method}"
-        raise ScenarioError(place, "decoding.recorded", rule, f"take a method that it has: {', '.join(methods)}")
-    return found
+        if section.tree != "static":
+            rule += f" with tree: {section.tree}"
+        remedy = f"take a method that it has: {', '.join(parts)}" if parts else "name another recording"
+        raise ScenarioError(document.origin(("decoding", "recorded")), "decoding.recorded", rule, remedy)
+    return parts[section.method]
+
+
+def _recording(document: Document, name: str) -> RecordedDrafts:
+    """Return the packaged recording of a name, or that of a file. Raises ScenarioError where there is none."""
+    if name in recording_names():
+        return recorded_drafts(name)
+    place = document.origin(("decoding", "recorded"))
+    if not name.endswith((".yaml", ".yml")):
+        remedy = f"write {', '.join(recording_names())}, or the name of a file that ends in .yaml"
+        raise ScenarioError(place, "decoding.recorded", f"there is no recording {name}", remedy)
+    try:
+        return read_drafts(named_file(document, ("decoding", "recorded"), name, "name a recording of drafts"))
+    except TraceError as error:
+        raise ScenarioError(place, "decoding.recorded", error.problem, error.remedy) from error
 
 
 def _refuse(document: Document, section: DecodingSection, needed: tuple[str, ...]) -> None:
     """Refuse a key that the method lacks or does not read; a recording stands for rates and acceptance."""
     rates = {"acceptance", "hit_rates"}
+    if section.tree != "static" and section.method not in TREE_DRAFTS:
+        origin = document.origin(("decoding", "tree"))
+        raise ScenarioError(origin, "decoding.tree", f"{section.method} drafts no tree", "leave it out")
     if section.recorded and rates & set(needed):
-        needed = tuple(key for key in needed if key not in rates)
-    elif section.recorded:
-        origin = document.origin(("decoding", "recorded"))
-        raise ScenarioError(origin, "decoding.recorded", f"{section.method} does not read it", "leave it out")
-    for key in ("acceptance", "draft_pass", "hit_rates"):
+        needed = (*(key for key in needed if key not in rates), "recorded")
+    for key in ("recorded", "acceptance", "draft_pass", "hit_rates"):
         stated = getattr(section, key) not in {None, ()}
         if stated == (key in needed):
             continue
         rule = f"{section.method} {'does not read it' if stated else 'needs it'}"
-        example = {"acceptance": "0.7", "draft_pass": "2 ms", "hit_rates": "[0.6, 0.45, 0.35]"}[key]
+        example = _EXAMPLES[key]
         name = f"decoding.{key}"
         key_path = ("decoding", key if stated else "method")
         raise ScenarioError(

@@ -118,11 +118,26 @@ class DecodingSection(Section):
     """How answers are decoded: one token at a time, or by verifying drafts."""
 
     method: Literal[
-        "autoregressive", "draft_model", "prompt_lookup", "medusa", "hydra", "clover", "clover2", "eagle"
+        "autoregressive",
+        "draft_model",
+        "prompt_lookup",
+        "jacobi",
+        "lookahead",
+        "medusa",
+        "hydra",
+        "clover",
+        "clover2",
+        "eagle",
     ] = "autoregressive"
-    """`draft_model` and `prompt_lookup` verify a chain of tokens, the others a static tree."""
+    """`draft_model`, `prompt_lookup` and `jacobi` verify a chain of tokens, `lookahead` a chain and pieces beside it,
+    the others a tree.
+    """
     drafted: Annotated[int, Field(ge=1, le=1024)] = 4
     """Tokens that a pass verifies beside the one that is sure: the length of the chain, or the nodes of the tree."""
+    tree: Literal["static", "by_confidence", "reranked"] = "static"
+    """Trees: the same at every step, or shaped by the draft's probabilities as Clover's (`by_confidence`) and EAGLE-2's
+    (`reranked`); the latter two need a recording.
+    """
     acceptance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     """Chains: probability that a drafted token is accepted, where those before it were."""
     hit_rates: tuple[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)], ...] = Field(
@@ -131,8 +146,10 @@ class DecodingSection(Section):
     """Trees: for each depth, the probability that the best guess is right where those before it were."""
     rank_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     """Trees: how often each further guess for a depth is right, over the guess before it."""
-    recorded: str | None = Field(default=None, min_length=1, max_length=100)
-    """Recording that gives `acceptance` or `hit_rates`; `python_help`: a small model on Python's help pages."""
+    recorded: str | None = Field(default=None, min_length=1, max_length=4000)
+    """Recording that gives `acceptance`, `hit_rates` or whole steps: `python_help`, a small model on help pages, or a
+    file; relative to the scenario file.
+    """
     draft_pass: Duration | None = None
     """draft_model: time of a pass of the draft model."""
 

@@ -1,12 +1,14 @@
 """Drafting methods: chains of tokens from a draft model or from the prompt, and trees from parts of the target model.
 
-The names of trees differ in the time of a draft alone: all verify a static tree, which follows from the hit rates.
+The names of trees differ in the time of a draft alone: a static tree follows from the hit rates, and the steps of a
+dynamic one are those of a recording.
 ``medusa``: heads beside each other on the last hidden state (Cai et al. 2024). ``hydra``: each head also sees the
 tokens before it (Ankner et al. 2024). ``clover``: a layer before the heads, and an attention cell from token to token
 (Xiao et al. 2024, Clover); ``clover2``: two such layers. ``eagle``: a layer for each depth (Li et al. 2024, EAGLE-1).
 """
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Final, Literal, Protocol
 
 from msgspec import Struct
@@ -81,6 +83,25 @@ def tree_decoding(name: TreeDraftName, table: Table, num_nodes: int, prices: Dra
         lengths=length_probabilities(tree, table),
         draft=_PricedTree(draft, prices, frontiers),
     )
+
+
+def recorded_tree(
+    name: TreeDraftName, lengths: Sequence[float], positions: float, frontiers: Sequence[float], prices: DraftPrices
+) -> Decoding:
+    """Return a method whose trees differ from step to step, with the lengths of recorded steps.
+
+    A pass has the mean positions of the recording, rounded up. ``frontiers``: mean number of nodes that were guessed
+    after at each depth.
+    """
+    sizes = tuple(ceil(size) for size in frontiers if size)
+    return Decoding(
+        positions=ceil(positions), lengths=tuple(lengths), draft=_PricedTree(TREE_DRAFTS[name], prices, sizes)
+    )
+
+
+def recorded_steps(lengths: Sequence[float], positions: float) -> Decoding:
+    """Return a method that drafts at no cost, with the lengths of recorded steps and their mean positions."""
+    return Decoding(positions=ceil(positions), lengths=tuple(lengths))
 
 
 def chain_lengths(acceptance: float, drafted: int) -> tuple[float, ...]:
