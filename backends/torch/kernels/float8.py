@@ -24,10 +24,8 @@ def cast_float8(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribut
     ``by_row``: each row [s, b] has a scale. Scaling by a power of two keeps the digits of all but the smallest elements
     (Micikevicius et al. 2022, section 3).
     """
-    x, dims = wide(inputs[0]), ()
-    if attributes.get("by_row"):
-        dims = tuple(range(2, x.dim()))
-    dtype = DTYPES[attributes["dtype"]]
+    x, dtype = wide(inputs[0]), DTYPES[attributes["dtype"]]
+    dims = tuple(range(2, x.dim())) if attributes.get("by_row") else ()
     scale = eight_bit_scale(x, dtype, dims)
     cast = (x * scale).to(dtype)
     inverse = 1.0 / scale if dims else (1.0 / scale).reshape(1)

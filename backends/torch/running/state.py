@@ -69,8 +69,8 @@ def _initial_values(plan: Plan, program: Program, rank: int, buffer: Buffer, dev
         return initial.scale * initial_normal(plan.seed, initial.source, shape, starts, sizes, device=device)
     if initial.method == "eight_bits":
         starts, sizes = buffer_slice(buffer, plan.mesh, rank)
-        whole, scale = _scaled(plan, buffer, device)
-        return (whole * scale)[tuple(slice(a, a + n) for a, n in zip(starts, sizes, strict=True))]
+        values, scale = _scaled(plan, buffer, device)
+        return (values * scale)[tuple(slice(a, a + n) for a, n in zip(starts, sizes, strict=True))]
     if initial.method == "scale":
         _, scale = _scaled(plan, program.buffers[initial.of[0]], device)
         return (1.0 / scale).reshape(1)
