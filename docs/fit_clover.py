@@ -1,12 +1,13 @@
-"""The two numbers of each task in traces/published/clover_large.csv, fitted to half of its cells.
+"""The two numbers of each task in traces/published/clover_large.csv and clover_small.csv, fitted to half of its cells.
 
-.venv/bin/python docs/fit_clover.py
+.venv/bin/python docs/fit_clover.py clover_large clover_small
 
 The length of a task's prompts is fitted to its cells without drafts, then Clover's first hit rate to those with drafts.
 The other rates follow from the first, as the table's YAML file says. The file is written anew.
 """
 
 import csv
+import sys
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final
@@ -20,9 +21,8 @@ from scenarios.validation.published import predicted
 from sim.serving.decoding.tree import greedy_tree, length_probabilities
 from traces.published import FOLDER, PublishedTable, load_table
 
-SIDECAR: Final = FOLDER / "clover_large.yaml"
 PROMPTS: Final = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072)
-RATES: Final = tuple(hundredth / 100.0 for hundredth in range(38, 71, 4))
+RATES: Final = tuple(hundredth / 100.0 for hundredth in range(26, 71, 4))
 NEAR: Final = 0.02
 CLOVER: Final = np.array([0.892, 0.814, 0.754]) / 0.892
 MEDUSA: Final = np.array([0.775, 0.597, 0.490]) / 0.775
@@ -76,9 +76,9 @@ def fitted(table: PublishedTable, cells: Sequence[Cell]) -> tuple[int, float]:
     return prompt_tokens, min(near, key=lambda first: error(table, drafted, prompt_tokens, first))
 
 
-def main() -> None:
-    """Fit all tasks and write the table's rows."""
-    table = load_table(SIDECAR)
+def fit(name: str) -> None:
+    """Fit all tasks of a table and write its rows."""
+    table = load_table(FOLDER / f"{name}.yaml")
     with table.data.open(encoding="utf-8") as file:
         cells: list[Cell] = list(csv.DictReader(file))
     for cell, row in zip(cells, table.rows, strict=True):
@@ -100,4 +100,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    for each in sys.argv[1:]:
+        fit(each)
