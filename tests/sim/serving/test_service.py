@@ -158,6 +158,7 @@ def services(draw: st.DrawFn) -> tuple[ServiceSpec, Requests]:
     spec = ServiceSpec(
         num_replicas=draw(st.integers(1, 3)),
         num_blocks=draw(st.integers(16, 60)),
+        num_groups=draw(st.sampled_from([1, 1, 2])),
         block_tokens=4,
         batching=Batching(
             name=draw(st.sampled_from(["prefill_first", "chunked", "static"])),
