@@ -74,14 +74,9 @@ class InferenceJob(Struct, frozen=True, kw_only=True):
             raise SpecError("inference.prompt_tokens", rule, "write fewer, or a longer model.sequence_length")
 
     def _check_eight_bits(self) -> None:
-        """Raise SpecError where eight bits are asked for and latents are cached."""
-        if self.model.latent_attention is None:
-            return
-        rule = "latents, and the weights that steps absorb, are kept in the type of activations"
-        if self.precision == "fp8":
-            raise SpecError("inference.precision", rule, "write precision: bf16, or a model without latent_attention")
-        if self.cache_precision is not None:
-            raise SpecError("inference.cache_precision", rule, "leave it out")
+        """Raise SpecError where latents are to be cached in eight bits."""
+        if self.model.latent_attention is not None and self.cache_precision is not None:
+            raise SpecError("inference.cache_precision", "latents are cached as activations are", "leave it out")
 
     @property
     def types(self) -> PrecisionTypes:

@@ -2,6 +2,7 @@
 
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT
 from sim.serving.errors import ServingError
+from sim.serving.prices.calls import WIDE
 from sim.serving.prices.cost import KernelCost
 from sim.serving.prices.layout import Stage
 
@@ -40,7 +41,8 @@ def weight_bytes(cost: KernelCost, stage: Stage) -> int:
     in_group += stage.num_sparse * beside + ends * model.vocab_size * model.hidden_size
     whole = in_group * layout.expert_degree + stage.num_sparse * of_experts
     element = BYTES_PER_ELEMENT[cost.weight_dtype]
-    return whole * element // layout.stage_devices + stage.num_layers * copied * element
+    wider = stage.num_layers * model.absorbed_parameters * (BYTES_PER_ELEMENT[WIDE] - element)
+    return whole * element // layout.stage_devices + stage.num_layers * copied * element + wider // layout.tensor_degree
 
 
 def cached_bytes(cost: KernelCost, stage: Stage) -> int:

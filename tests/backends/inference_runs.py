@@ -57,5 +57,7 @@ JOBS: Final[Mapping[str, InferenceJob]] = {
     "experts, ep2 x tp2": job(EXPERTS, ep=2, tp=2),
     "caches in eight bits, tp2": job(wide=True, tp=2, cache_precision="fp8"),
     "eight bits, tp2 x pp2": job(GPT, precision="fp8", wide=True, tp=2, pp=2, cache_precision="fp8"),
+    "latents and weights in eight bits, tp2": job(LATENT, precision="fp8", wide=True, tp=2),
+    "queries in eight bits, two tokens per step": job(PLAIN_QUERIES, precision="fp8", wide=True, tokens_per_step=3),
     "experts in eight bits, ep2 x tp2": job(EXPERTS, precision="fp8", wide=True, ep=2, tp=2),
 }

@@ -341,7 +341,8 @@ class DenseModel(Struct, frozen=True):
         m, p = self._spec, self.parameters
         if m.latent_attention is not None:
             own = {key.removeprefix(f"{name}."): value for key, value in p.items() if key.startswith(f"{name}.")}
-            return latent_qkv(x, own, m.latent_attention, partial(self._turned, base=rotary_base), _NORM_EPSILON)
+            turn = partial(self._turned, base=rotary_base)
+            return latent_qkv(x, own, m.latent_attention, turn, _NORM_EPSILON, self.operand)
         qkv = torch.einsum("sbh,hgcd->sbgcd", self.operand(x), p[f"{name}.qkv.weight"])
         if m.family == "gpt" or m.qkv_bias:
             qkv = qkv + p[f"{name}.qkv.bias"]

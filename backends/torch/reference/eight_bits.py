@@ -16,7 +16,7 @@ from backends.torch.reference.dense import DenseModel
 _LARGEST: Final = 448.0
 _LEAST_EXPONENT: Final = -6
 _DIGITS: Final = 3
-_WIDE: Final = ("norm", "embedding.", "head.", ".router.", ".bias", "shared_gate")
+_WIDE: Final = ("norm", "embedding.", "head.", ".router.", ".bias", "shared_gate", ".kv_up.")
 """Parts of the names of parameters that no product of a layer in eight bits takes."""
 
 

@@ -30,12 +30,22 @@ def latent_shapes(latent: LatentAttention, hidden_size: int, num_heads: int) -> 
 
 
 def latent_qkv(
-    x: Tensor, weights: Mapping[str, Tensor], latent: LatentAttention, turn: Turn, epsilon: float
+    x: Tensor,
+    weights: Mapping[str, Tensor],
+    latent: LatentAttention,
+    turn: Turn,
+    epsilon: float,
+    operand: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries and keys [s, b, n, d+p] and values [s, b, n, e] of x[s, b, h]. ``weights``: by name in a layer."""
+    """Return queries and keys [s, b, n, d+p] and values [s, b, n, e] of x[s, b, h]. ``weights``: by name in a layer.
+
+    ``operand``: how products take x, and compressed queries.
+    """
+    x = operand(x)
     queries, compressed = x, x @ weights["kv_down.weight"]
     if latent.q_rank is not None:
-        queries = nn.rms_norm(x @ weights["q_down.weight"], (latent.q_rank,), weights["q_norm.weight"], epsilon)
+        normed = nn.rms_norm(x @ weights["q_down.weight"], (latent.q_rank,), weights["q_norm.weight"], epsilon)
+        queries = operand(normed)
     q = torch.einsum("sbr,rnd->sbnd", queries, weights["q.weight" if latent.q_rank is None else "q_up.weight"])
     c, shared = compressed[..., : latent.kv_rank], compressed[..., latent.kv_rank :]
     c = nn.rms_norm(c, (latent.kv_rank,), weights["kv_norm.weight"], epsilon)

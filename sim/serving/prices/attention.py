@@ -103,7 +103,7 @@ class _Latents(Struct, frozen=True):
             TensorSpec((seen, 1, *shape), WIDE) for shape in ((self.heads, sizes), (1, latent.rotary_head_size))
         )
         return [
-            product(seen, latent.kv_rank, self.heads * sizes, self.weight_dtype),
+            product(seen, latent.kv_rank, self.heads * sizes, WIDE),
             call("latent_heads", (up, position), {"head_size": latent.head_size}),
             call("flash_attention", (q, k, v), {"context": computed}),
         ]

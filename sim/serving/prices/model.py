@@ -74,6 +74,12 @@ class ServedModel(Struct, frozen=True, kw_only=True):
             return self.latent.parameters(self.hidden_size, self.num_heads)
         return 0, 2 * self.hidden_size * self.head_size * (self.num_heads + self.num_kv_heads)
 
+    @property
+    def absorbed_parameters(self) -> int:
+        """Return a layer's parameters that steps absorb into queries and results, which always have 16 bits."""
+        of = self.latent
+        return 0 if of is None else of.kv_rank * self.num_heads * (of.head_size + of.value_head_size)
+
     def mlp_parameters(self, width: int) -> int:
         """Return the parameters of an MLP of a width."""
         return (3 if self.gated else 2) * self.hidden_size * width

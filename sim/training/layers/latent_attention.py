@@ -8,6 +8,7 @@ compresses its own part of the sequence and the latents are gathered, which are 
 from sim.plan.functions import basic as f
 from sim.plan.functions.cached_tokens import CachedTokens
 from sim.plan.functions.latent import absorbed_query, expanded_values, joined_latent, latent_heads, split_latent
+from sim.plan.functions.linear import PLAIN
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.layout import REPLICATED
 from sim.training.layers.layer import LayerBuilder
@@ -59,8 +60,12 @@ def _latents(
 def _expanded(
     b: LayerBuilder, t: TaskTracer, name: str, compressed: Tensor, position: Tensor, latent: LatentAttention
 ) -> tuple[Tensor, Tensor]:
-    """Return k[s, b, n, d+p] and v[s, b, n, e] of latents and positions."""
-    kv = b.column(t, f"{name}.kv_up", compressed, _up(b, t, name, latent))
+    """Return k[s, b, n, d+p] and v[s, b, n, e] of latents and positions.
+
+    Where latents are cached the product is plain: later tokens absorb the same weight, which is not in eight bits.
+    """
+    products = PLAIN if isinstance(b.part, CachedTokens) else b.products
+    kv = b.tensor.column(t, f"{name}.kv_up", compressed, _up(b, t, name, latent), None, products=products)
     return latent_heads(t, f"{name}.heads", kv, position, latent.head_size)
 
 

@@ -1,5 +1,7 @@
 """Replicas of stages and groups: where they lie, how a batch is dealt out, and the time of a cycle."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -103,6 +105,14 @@ def test_stages_and_groups_hold_all_weights_once_but_copies() -> None:
     assert (
         cached_bytes(whole, whole.stages[0]) == 7 * (256 + 32) * 2 == sum(cached_bytes(parts, s) for s in parts.stages)
     )
+
+
+def test_absorbed_weights_stay_in_16_bits() -> None:
+    """With weights of eight bits all take half the bytes but those that steps absorb into queries and results."""
+    whole = priced()
+    narrow = dataclasses.replace(whole, weight_dtype="float8_e4m3fn")
+    absorbed = 7 * 256 * 16 * (64 + 64)
+    assert weight_bytes(narrow, narrow.stages[0]) == EXPERTS.num_parameters + absorbed
 
 
 def test_a_request_needs_the_blocks_of_one_group() -> None:
