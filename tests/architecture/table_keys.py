@@ -67,7 +67,7 @@ SERVICE_KEYS = {
         f"service.{key}"
         for key in ("cache_precision", "framework", "prompt_replicas", "sequence_overhead", "request_overhead")
     ),
-    *("service.all_reduce_latency", "service.pipeline_degree", "service.expert_degree"),
+    *("service.all_reduce_latency", "service.pipeline_degree", "service.expert_degree", "service.expert_messages"),
     *(f"service.{key}" for key in ("overhead", "router", "patience", "slo.ttft", "slo.tpot", "slo.share", "failures")),
     *(
         f"decoding.{key}"

@@ -165,6 +165,9 @@ def _layout(document: Document, section: ServiceSection, cluster: ClusterSpec, m
     if layout.pipeline_degree > model.num_layers:
         rule = f"{layout.pipeline_degree} stages are more than the {model.num_layers} layers"
         raise _error(document, "service.pipeline_degree", rule, f"write at most {model.num_layers}")
+    if section.expert_messages is not None and layout.expert_degree == 1:
+        rule = "there are no groups that send each other tokens"
+        raise _error(document, "service.expert_messages", rule, "leave it out, or write expert_degree")
     if layout.expert_degree > 1:
         if model.experts is None:
             rule = "groups share out experts, and the model has none"
@@ -186,6 +189,7 @@ def _software(section: ServiceSection) -> ServingSoftware:
         "sequence_s": section.sequence_overhead,
         "request_s": section.request_overhead,
         "all_reduce_s": section.all_reduce_latency,
+        "expert_messages": section.expert_messages,
     }
     return replace(named, **{name: value for name, value in stated.items() if value is not None})
 

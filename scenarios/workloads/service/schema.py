@@ -9,7 +9,7 @@ from scenarios.reading.schema.cluster import ClusterSection
 from scenarios.reading.schema.model import Model
 from scenarios.reading.schema.values import ScenarioSection, Section
 from sim.serving.batching import BatchingName
-from sim.serving.prices.software import FrameworkName
+from sim.serving.prices.software import ExpertMessages, FrameworkName
 from sim.serving.routing import RouterName
 
 Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -103,6 +103,10 @@ class ServiceSection(Section):
     """Time of every request before it reaches a replica's queue: its message and its tokenizer."""
     all_reduce_latency: Duration | None = None
     """Latency of the framework's own collectives within a node; left out without a framework: NCCL's alone."""
+    expert_messages: ExpertMessages | None = None
+    """With `expert_degree`: a token is sent to another node once for each expert that it chooses there (`choices`,
+    default), or once (`nodes`).
+    """
     router: RouterName = "round_robin"
     """Which replica a request goes to: `round_robin`, `random`, `least_outstanding`, or `prefix`, that which knows most
     of the prompt.

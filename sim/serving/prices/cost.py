@@ -205,14 +205,15 @@ class KernelCost:
         return self.messages.in_group_s("all_gather", rows * degree * 2 * -(-self.model.vocab_size // degree))
 
     def _exchanges_s(self, tokens: int) -> float:
-        """Return the time in which tokens go to their experts and come back, once for each expert that they choose.
+        """Return the time in which tokens go to the experts that they choose, and come back.
 
         They go in the type of the experts' operands, and come back in 16 bits (DeepSeek-AI 2024, DeepSeek-V3, section
         3.3.3).
         """
-        top_k = 0 if self.model.experts is None else self.model.experts.top_k
-        shape = (tokens * top_k, self.model.hidden_size)
-        return sum(self.messages.exchange_s(TensorSpec(shape, dtype).num_bytes) for dtype in (self.weight_dtype, WIDE))
+        assert self.model.experts is not None, "only layers of experts exchange tokens"
+        shape, top_k = (tokens, self.model.hidden_size), self.model.experts.top_k
+        sizes = [TensorSpec(shape, dtype).num_bytes for dtype in (self.weight_dtype, WIDE)]
+        return sum(self.messages.exchange_s(num_bytes, top_k) for num_bytes in sizes)
 
 
 def cycle_s(times_s: Sequence[Sequence[Floats]], hosts_s: Sequence[float], sent_s: Sequence[float]) -> Floats:

@@ -30,19 +30,26 @@ class ReplicaMessages(Struct, frozen=True):
             return library_s
         return min(library_s, self.software.collective_s(kind, num_bytes, sum(ranks), self.network))
 
-    def exchange_s(self, num_bytes: int) -> float:
-        """Return the time in which every group sends tokens of so many bytes to the experts of all.
+    def exchange_s(self, num_bytes: int, top_k: int) -> float:
+        """Return the time in which every group sends so many bytes, ``top_k`` times, to the experts of all.
 
-        Groups of several ranks exchange rank by rank, all at once, and share their nodes' adapters.
+        Choices fall on all experts alike. Groups of several ranks exchange rank by rank, all at once, and share their
+        nodes' adapters.
         """
         ranks = self.layout.expert_ranks
         if sum(ranks) == 1:
             return 0.0
-        cost = collective_cost("all_to_all", num_bytes, ranks, self.network)
+        cost = collective_cost("all_to_all", num_bytes * top_k, ranks, self.network)
         at_once = max(1.0, ranks[0] * self._side_by_side / self.network.nics_per_node)
         alone = max(1.0, ranks[0] / self.network.nics_per_node)
-        crowded = replace(cost, nic_bytes=cost.nic_bytes * at_once / alone)
-        return exclusive_seconds(crowded, ranks, self.network)
+        crossing = self._crossing_share(len(ranks), top_k) * at_once / alone
+        return exclusive_seconds(replace(cost, nic_bytes=cost.nic_bytes * crossing), ranks, self.network)
+
+    def _crossing_share(self, num_nodes: int, top_k: int) -> float:
+        """Return the expected part of the copies of a token for other nodes that cross the network."""
+        if self.software.expert_messages == "choices":
+            return 1.0
+        return num_nodes * (1.0 - (1.0 - 1.0 / num_nodes) ** top_k) / top_k
 
     def through_stages_s(self, num_bytes: int, num_tokens: int) -> float:
         """Return the time of all messages of a pass: its hidden states from stage to stage, its tokens to the first."""

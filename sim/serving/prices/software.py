@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from costmodels.collectives.network import NetworkParameters
 
+ExpertMessages = Literal["choices", "nodes"]
 FrameworkName = Literal["vllm", "sglang", "tensorrt_llm"]
 
 
@@ -23,12 +24,15 @@ class ServingSoftware(Struct, frozen=True, kw_only=True):
     ``sequence_s``: of every sequence in an iteration: its sampled token, its text, its message.
     ``request_s``: of every request before it reaches the queue: its message and its tokenizer.
     ``all_reduce_s``: latency of the framework's own collectives within a node; None: it uses NCCL's alone.
+    ``expert_messages``: a token crosses the network once for each expert that it chooses, or once for each node that
+    has some of them (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.2).
     """
 
     iteration_s: float = 0.0
     sequence_s: float = 0.0
     request_s: float = 0.0
     all_reduce_s: float | None = None
+    expert_messages: ExpertMessages = "choices"
 
     def collective_s(self, kind: str, num_bytes: int, num_ranks: int, network: NetworkParameters) -> float:
         """Return the time of the framework's own ``all_reduce`` or ``all_gather`` in a node; infinite without one.

@@ -7,17 +7,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.profile import load_profile
+from costmodels.profile import load_profile, network_parameters
 from sim.serving.memory import cached_bytes, num_blocks, weight_bytes
 from sim.serving.prices.cost import KernelCost, cycle_s
 from sim.serving.prices.layout import ReplicaLayout
+from sim.serving.prices.messages import ReplicaMessages
 from sim.serving.prices.microbatches import Chunk, microbatches
 from sim.serving.prices.model import ServedExperts, ServedLatent, ServedModel
+from sim.serving.prices.software import ServingSoftware
 from sim.serving.service import ServiceSpec, serve
 from tests.examples import examples
 from tests.sim.serving.test_cost import NODE, layout
 from tests.sim.serving.test_service import TextbookCost, requests_of
 
+NETWORK = network_parameters(NODE, load_profile(NODE.device.profile))
 EXPERTS = ServedModel(
     num_layers=7, hidden_size=1024, num_heads=16, num_kv_heads=16, head_size=64, ffn_hidden_size=4096, vocab_size=32000,
     experts=ServedExperts(
@@ -122,6 +125,21 @@ def test_a_request_needs_the_blocks_of_one_group() -> None:
     requests = requests_of((0.0, 100, 4), (0.0, 40, 4))
     spec = ServiceSpec(num_replicas=1, num_blocks=10, num_groups=2, block_tokens=16)
     assert serve(spec, requests, TextbookCost()).records.refused.tolist() == [True, False]
+
+
+def test_a_token_that_crosses_once_saves_what_chance_says() -> None:
+    """Of k copies on N nodes k (N - 1) / N cross, or one for each other node that has some; within a node none does."""
+    k, copies, once = 8, ServingSoftware(), ServingSoftware(expert_messages="nodes")
+    for nodes in (1, 2, 4):
+        found = [
+            ReplicaMessages(layout(expert_degree=8 * nodes), NETWORK, software).exchange_s(1 << 30, k)
+            for software in (copies, once)
+        ]
+        crossing = (nodes - 1) * (1.0 - (1.0 - 1.0 / nodes) ** k)
+        if nodes == 1:
+            assert found[0] == found[1]
+        else:
+            assert found[1] / found[0] == pytest.approx(crossing / (k * (nodes - 1) / nodes), rel=0.05)
 
 
 def test_more_groups_and_stages_take_more_load() -> None:
