@@ -125,13 +125,18 @@ class SimulatedSession:
         self.close()
 
 
-def simulation_of(plan: Plan, *, fold: bool = True, notice: Notice | None = None) -> Simulation:
+def simulation_of(
+    plan: Plan, *, fold: bool = True, notice: Notice | None = None, like: Simulation | None = None
+) -> Simulation:
     """Return the simulation of a plan, to be run under one set of prices after the other (see ``repriced``).
+
+    ``like``: that of a plan which may be alike; what was compiled of it is then shared, and so are its options.
 
     Raises CheckError for a plan that cannot run.
     """
     check(plan)
-    return _simulation(plan, fold=fold, notice=notice)
+    shared = None if like is None else like.of_alike(plan)
+    return shared or _simulation(plan, fold=fold, notice=notice)
 
 
 def repriced(simulation: Simulation, pricing: Pricing) -> SimulatedRun:

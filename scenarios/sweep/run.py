@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -164,12 +165,14 @@ def parts_of(points: Sequence[tuple[Point, Scenario]], num_jobs: int) -> list[Pa
 
     No part has more points than a worker's even share of all.
     """
-    alike: dict[bytes | int, list[tuple[Point, Scenario]]] = {}
+    alike: dict[bytes | int, list[tuple[tuple[bytes, ...], tuple[Point, Scenario]]]] = {}
     for point, scenario in points:
-        alike.setdefault(scenario.workload.likeness(scenario) or point.index, []).append((point, scenario))
+        likeness = scenario.workload.likeness(scenario)
+        alike.setdefault(likeness[0] if likeness else point.index, []).append((likeness, (point, scenario)))
     most = min(MOST_TOGETHER, -(-len(points) // num_jobs))
     parts: list[Part] = []
-    for group in alike.values():
+    for found in alike.values():
+        group = [entry for _, entry in sorted(found, key=itemgetter(0))]
         count = -(-len(group) // most)
         ends = [len(group) * number // count for number in range(count + 1)]
         parts += [group[begin:end] for begin, end in pairwise(ends)]

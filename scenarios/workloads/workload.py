@@ -173,13 +173,14 @@ class Workload(ABC, Generic[S]):
         differ once. ``announce``: called with what the simulation will take, by a kind of work that can tell.
         """
 
-    def likeness(self, scenario: S) -> bytes:
-        """Return a digest, equal for scenarios that have so much in common that one ``simulator`` should take them.
+    def likeness(self, scenario: S) -> tuple[bytes, ...]:
+        """Return digests of what a scenario may have in common with others, of which each says more than the last.
 
+        Scenarios with an equal first one should go to one ``simulator``, and those with more equal ones be neighbours.
         Empty: nothing is gained.
         """
         del scenario
-        return b""
+        return ()
 
     def simulator(self, *, drawn: bool = False) -> Callable[[S], Compared]:
         """Return what simulates one scenario after the other; it may hold what the last has in common with the next.

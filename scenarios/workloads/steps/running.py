@@ -104,7 +104,7 @@ def compared(last: LastPlan, scenario: StepScenario, *, drawn: bool) -> Compared
     Raises as ``simulate``, but for what a scenario says beside its step (``StepScenario.says_more``).
     """
     scenario = scenario.decided()
-    pricing = scenario.pricing()
+    pricing = last.pricing(scenario)
     with locating_algorithms(scenario.document, scenario.algorithms):
         run = repriced(last.simulation(scenario), pricing)
     return Compared(row_of(scenario, run, pricing), timeline(run, "task") if drawn else None)

@@ -90,6 +90,16 @@ class StepScenario(Scenario, ABC):
         """Return a digest of all that the plan of a decided scenario depends on: no price is in it."""
         return content_digest((type(self).__name__, self.name, self.job))
 
+    @property
+    def batched(self) -> bytes:
+        """Return the same digest for another batch: plans of equal ones may be alike in all but their calls."""
+        return self.planned
+
+    @property
+    def priced(self) -> bytes:
+        """Return a digest of all that prices depend on: of equal ones they are equal."""
+        return content_digest((type(self).__name__, self.job, self.cluster, self.algorithms, self.software, self.seed))
+
     @abstractmethod
     def pricing(self) -> Pricing:
         """Return the prices of ops."""

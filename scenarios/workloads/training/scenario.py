@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -43,6 +43,8 @@ from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.job import DenseTraining, OpenTraining, TrainingJob
 from sim.training.steps.builder import build_dense_training
 from sim.training.steps.delayed import build_delayed_training
+
+_BATCH: Final = "global_batch_size"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +141,18 @@ class TrainingScenario(StepScenario):
     def planned(self) -> bytes:
         """Return a digest of all that the plan of a decided scenario depends on: no price is in it."""
         return content_digest((self.name, self.job, self.placements))
+
+    @property
+    def batched(self) -> bytes:
+        """Return the same digest for another batch: plans of equal ones may be alike in all but their calls."""
+        job = self.job
+        training = {name: getattr(job.training, name) for name in job.training.__struct_fields__ if name != _BATCH}
+        return content_digest((self.name, job.model, job.parallel, job.seed, training, self.placements))
+
+    @property
+    def priced(self) -> bytes:
+        """Return a digest of all that prices depend on: of equal ones they are equal."""
+        return content_digest((self.cluster, self.algorithms, self.software, self.seed))
 
     def pricing(self) -> ClusterPricing:
         """Return the prices of the cluster."""

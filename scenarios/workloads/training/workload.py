@@ -55,9 +55,9 @@ class TrainingStep(Workload[TrainingScenario]):
             return load_moving()(scenario, detail=detail, fold=fold, announce=announce)
         return simulate(scenario, detail=detail, fold=fold, announce=announce)
 
-    def likeness(self, scenario: TrainingScenario) -> bytes:
-        """Return a digest of the job: jobs that are equal have one plan."""
-        return b"" if scenario.says_more else scenario.planned
+    def likeness(self, scenario: TrainingScenario) -> tuple[bytes, ...]:
+        """Return digests of the job without its batch, whose plans may be alike, and of the job, which has one plan."""
+        return () if scenario.says_more else (scenario.batched, scenario.planned)
 
     def simulator(self, *, drawn: bool = False) -> Callable[[TrainingScenario], Compared]:
         """Return what simulates one scenario after the other, and holds the last plan."""

@@ -70,6 +70,12 @@ class ClusterPricing:
             other.__dict__["network"] = self.network
         return other
 
+    def for_another_plan(self) -> "ClusterPricing":
+        """Return the same prices, with all that is known of groups and kernels, and no hold on the ops of plans."""
+        other = dataclasses.replace(self, _known={})
+        other.__dict__.update({name: value for name, value in self.__dict__.items() if name not in other.__dict__})
+        return other
+
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
         """Return the activity of ``op`` on ``rank``."""
         if isinstance(op, Compute):

@@ -24,9 +24,10 @@ from sim.engine.running.plan_facts import PlanFacts
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.shorter import Shorter
 from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_period
+from sim.plan.facts.alike import with_equal_ops
 from sim.plan.facts.repetition import Repetition
 from sim.plan.words.op import LinkOp, Op
-from sim.plan.words.program import Plan, Program, Task
+from sim.plan.words.program import Call, Plan, Program, Task
 from sim.plan.words.steps import repeated
 
 NUMBERS_OF_STEPS: Final = (3, 4, 8, 16)
@@ -43,7 +44,8 @@ OnWhole = Callable[[Plan, Folding], None]
 """Called with a plan and its classes of ranks before all its calls are run: no period was found in shorter forms, or
 every call is asked for.
 """
-Structures = dict[tuple[int, int], Structure]
+Structures = dict[tuple[tuple[Call, ...], ...], Structure]
+"""By the calls of the programs that are run: each program's once, in the order of simulated ranks."""
 
 
 def simulate(
@@ -66,10 +68,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class _Known:
-    """What a plan is compiled to under prices that fold alike and share a structure.
-
-    ``structures``: by number of steps in a row, and of periods that are left out.
-    """
+    """What a plan is compiled to under prices that fold alike and share a structure."""
 
     pricing: Pricing
     folding: Folding
@@ -105,6 +104,19 @@ class Simulation:
     _known: list[_Known] = field(default_factory=list)
     _shapes: dict[int, Mapping[str, TaskShape]] = field(default_factory=dict)
     _facts: PlanFacts = field(default_factory=PlanFacts)
+    _in_a_row: dict[tuple[int, int], Program] = field(default_factory=dict)
+
+    def of_alike(self, plan: Plan) -> "Simulation | None":
+        """Return the simulation of a plan with other calls and other numbers in its kernels, as for another batch.
+
+        It shares the structures of forms with equal calls. None where the plans differ in more (``with_equal_ops``).
+        """
+        if not with_equal_ops(self.plan, plan):
+            return None
+        pairs = zip(self.plan.programs, plan.programs, strict=True)
+        shapes = {id(new): self._shapes[id(old)] for old, new in pairs} if self._shapes else {}
+        known, options = list(self._known), (self.fold, self.coalesce, self.repeat, self.on_whole)
+        return Simulation(plan, *options, _known=known, _shapes=shapes)
 
     def run(self, pricing: Pricing) -> SimulatedRun:
         """Return the run of one step under some prices. Raises as ``simulate``."""
@@ -123,9 +135,8 @@ class Simulation:
     def _whole_run(self, now: _Known, structures: Structures) -> SimulatedRun:
         """Return the run of all calls: of several steps where none waits for the others at its end."""
         for num_steps in (1,) if self.plan.barrier else NUMBERS_OF_STEPS:
-            key = (num_steps, 0)
-            programs = structures[key].programs if key in structures else _in_a_row(now.programs, num_steps)
-            graph, loop = self._ran(now, structures, key, programs)
+            programs = {rank: self._steps(program, num_steps) for rank, program in now.programs.items()}
+            graph, loop = self._ran(now, structures, programs)
             refuse_deadlock(SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop))
             run = self._as_run(now, now.programs, graph, loop, num_steps)
             if comes_back(run) if num_steps == NUMBERS_OF_STEPS[0] else run.is_steady:
@@ -158,7 +169,7 @@ class Simulation:
         if short is None:
             return None
         programs = {rank: short.programs[id(program)] for rank, program in now.programs.items()}
-        graph, loop = self._ran(now, structures, (1, times), programs)
+        graph, loop = self._ran(now, structures, programs)
         if min(loop.ends_s, default=0.0) < 0.0:  # the whole run says where
             return None
         run = self._as_run(now, programs, graph, loop)
@@ -172,7 +183,7 @@ class Simulation:
                 return None
             cuts = {rank: short[id(program)] for rank, program in now.programs.items()}
             programs = {rank: cut.program for rank, cut in cuts.items()}
-            graph = self._compiled(now, structures, (-1, left_out), programs)
+            graph = self._compiled(now, structures, programs)
             found = paced_run(graph, cuts, left_out, _run)
             if found is not None:
                 graph, loop, paced = found
@@ -233,17 +244,21 @@ class Simulation:
         self._known = [known, *self._known[: MOST_STRUCTURES - 1]]
         return known.structures
 
-    def _ran(
-        self, now: _Known, structures: Structures, key: tuple[int, int], programs: Mapping[int, Program]
-    ) -> tuple[Graph, EventLoop]:
-        """Compile programs, or give their structure its prices, and run them; ``key``: that of the structure."""
-        graph = self._compiled(now, structures, key, programs)
+    def _steps(self, program: Program, num_steps: int) -> Program:
+        """Return the program of several steps; ranks with one program share it, and so do runs."""
+        key = (id(program), num_steps)
+        if key not in self._in_a_row:
+            self._in_a_row[key] = program if num_steps == 1 else repeated(program, num_steps)
+        return self._in_a_row[key]
+
+    def _ran(self, now: _Known, structures: Structures, programs: Mapping[int, Program]) -> tuple[Graph, EventLoop]:
+        """Compile programs, or give their structure its prices, and run them."""
+        graph = self._compiled(now, structures, programs)
         return graph, _run(graph)
 
-    def _compiled(
-        self, now: _Known, structures: Structures, key: tuple[int, int], programs: Mapping[int, Program]
-    ) -> Graph:
+    def _compiled(self, now: _Known, structures: Structures, programs: Mapping[int, Program]) -> Graph:
         """Return the graph of programs under these prices."""
+        key = tuple({id(program): program.calls for program in programs.values()}.values())
         if key in structures:
             return structures[key].priced(now.prices)
         structure = compiled(self.plan, now.folding, programs, now.prices, self._shapes, coalesce=self.coalesce)
@@ -273,14 +288,6 @@ def _repeated(
 
 def _shapes(program: Program) -> dict[str, TaskShape]:
     return {name: analyse(task) for name, task in program.tasks.items()}
-
-
-def _in_a_row(programs: Mapping[int, Program], num_steps: int) -> Mapping[int, Program]:
-    """Return the program of several steps of every rank; ranks with one program share it."""
-    if num_steps == 1:
-        return programs
-    several = {key: repeated(p, num_steps) for key, p in {id(p): p for p in programs.values()}.items()}
-    return {rank: several[id(program)] for rank, program in programs.items()}
 
 
 def _price(
