@@ -1,7 +1,7 @@
 """The cost of a sweep over 50 strategies for one model, 18 of them with ZeRO-3: ``python -m benchmarks.sweeps``.
 
 Commands are measured from outside, in elapsed seconds: a sweep simulates one point per core at a time. Points that
-differ in prices alone are simulated in this process, in processor seconds: together, as a sweep does, and one by one.
+are nearly equal are simulated in this process, in processor seconds: together, as a sweep does, and one by one.
 """
 
 import statistics
@@ -47,8 +47,11 @@ SWEEPS: Final[Mapping[str, tuple[Sequence[str], int]]] = {
 }
 """The values of keys that each sweep combines, and the number of combinations."""
 
-BANDWIDTHS: Final = tuple(f"cluster.network.bandwidth={1.0 - 0.1 * number:.1f}x" for number in range(8))
-"""Prices under which one step is simulated."""
+NEARLY_EQUAL: Final = {
+    "under 8 bandwidths": tuple(f"cluster.network.bandwidth={1.0 - 0.1 * number:.1f}x" for number in range(8)),
+    "with 8 batches": tuple(f"training.global_batch_size={256 * number}" for number in range(1, 9)),
+}
+"""Points of one step that share what they can: by the words for them, the key of each and its value."""
 
 MOST_ZERO_3_S: Final = 25.0
 MOST_S: Final = 60.0
@@ -63,7 +66,8 @@ def rows() -> Iterator[Row]:
         path = Path(folder) / "llama.yaml"
         path.write_text(LLAMA)
         elapsed_s = [_elapsed_s(path, changes, number) for changes, number in SWEEPS.values()]
-        yield from _price_rows([load_scenario(path, [change]) for change in BANDWIDTHS])
+        for words, changes in NEARLY_EQUAL.items():
+            yield from _together_rows(words, [load_scenario(path, [change]) for change in changes])
     for words, wall_s in zip(SWEEPS, elapsed_s, strict=True):
         most_s = MOST_ZERO_3_S if "ZeRO-3" in words else None
         target, passed = ("", None) if most_s is None else (f"{most_s:g} s", wall_s <= most_s)
@@ -71,14 +75,13 @@ def rows() -> Iterator[Row]:
     yield Row("- all 50 points", f"{sum(elapsed_s):.1f} s", f"{MOST_S:g} s", sum(elapsed_s) <= MOST_S)
 
 
-def _price_rows(scenarios: Sequence[Scenario]) -> Iterator[Row]:
-    """Yield the cost of points that differ in prices alone, one by one and together: medians of three in turn."""
+def _together_rows(words: str, scenarios: Sequence[Scenario]) -> Iterator[Row]:
+    """Yield the cost of points that are nearly equal, one by one and together: medians of three in turn."""
     measure(scenarios[:1], False)  # modules that are imported once
     pairs = [(_cpu_s([[one] for one in scenarios]), _cpu_s([scenarios])) for _ in range(3)]
     alone_s, together_s = (statistics.median(seconds) for seconds in zip(*pairs, strict=True))
     ratio = statistics.median(together / alone for alone, together in pairs)
-    words = f"the same model with tensor 8, pipeline 2 under {len(scenarios)} bandwidths"
-    yield Row(f"{words}: each point by itself, CPU time", f"{alone_s:.2f} s")
+    yield Row(f"tensor 8, pipeline 2, {words}: each point by itself, CPU time", f"{alone_s:.2f} s")
     yield Row("- together, as a sweep does", f"{together_s:.2f} s, {ratio:.2f} of it", "less", ratio < 1.0)
 
 
