@@ -5,9 +5,13 @@ from collections.abc import Iterator, Mapping, Set
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.plan.checking.collectives import check_collective, check_groups, shape_of, where
 from sim.plan.checking.uses import check_uses
 from sim.plan.errors import CheckError
+from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope, Tier
 from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
 from sim.plan.words.program import Call, Plan, Program, Task
@@ -45,22 +49,24 @@ def check(plan: Plan) -> None:
     A cycle between ranks is no error here; it shows as a deadlock when the plan runs.
     """
     _check_roles(plan)
+    coded: dict[int, CodedCalls] = {}
     for program in plan.programs:
         _check_tasks(program)
         _check_buffers(plan, program)
         _check_lags(program)
-        _check_reads(program)
-        check_uses(program)
+        coded[id(program)] = CodedCalls.of(program)
+        _check_reads(program, coded[id(program)])
+        check_uses(program, coded[id(program)])
     if any(longest_lag(program) for program in plan.programs):
         for program in (*first_step(plan).programs, *drain(plan).programs):
-            _check_reads(program)
-    _check_messages(plan)
+            _check_reads(program, CodedCalls.of(program))
+    _check_messages(plan, coded)
     check_groups(plan)
 
 
 def _check_lags(program: Program) -> None:
-    wrong = next((call for call in program.calls if call.lag not in {0, 1}), None)
-    if wrong is not None:
+    if not {call.lag for call in program.calls} <= {0, 1}:
+        wrong = next(call for call in program.calls if call.lag not in {0, 1})
         raise CheckError(
             f"role {program.role_name}: call of {wrong.task!r} completes the step {wrong.lag} before its own; "
             "it can be that step's, or the one before's"
@@ -125,7 +131,7 @@ def _check_tiers(program: Program, op: Op) -> None:
         raise CheckError(f"{where(program, op)}: ranks communicate from the memory of their devices")
 
 
-def _check_reads(program: Program) -> None:
+def _check_reads(program: Program, coded: CodedCalls) -> None:
     needs, gives = {}, {}
     touched = {name: {b for op in task.ops for b in (*op.reads, *op.writes)} for name, task in program.tasks.items()}
     num_tasks = Counter(chain.from_iterable(touched.values()))
@@ -133,45 +139,39 @@ def _check_reads(program: Program) -> None:
     for name, task in program.tasks.items():
         needs[name], gives[name] = _needs_and_gives(program, task, shared)
     for scope in _INSTANCED:
-        _check_instances(program, scope, needs, gives)
+        _check_instances(program, coded, scope, needs, gives)
 
 
 def _check_instances(
     program: Program,
+    coded: CodedCalls,
     scope: Scope,
     needs: Mapping[str, Mapping[Scope, Mapping[str, Op]]],
     gives: Mapping[str, Mapping[Scope, Set[str]]],
 ) -> None:
     """Raise CheckError for a read of a buffer of one scope that nothing has written for its micro-batch, or its step.
 
-    Micro-batches with equal histories of calls are checked together.
+    Of micro-batches with equal sequences of calls one is checked, and of each task the first call, which finds least.
     """
     if not any(of_task[scope] for of_task in needs.values()):
         return
-    histories: list[frozenset[str]] = [frozenset()]
-    after: dict[tuple[int, str], int] = {}
-    now: dict[int | None, int] = {}
-    for task, microbatch, _ in program.calls:
-        instance = microbatch if scope is Scope.MICROBATCH else None
-        step = now.get(instance, 0), task
-        if step not in after:
-            written = histories[step[0]]
-            missing = needs[task][scope].keys() - written
+    wrong: list[tuple[int, str]] = []
+    for calls in coded.sequences() if scope is Scope.MICROBATCH else [coded.every]:
+        written = set[str]()
+        for index in coded.first_of_tasks(calls):
+            task = program.calls[index].task
+            missing = [name for name in needs[task][scope] if name not in written]
             if missing:
-                name, op = next((name, op) for name, op in needs[task][scope].items() if name in missing)
-                raise CheckError(
-                    f"{where(program, op)}: reads {name!r} of micro-batch {microbatch} in task {task!r} "
-                    "before anything writes it"
-                )
-            after[step] = _numbered(written | gives[task][scope], histories)
-        now[instance] = after[step]
-
-
-def _numbered(written: frozenset[str], histories: list[frozenset[str]]) -> int:
-    """Return the index of a set of written buffers in ``histories``, which it joins if it is new."""
-    if written not in histories:
-        histories.append(written)
-    return histories.index(written)
+                wrong.append((index, missing[0]))
+                break
+            written |= gives[task][scope]
+    if wrong:
+        index, name = min(wrong)
+        task, microbatch, _ = program.calls[index]
+        raise CheckError(
+            f"{where(program, needs[task][scope][name])}: reads {name!r} of micro-batch {microbatch} in task {task!r} "
+            "before anything writes it"
+        )
 
 
 def _needs_and_gives(
@@ -193,27 +193,39 @@ def _needs_and_gives(
     return needs, {scope: {name for name in given if program.buffers[name].scope is scope} for scope in _INSTANCED}
 
 
-def _check_messages(plan: Plan) -> None:
-    sequences = {id(program): _call_by_call(program) for program in plan.programs}
+def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
+    """Raise CheckError where messages do not match. ``coded``: the calls of each program, by its identity."""
+    numbers: dict[tuple[int, ...], int] = {}
+    sequences = {id(program): _call_by_call(program, coded[id(program)], numbers) for program in plan.programs}
     for program in plan.programs:
         rank = plan.ranks_of(program)[0]
         for (axis, offset, direction, is_send), issued in sequences[id(program)].items():
             peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
-            answers = sequences[id(peer)].get((axis, -offset, direction, not is_send), [])
-            if issued != answers:  # the same messages may still be divided among calls in different ways
-                _check_one_by_one(plan)
+            answers = sequences[id(peer)].get((axis, -offset, direction, not is_send))
+            if answers is None or not np.array_equal(
+                issued, answers
+            ):  # the same messages may still be divided among calls in different ways
+                _check_one_by_one(plan, coded)
                 return
     for program in plan.programs:
-        _check_streams(program)
+        _check_streams(program, coded[id(program)])
 
 
-def _call_by_call(program: Program) -> dict[Channel, list[tuple[int | None, int, tuple[int, ...]]]]:
-    """Return the messages of every channel by call: micro-batch, lag, and bytes of each."""
-    found: dict[Channel, list[tuple[int | None, int, tuple[int, ...]]]] = defaultdict(list)
-    sizes = {name: _sizes(program, task) for name, task in program.tasks.items()}
-    for call in program.calls:
-        for channel, each in sizes[call.task].items():
-            found[channel].append((call.microbatch, call.lag, each))
+def _call_by_call(
+    program: Program, coded: CodedCalls, numbers: dict[tuple[int, ...], int]
+) -> dict[Channel, NDArray[np.int64]]:
+    """Return the messages of every channel by call, a column each: micro-batch, lag, and a number for all their bytes.
+
+    ``numbers``: for the bytes of the messages of a call; new ones join them.
+    """
+    sizes = [_sizes(program, task) for task in program.tasks.values()]
+    found: dict[Channel, NDArray[np.int64]] = {}
+    for channel in dict.fromkeys(channel for of_task in sizes for channel in of_task):
+        number = [numbers.setdefault(of_task[channel], len(numbers)) if channel in of_task else -1 for of_task in sizes]
+        of_call = np.array(number)[coded.tasks]
+        calls = np.flatnonzero(of_call >= 0)
+        if len(calls):
+            found[channel] = np.stack([coded.microbatches[calls], coded.lags[calls], of_call[calls]])
     return found
 
 
@@ -225,17 +237,17 @@ def _sizes(program: Program, task: Task) -> dict[Channel, tuple[int, ...]]:
     return {channel: tuple(sizes) for channel, sizes in found.items()}
 
 
-def _check_streams(program: Program) -> None:
+def _check_streams(program: Program, coded: CodedCalls) -> None:
     """Raise CheckError where messages of one channel are on several streams."""
     first: dict[Channel, Send | Recv] = {}
-    for name in dict.fromkeys(call.task for call in program.calls):
-        for channel, op, _ in _messages(program, program.tasks[name]):
+    for index in coded.first_of_tasks(coded.every):
+        for channel, op, _ in _messages(program, program.tasks[program.calls[index].task]):
             if op.stream != first.setdefault(channel, op).stream:
                 rule = f"shares a channel along {op.axis!r} with {where(program, first[channel])}"
                 raise CheckError(f"{where(program, op)}: {rule}; messages of one channel share a stream")
 
 
-def _check_one_by_one(plan: Plan) -> None:
+def _check_one_by_one(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
     """Raise CheckError for a message that meets one it does not match."""
     ends = {id(program): _by_channel(program) for program in plan.programs}
     for program in plan.programs:
@@ -252,7 +264,7 @@ def _check_one_by_one(plan: Plan) -> None:
             for mine, theirs in zip(issued, answers, strict=True):
                 if _identity(mine) != _identity(theirs):
                     raise CheckError(_mismatch(program, peer, mine, theirs))
-        _check_streams(program)
+        _check_streams(program, coded[id(program)])
 
 
 def _by_channel(program: Program) -> dict[Channel, list[_Message]]:

@@ -1,7 +1,10 @@
 """Check for dead ops: their results are neither read by another op nor kept."""
 
+import numpy as np
+
 from sim.plan.checking.collectives import where
 from sim.plan.errors import CheckError
+from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope
 from sim.plan.words.op import Collective, Compute, Op, Recv, Send, reads_from_outside
 from sim.plan.words.program import Program, Task
@@ -9,7 +12,7 @@ from sim.plan.words.program import Program, Task
 _ABSTRACT_WORK = "delay"
 
 
-def check_uses(program: Program) -> None:
+def check_uses(program: Program, coded: CodedCalls) -> None:
     """Raise CheckError, with task, stream, op and buffers, for an op that takes time and changes no result.
 
     An op is used if it writes nothing (a wait), or a persistent buffer, or a buffer that is read later: by an op of its
@@ -17,17 +20,15 @@ def check_uses(program: Program) -> None:
     collective among several roles, since another role may need the result; and a ``delay`` kernel, which stands for
     time and has no values.
     """
-    unread = {name: _unread(program, task) for name, task in program.tasks.items()}
+    unread, names = {name: _unread(program, task) for name, task in program.tasks.items()}, [*program.tasks]
+    lagging = [names[task] for task in np.unique(coded.tasks[coded.lags > 0]).tolist()]
     used: set[int] = set()
     for scope in (Scope.MICROBATCH, Scope.STEP):
         inputs = {name: _inputs(program, task, scope) for name, task in program.tasks.items()}
-        next_step = {name for call in program.calls if call.lag for name in inputs[call.task]}
-        for calls in _sequences(program, scope):
-            awaited, seen = set(next_step), set[tuple[str, int]]()
-            for task in reversed(calls):
-                if (task, len(awaited)) in seen:  # buffers only join those that later calls await
-                    continue
-                seen.add((task, len(awaited)))
+        awaited_next = {name for task in lagging for name in inputs[task]}
+        for tasks in _sequences(coded, scope):
+            awaited = set(awaited_next)
+            for task in [names[number] for number in reversed(tasks)]:
                 used.update(id(op) for op in unread[task] if not awaited.isdisjoint(op.writes))
                 awaited |= inputs[task]
     for name, ops in unread.items():
@@ -37,14 +38,16 @@ def check_uses(program: Program) -> None:
                 raise CheckError(f"{where(program, op)} of task {name!r} is dead: {nobody}")
 
 
-def _sequences(program: Program, scope: Scope) -> set[tuple[str, ...]]:
-    """Return the sequences of tasks that are called on the same instances of a scope's buffers."""
-    if scope is Scope.STEP:
-        return {tuple(call.task for call in program.calls)}
-    by_microbatch: dict[int | None, list[str]] = {}
-    for call in program.calls:
-        by_microbatch.setdefault(call.microbatch, []).append(call.task)
-    return {tuple(tasks) for tasks in by_microbatch.values()}
+def _sequences(coded: CodedCalls, scope: Scope) -> list[list[int]]:
+    """Return the sequences of tasks, by number, that are called on the same instances of a scope's buffers.
+
+    Of each task the first call, for which most is awaited, and the last, before which the task's own inputs are.
+    """
+    sequences = []
+    for calls in coded.sequences() if scope is Scope.MICROBATCH else [coded.every]:
+        outer = sorted({*coded.first_of_tasks(calls), *coded.first_of_tasks(calls[::-1])})
+        sequences.append(coded.tasks[outer].tolist())
+    return sequences
 
 
 def _unread(program: Program, task: Task) -> list[Op]:

@@ -6,13 +6,12 @@ buffers always live.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.plan.facts.repetition import NO_MICROBATCH, CodedCalls
+from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Program, Task
 
@@ -51,7 +50,7 @@ def lifetimes(program: Program) -> Lifetimes:
     }
     of_call, kinds = np.zeros(len(coded.tasks), dtype=np.int64), list[CallLife]()
     known: dict[bytes, NDArray[np.int64]] = {}
-    for calls in _by_microbatch(coded):
+    for calls in coded.by_microbatch():
         tasks = coded.tasks[calls]
         key = tasks.tobytes()
         if key not in known:
@@ -65,13 +64,6 @@ def lifetimes(program: Program) -> Lifetimes:
         of_call[step[place]] = len(kinds)
         kinds.append(CallLife(_merge(before.births, life.births), _merge(before.deaths, life.deaths)))
     return Lifetimes(tuple(kinds), of_call)
-
-
-def _by_microbatch(coded: CodedCalls) -> list[NDArray[np.int64]]:
-    """Return the calls of each micro-batch, in call order; those of none are together, too."""
-    order = np.argsort(coded.microbatches, kind="stable")
-    begins = np.flatnonzero(np.diff(coded.microbatches[order], prepend=NO_MICROBATCH - 1))
-    return [order[begin:end] for begin, end in pairwise([*begins.tolist(), len(order)])]
 
 
 def _touches(program: Program, task: Task, scope: Scope) -> dict[str, _Touch]:

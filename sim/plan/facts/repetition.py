@@ -5,7 +5,7 @@ program hold for the long one as far as the recurrences are equal.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import itemgetter
 from typing import Final
 
@@ -90,21 +90,47 @@ def _earlier(call: Call, microbatches: int) -> Call:
 
 
 class CodedCalls(Struct, frozen=True, eq=False):
-    """The calls of a program as numbers: task and micro-batch. ``middle``: the call whose recurrence is sought."""
+    """The calls of a program as numbers: task, micro-batch and lag. ``middle``: the call whose recurrence is sought."""
 
     tasks: Ints
     microbatches: Ints
+    lags: Ints
     middle: int
 
     @classmethod
     def of(cls, program: Program) -> "CodedCalls":
         """Return the calls of a program."""
         numbers = {name: number for number, name in enumerate(program.tasks)}
-        names, of_calls, _ = zip(*program.calls, strict=True) if program.calls else ((), (), ())
+        names, of_calls, lags = zip(*program.calls, strict=True) if program.calls else ((), (), ())
         tasks = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
         microbatches = np.array([NO_MICROBATCH if number is None else number for number in of_calls], np.int64)
         numbered = np.flatnonzero(microbatches != NO_MICROBATCH)
-        return cls(tasks, microbatches, int(numbered[len(numbered) // 2]) if len(numbered) else -1)
+        middle = int(numbered[len(numbered) // 2]) if len(numbered) else -1
+        return cls(tasks, microbatches, np.array(lags, np.int64), middle)
+
+    def by_microbatch(self) -> list[Ints]:
+        """Return the calls of each micro-batch, in call order; those of none are together, too."""
+        order = np.argsort(self.microbatches, kind="stable")
+        begins = np.flatnonzero(np.diff(self.microbatches[order], prepend=NO_MICROBATCH - 1))
+        return [order[begin:end] for begin, end in pairwise([*begins.tolist(), len(order)])]
+
+    def first_of_tasks(self, calls: Ints) -> list[int]:
+        """Return, of calls in order, the first of each task, in order."""
+        first: Ints = calls[np.sort(np.unique(self.tasks[calls], return_index=True)[1])]
+        found: list[int] = first.tolist()
+        return found
+
+    @property
+    def every(self) -> Ints:
+        """Return all calls."""
+        return np.arange(len(self.tasks))
+
+    def sequences(self) -> list[Ints]:
+        """Return the calls of one micro-batch of each sequence of tasks that micro-batches go through."""
+        found: dict[bytes, Ints] = {}
+        for calls in self.by_microbatch():
+            found.setdefault(self.tasks[calls].tobytes(), calls)
+        return list(found.values())
 
     def candidates(self) -> list[tuple[int, int]]:
         """Return after how many calls and micro-batches the middle call recurs, the fewest micro-batches first."""

@@ -14,7 +14,7 @@ from sim.plan.words.program import Call, Plan, Program
 
 def longest_lag(program: Program) -> int:
     """Return the largest number of steps by which calls of a program complete an earlier step."""
-    return max((call.lag for call in program.calls), default=0)
+    return max({call.lag for call in program.calls}, default=0)
 
 
 def program_of_step(program: Program, step: int, num_steps: int) -> Program:
