@@ -156,7 +156,7 @@ def same(results: Sequence[Result], wanted: Sequence[Result]) -> bool:
     )
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(
     case=st.sampled_from(CASES),
     nodes=st.lists(st.integers(0, 3), min_size=1, max_size=9).map(tuple),

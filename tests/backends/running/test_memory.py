@@ -62,7 +62,7 @@ def conflicts(a: OpInstance, b: OpInstance) -> bool:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs())
 def test_waits_order_every_pair_of_conflicting_ops(program: Program) -> None:
     """Waits and stream order together order each pair of ops of which one writes what the other touches."""
@@ -80,7 +80,7 @@ def test_waits_order_every_pair_of_conflicting_ops(program: Program) -> None:
                 assert earlier.position in before[later.position]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs())
 def test_waits_name_only_conflicting_ops_of_other_streams(program: Program) -> None:
     """Nothing is waited for without need."""
@@ -119,7 +119,7 @@ def literal_curve(schedule: Schedule, program: Program) -> tuple[list[int], int]
     return curve.tolist(), persistent
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(programs())
 def test_memory_is_what_instances_between_first_and_last_touch_add_up_to(program: Program) -> None:
     """The account's peak, call by call and overall, is the literal one; kinds add up to it."""

@@ -87,7 +87,7 @@ def test_random_bytes_get_an_answer(tmp_path: Path, raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("source", [QUICKSTART, TEXTBOOK], ids=["dense", "textbook"])
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(PATHS), VALUES), min_size=1, max_size=3))
 def test_random_overrides_get_an_answer(source: Path, changes: list[tuple[str, str]]) -> None:
     """Random values at known and unknown keys of a good scenario never end in a traceback."""

@@ -62,7 +62,7 @@ def overrides(draw: Any) -> tuple[str, ...]:
     return tuple(changes)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(changes=overrides())
 def test_the_step_divides_into_what_it_is_for(path: Path, changes: tuple[str, ...]) -> None:
     """All parts are between 0 and the step, and add up to it; nothing is recomputed where nothing was asked for.

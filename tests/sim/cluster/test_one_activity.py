@@ -12,10 +12,10 @@ from tests.sim.cluster.stepwise_cases import GIB, LATENCIES, TREE, Case, classif
 from tests.sim.cluster.stepwise_network import stepwise_s
 
 BLOCKS = 8
-"""So many tests would have all 200 cases; every second one of them is run."""
+"""So many tests would have all 200 cases; three of them are run."""
 
 
-@pytest.mark.parametrize("block", range(0, BLOCKS, 2))
+@pytest.mark.parametrize("block", [2, 4, 6])
 def test_one_activity_takes_as_long_as_its_steps(block: int) -> None:
     """Beyond the latency regime 9 in 10 cases agree within 1 %, and every other one has a cause that bounds it."""
     findings = [classified(drawn(seed)) for seed in range(block, 200, BLOCKS)]

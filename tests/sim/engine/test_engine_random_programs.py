@@ -89,7 +89,7 @@ def plans(draw: st.DrawFn) -> Plan:
     return Plan("made up", Mesh((("pp", ranks),)), made)
 
 
-@settings(max_examples=examples(160), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(96), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plan=plans(), coalesce=st.booleans())
 def test_made_up_programs_run_as_the_reference_engine_says(plan: Plan, coalesce: bool) -> None:
     """Whatever reads, writes and shares what, in whatever order it is called, every op has the reference's times."""

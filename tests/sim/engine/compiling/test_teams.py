@@ -42,7 +42,7 @@ def largest_gap(plan: Plan, pricing: ClusterPricing, **keys: Any) -> float:
 
 
 @settings(
-    max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(data=st.data(), keys=dense_keys(12), folded=st.booleans())
 def test_blocks_of_several_ranks_take_as_long_as_their_ops(data: Any, keys: dict[str, Any], folded: bool) -> None:

@@ -29,7 +29,7 @@ DETAILS = st.sampled_from(["op", "task"])
 
 
 @st.composite
-def long_keys(draw: Any, most: int = 150) -> dict[str, Any]:
+def long_keys(draw: Any, most: int = 96) -> dict[str, Any]:
     """Draw the keys of a job with up to ``most`` micro-batches, of any schedule that suits the degrees."""
     keys: dict[str, Any] = draw(dense_keys())
     pp = keys["pp"]

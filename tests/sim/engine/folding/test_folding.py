@@ -33,7 +33,7 @@ def largest_gap(plan: Plan, pricing: ClusterPricing) -> float:
 
 
 @settings(
-    max_examples=examples(24), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(data=st.data(), keys=dense_keys(24))
 def test_folded_equals_unfolded_on_every_topology(data: Any, keys: dict[str, Any]) -> None:
@@ -46,7 +46,7 @@ def test_folded_equals_unfolded_on_every_topology(data: Any, keys: dict[str, Any
 
 
 @settings(
-    max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=examples(10), deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 @given(data=st.data(), keys=context_keys(may_have_experts=True))
 def test_folding_holds_where_ranks_share_sequences(data: Any, keys: dict[str, Any]) -> None:
