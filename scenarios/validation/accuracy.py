@@ -5,7 +5,7 @@ docs/accuracy.md holds all of it, the README the verdicts of whole steps.
 
 from collections.abc import Iterator, Sequence
 
-from scenarios.summaries.measured.validation import ValidatedTable, Validation
+from scenarios.summaries.measured.validation import PredictedRow, ValidatedTable, Validation
 
 
 def markdown_lines(summary: Validation) -> Iterator[str]:
@@ -43,8 +43,12 @@ def _row_lines(table: ValidatedTable) -> Iterator[str]:
     yield ""
     yield "| row | measured | predicted | error |"
     yield "|---|---|---|---|"
-    for row in table.rows:
-        yield f"| {row.name} | {row.measured:.4g} | {row.predicted:.4g} | {row.error:+.1%} |"
+    yield from map(row_line, table.rows)
+
+
+def row_line(row: PredictedRow) -> str:
+    """Return one row of a table: what was measured and what is predicted, in the table's unit, and the error."""
+    return f"| {row.name} | {row.measured:.4g} | {row.predicted:.4g} | {row.error:+.1%} |"
 
 
 def _group_lines(tables: Sequence[ValidatedTable]) -> Iterator[str]:
