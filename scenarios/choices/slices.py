@@ -94,9 +94,10 @@ class _SliceTimes:
         contexts = [c for i, c in enumerate(contexts) if i == 0 or c - contexts[i - 1] >= tokens]
         edges = sorted({0, total, *contexts, *(c + tokens for c in contexts)})
         plan = self._probe([b - a for a, b in pairwise(edges)])
-        times_s = tasks_alone_s(plan, self.pricing, lambda task: task.phase in {Phase.FORWARD, Phase.BACKWARD})
-        of_slices = [_tasks_of(plan.programs[0], edges.index(context)) for context in contexts]
-        return contexts, [sum(times_s.get(task.name, 0.0) for task in tasks) for tasks in of_slices]
+        of_slices = [_passes_of(plan.programs[0], edges.index(context)) for context in contexts]
+        wanted = {name for names in of_slices for name in names}
+        times_s = tasks_alone_s(plan, self.pricing, lambda task: task.name in wanted)
+        return contexts, [sum(times_s[name] for name in names) for names in of_slices]
 
     def _probe(self, slices: Sequence[int]) -> Plan:
         """Return one micro-batch's plan of the rank in the middle of the pipeline."""
@@ -143,6 +144,11 @@ class _SliceTimes:
             for link, seconds in activity.demands:
                 used[link] = used.get(link, 0.0) + seconds
         return latency_s + max(used.values(), default=0.0)
+
+
+def _passes_of(program: Program, index: int) -> list[str]:
+    """Return the names of a slice's forwards and backwards."""
+    return [task.name for task in _tasks_of(program, index) if task.phase in {Phase.FORWARD, Phase.BACKWARD}]
 
 
 def _tasks_of(program: Program, index: int) -> list[Task]:

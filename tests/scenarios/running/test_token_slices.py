@@ -22,6 +22,8 @@ training: {global_batch_size: 2, microbatch_size: 1, precision: fp16}
 parallel: {pipeline: {degree: 8, schedule: terapipe, token_slices: 4}}
 """
 KEY = "parallel.pipeline.token_slices"
+COARSE = "parallel.pipeline.slice_granularity=32"
+"""A quarter of the lengths that are tried by default."""
 
 
 @pytest.fixture
@@ -62,7 +64,7 @@ def test_chosen_slices_are_faster_than_one_and_than_many(path: Path) -> None:
 
     Even cuts of any number are no more than 5 % faster: the search charges messages as if nothing hid them.
     """
-    scenario = load_scenario(path, [f"{KEY}=auto"]).decided()
+    scenario = load_scenario(path, [f"{KEY}=auto", COARSE]).decided()
     auto_s = run_step(scenario).iteration_time_s
     assert auto_s < 0.7 * step_s(path, f"{KEY}=1")
     assert auto_s <= 1.05 * min(step_s(path, f"{KEY}={count}") for count in (4, 8, 16))
@@ -72,7 +74,7 @@ def test_chosen_slices_are_faster_than_one_and_than_many(path: Path) -> None:
 def test_slices_are_chosen_where_none_are_stated(path: Path) -> None:
     """Left out, they are `auto`; a textbook workload has no prices, so it must state them."""
     left_out = "parallel.pipeline={degree: 8, schedule: terapipe}"
-    assert slices_of(path, left_out) == slices_of(path, f"{KEY}=auto")
+    assert slices_of(path, left_out, COARSE) == slices_of(path, f"{KEY}=auto", COARSE)
     with pytest.raises(ScenarioError, match="a textbook has no prices"):
         load_scenario(FOLDER / "textbook-1f1b.yaml", ["parallel.pipeline.schedule=terapipe"])
 
@@ -86,7 +88,7 @@ def test_a_choice_keeps_to_the_granularity(path: Path) -> None:
 
 def test_deeper_pipelines_want_more_slices(path: Path) -> None:
     """The (K-1) longest slices of the latency weigh more on eight stages than on two."""
-    changes = ("parallel.data.degree=1", f"{KEY}=auto")
+    changes = ("parallel.data.degree=1", f"{KEY}=auto", COARSE)
     shallow = slices_of(
         path, "parallel.pipeline.degree=2", "cluster.num_nodes=1", "cluster.devices_per_node=2", *changes
     )
@@ -97,7 +99,7 @@ def test_summary_and_console_tell_the_slices(path: Path, capsys: pytest.CaptureF
     """The summary lists the lengths, the console puts equal ones together; without slices neither does."""
     assert simulate(load_scenario(path, [f"{KEY}=[512,256,256]"])).as_json()["token_slices"] == [512, 256, 256]
     with pytest.raises(SystemExit):
-        main([str(path), "--set", f"{KEY}=[512,256,256]"])
+        main([str(path), "--set", f"{KEY}=[512,256,256]", "--advice", "none"])
     assert "3: 512, 2 x 256" in capsys.readouterr().out
     whole = load_scenario(path, ["parallel.pipeline={degree: 8, schedule: gpipe}"])
     assert "token_slices" not in simulate(whole).as_json()
