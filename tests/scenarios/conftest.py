@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from scenarios.workloads.registry import json_schema
+from scenarios.workloads.steps.advising import trials
 
 QUICKSTART = """\
 name: GPT 145.6B on 1,536 A100
@@ -28,6 +29,12 @@ parallel: {pipeline: {degree: 4, schedule: 1f1b}}
 """
 
 Writer = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def short_advice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let quick advice try no more than what takes half a second; tests of advice put a fixture in its place."""
+    monkeypatch.setattr(trials, "QUICK_S", 0.5)
 
 
 @pytest.fixture

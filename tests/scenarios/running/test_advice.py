@@ -34,6 +34,11 @@ parallel:
 """
 
 
+@pytest.fixture(autouse=True)
+def short_advice() -> None:
+    """Leave quick advice the time that it has."""
+
+
 def named(name: str, *overrides: str) -> SimulatedStep:
     """Return a step of the library, simulated."""
     return simulate(step_of(load_scenario(SCENARIOS / f"{name}.yaml", overrides)))
