@@ -246,7 +246,7 @@ COMMANDS = (
         "new other.yaml --workload train", "--workload", "did you mean training?", "new other.yaml --workload training"
     ),
     CommandMistake("list gpus", "'gpus' is not one of", "'nodes'", "list nodes"),
-    CommandMistake("show {file} --out here.gif", "--out here.gif: .gif", "ends in .svg", "show {file} --out here.svg"),
+    CommandMistake("show {tiny} --out here.gif", "--out here.gif: .gif", "ends in .svg", "show {tiny} --out here.svg"),
     CommandMistake("{tiny} --out my.yaml", "--out my.yaml", "name a directory", "{tiny} --out results"),
     # --- sweep
     CommandMistake(

@@ -279,7 +279,7 @@ def test_words_of_schedules_are_inside_and_apart(schedule: str) -> None:
 
 def test_words_of_64_stages_are_inside_and_apart() -> None:
     """Of 64 ranks some are drawn, so that there is room for their names."""
-    check_words(slot_drawing("parallel.pipeline.degree=64", "training.num_microbatches=16"))
+    check_words(slot_drawing("parallel.pipeline.degree=64", "training.num_microbatches=8"))
 
 
 def check_words(drawing: Drawing) -> None:
