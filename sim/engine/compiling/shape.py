@@ -56,22 +56,24 @@ def analyse(task: Task) -> TaskShape:
     predecessors: list[tuple[int, ...]] = []
     ancestors: list[int] = []
     for j, op in enumerate(task.ops):
-        waits: set[int] = {tail[op.stream]} if op.stream in tail else set()
+        stream = op.stream
+        waits: set[int] = {tail[stream]} if stream in tail else set()
         for name in op.reads:
-            if name in writer:
-                waits.add(writer[name])
+            if (written := writer.get(name)) is not None:
+                waits.add(written)
             else:
                 reads.setdefault(name, []).append(j)
             readers.setdefault(name, []).append(j)
         for name in op.writes:
-            waits.update(i for i in readers.get(name, ()) if i != j)
-            if name in writer:
-                waits.add(writer[name])
+            waits.update(readers.get(name, ()))
+            if (written := writer.get(name)) is not None:
+                waits.add(written)
             else:
                 overwrites[name] = j
             writer[name], readers[name] = j, []
-        tail[op.stream] = j
-        first.setdefault(op.stream, j)
+        waits.discard(j)
+        tail[stream] = j
+        first.setdefault(stream, j)
         waits = _reduced(waits, ancestors)
         predecessors.append(tuple(sorted(waits)))
         mask = 1 << j

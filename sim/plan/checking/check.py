@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Set
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from sim.plan.words.steps import drain, first_step, longest_lag
 _INSTANCED = (Scope.MICROBATCH, Scope.STEP)
 """Scopes of buffers that have no content before the first write."""
 
+
+_ON_DEVICE: Final = {Tier.DEVICE}
 
 Channel = tuple[str, int, str, bool]
 """A queue of messages: axis, offset, direction, and whether it is the sending end."""
@@ -94,13 +96,14 @@ def _check_tasks(program: Program) -> None:
 def _check_buffers(plan: Plan, program: Program) -> None:
     """Check every op's buffers. Collectives that differ only in names break the same rules, and are checked once."""
     passed = set[tuple[object, ...]]()
-    on_devices = all(buffer.tier is Tier.DEVICE for buffer in program.buffers.values())
+    tier_of = {name: buffer.tier for name, buffer in program.buffers.items()}
     for task in program.tasks.values():
         for op in task.ops:
-            for name in (*op.reads, *op.writes):
-                if name not in program.buffers:
-                    raise CheckError(f"{where(program, op)}: unknown buffer {name!r}")
-            if not on_devices or isinstance(op, Copy):
+            tiers = set(map(tier_of.get, op.reads + op.writes))
+            if None in tiers:
+                unknown = next(name for name in op.reads + op.writes if name not in tier_of)
+                raise CheckError(f"{where(program, op)}: unknown buffer {unknown!r}")
+            if tiers != _ON_DEVICE or isinstance(op, Copy):
                 _check_tiers(program, op)
             if isinstance(op, Collective) and (shape := shape_of(program, op)) not in passed:
                 check_collective(plan, program, op)

@@ -154,7 +154,9 @@ def reads_from_outside(ops: Iterable[Op]) -> tuple[str, ...]:
     found: dict[str, None] = {}
     written: set[str] = set()
     for op in ops:
-        found.update((name, None) for name in op.reads if name not in written)
+        for name in op.reads:
+            if name not in written:
+                found[name] = None
         written.update(op.writes)
     return tuple(found)
 
