@@ -2,8 +2,7 @@
 
 import os
 import signal
-import subprocess
-import sys
+import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -43,7 +42,7 @@ from tests.backends.session.session_policies import (
     job_of,
     simulated_backend,
 )
-from tests.processes import ROOT, is_worker, needs_proc
+from tests.processes import is_worker, needs_proc, started
 
 BOUND_S = 30.0
 TOLERANCE = 1e-9
@@ -309,15 +308,19 @@ pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text(repr(results))
 
 
 def test_all_processes_of_a_job_see_and_decide_the_same(tmp_path: Path) -> None:
-    """Under torchrun each process runs the policy; durations, observations and work are the same in all of them."""
-    script = tmp_path / "join.py"
-    script.write_text(IN_A_JOB)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, str(tmp_path)], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    """Each process runs the policy; durations, observations and work are the same in all of them.
+
+    The job is two processes with the variables of one, as another launcher than torchrun sets them.
+    """
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    with (
+        started(IN_A_JOB, str(tmp_path), **shared, RANK="0", LOCAL_RANK="0") as one,
+        started(IN_A_JOB, str(tmp_path), **shared, RANK="1", LOCAL_RANK="1") as other,
+    ):
+        errors = [process.communicate(timeout=120)[1] for process in (one, other)]
+    assert (one.returncode, other.returncode) == (0, 0), errors
     first, second = ((tmp_path / rank).read_text() for rank in "01")
     assert first == second
     assert first.count("RankWork") == 1 + 2 + 1
