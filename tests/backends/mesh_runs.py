@@ -68,7 +68,7 @@ ON_EIGHT = ("2d x dp2", "3d")
 MANY_JOBS: Mapping[str, DenseTraining] = {
     "2d 3x3": training(model=THREES, tensor=mesh("2d", 3, 3), batch=(3, 3)),
     "2d 3x3, prefetch, recompute full": training(
-        model=THREES, tensor=mesh("2d", 3, 3, overlap="prefetch"), batch=(6, 3), recompute="full"
+        model=THREES, tensor=mesh("2d", 3, 3, overlap="prefetch"), batch=(3, 3), recompute="full"
     ),
     "2d 4x4": training(model=SHORT, tensor=mesh("2d", 4, 4), batch=(4, 4)),
     "2d 4x4, recompute full": training(model=SHORT, tensor=mesh("2d", 4, 4), batch=(4, 4), recompute="full"),
@@ -109,7 +109,7 @@ MANY_JOBS: Mapping[str, DenseTraining] = {
     "2.5d x pp2, tied, per step, recompute full": training(
         model=SHORT, tensor=DEEP_BY_STEP, pipeline={"degree": 2}, batch=(8, 4), recompute="full"
     ),
-    "2.5d x dp2 zero1": training(model=SHORT, tensor=DEEP, data_degree=2, zero_stage=1, batch=(16, 4)),
+    "2.5d x dp2 zero1": training(model=SHORT, tensor=DEEP, data_degree=2, zero_stage=1, batch=(8, 4)),
     "2.5d x dp2 zero1, per step, llama, recompute full": training(
         model=SHORT_LLAMA, tensor=DEEP_BY_STEP, data_degree=2, zero_stage=1, batch=(16, 4), bucket_bytes=4000,
         recompute="full",
@@ -123,7 +123,7 @@ MANY_JOBS: Mapping[str, DenseTraining] = {
     ),
     "3d x dp2": training(model=SHORT, tensor=CUBE, data_degree=2, batch=(8, 4)),
     "3d x dp2 zero1, gathered again, recompute full": training(
-        model=SHORT, tensor=CUBE_AGAIN, data_degree=2, zero_stage=1, batch=(16, 4), bucket_bytes=4000, recompute="full"
+        model=SHORT, tensor=CUBE_AGAIN, data_degree=2, zero_stage=1, batch=(8, 4), bucket_bytes=4000, recompute="full"
     ),
     "3d x pp2 zb_h1, tied": training(
         model=SHORT, tensor=CUBE, pipeline={"degree": 2, "schedule": "zb_h1"}, batch=(8, 4)
