@@ -17,7 +17,9 @@ SMALLER = {
     "fold3d-530b-2520-a100": ("training.global_batch_size=315",),
     "gpt-1t-3072": ("training.global_batch_size=384",),
     "terapipe-gpt3-13b": (
-        "model.sequence_length=512", "training.global_batch_size=8", "parallel.pipeline.slice_granularity=32",
+        "model.sequence_length=512",
+        "training.global_batch_size=8",
+        "parallel.pipeline.slice_granularity=32",
     ),
 }
 """Scenarios of much time, with fewer micro-batches or shorter sequences: the code that they run is the same."""
