@@ -460,17 +460,21 @@ def test_shipped_comparison_has_room_for_every_schedule() -> None:
 
 
 def test_documentation_says_what_the_comparison_finds() -> None:
-    """Times and memory that docs/schedules.md states of schedules are today's."""
+    """Times and memory that docs/schedules.md states of schedules are today's.
+
+    Slices are chosen in multiples of 128 tokens: what the default of 16 finds is one of these choices.
+    """
     page = (ROOT / "docs" / "schedules.md").read_text(encoding="utf-8")
     path = ROOT / "scenarios" / "library" / "compare-schedules.yaml"
-    named = (
-        ("DualPipeV", "dualpipe_v", 2),
-        ("1F1B", "1f1b", 1),
-        ("Seq1F1B", "seq_1f1b", 1),
-        ("2BW", "pipedream_2bw", 1),
-    )
-    for words, schedule, stages in (*named, ("updates", "local", 1)):
-        overrides = [f"parallel.pipeline.schedule={schedule}", f"parallel.pipeline.virtual_stages={stages}"]
+    named = {
+        "DualPipeV": ("dualpipe_v", "virtual_stages=2"),
+        "1F1B": ("1f1b",),
+        "Seq1F1B": ("seq_1f1b", "slice_granularity=128"),
+        "2BW": ("pipedream_2bw",),
+        "updates": ("local",),
+    }
+    for words, (schedule, *keys) in named.items():
+        overrides = [f"parallel.pipeline.{key}" for key in (f"schedule={schedule}", *keys)]
         found = run_step(load_scenario(path, overrides))
         peak_bytes = max(found.memory_of(rank).peak_bytes for rank in found.programs)
         [stated] = re.findall(rf"\b{words}\s\(([\d.]+) s\D*([\d.]+) GiB", page.split("All schedules on one page")[1])
