@@ -15,6 +15,11 @@ PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
 CALIBRATED = "this-machine.yaml"
 
 
+@pytest.fixture(autouse=True)
+def short_advice() -> None:
+    """Leave quick advice the time that it has."""
+
+
 def beginnings(lines: Sequence[str]) -> list[str]:
     """Return the first word of each line; the second line of a long one has none."""
     return [line.split()[0] for line in lines if line.strip() and not line.startswith(" ")]
