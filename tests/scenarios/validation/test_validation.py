@@ -76,6 +76,7 @@ QUICK = {
     "clover_large": "^(Code|Math|RA),.*,(4|48),",
     "services_tpot": "^llama-3-70b,vllm,hgx-h200,.*,(4|8),inferencemax",
     "services_ttft": "^llama-3-70b,vllm,hgx-h200,[12],.*,(4|8|16),inferencemax",
+    "llama3_405b_h100": "^8192,",
     "megatron_deepspeed_a100_multi_node": r"^\d+,[\d.]+,64,",
     "megatron_deepspeed_a100_single_node": r"^\d*[02468]4,",
     "megatron_sc21_table1": "^(1.7B|7.5B|39B|76B|145B|1T),",
@@ -91,6 +92,7 @@ QUICK = {
 
 
 PROMISED = {
+    "llama3_405b_h100": (0.04, 0.1),
     "megatron_sc21_table1": (0.04, 0.1),
     "sequence_parallel_table5": (0.04, 0.1),
     "mlperf_gpt3_h100": (0.12, 0.12),

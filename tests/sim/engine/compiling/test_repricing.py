@@ -67,7 +67,7 @@ def test_overlapping_steps_are_priced_anew(data: Any, keys: dict[str, Any]) -> N
     """Where several steps are simulated in a row, as many are as the prices at hand take to become steady."""
     plan = dense_plan(**keys)
     simulation, pricing = Simulation(plan), data.draw(clusters(plan.mesh.size))
-    for software in (Software(), Software(launch_s=1e-3), LAUNCHES):
+    for software in (Software(launch_s=1e-3), LAUNCHES):
         priced = pricing.under(software)
         assert_the_same(simulation.run(priced), simulate(plan, priced))
 
