@@ -49,6 +49,7 @@ class WorkShares(NamedTuple):
     duplicated: float = 0.0
 
 
+NEEDED: Final = WorkShares()
 RECOMPUTED: Final = WorkShares(needed=0.0, recomputed=1.0)
 TaskShares = Mapping[str, tuple[WorkShares, ...]]
 """By task that a program calls: the shares of each of its ops."""
@@ -96,7 +97,7 @@ class _Walk:
     shares: TaskShares = field(init=False, default_factory=dict)
     received: _Messages | None = None
     _initial: dict[str, int] = field(init=False, default_factory=dict)
-    _num_equal: dict[int, int] = field(init=False, default_factory=dict)
+    _known_shares: dict[tuple[int, float], WorkShares] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         fixed = self.program.role.keys() - set(self.sample_axes)
@@ -122,17 +123,17 @@ class _Walk:
         self._write(op, differs)
         self._fill(op)
         if not isinstance(op, Compute) or op.kernel in _CLEARING:
-            return WorkShares()
+            return NEEDED
         if is_recomputed(op):
             return RECOMPUTED
         filled = 1.0
         if self.filled:
             filled = min([self.filled[name] for name in (*op.reads, *op.writes) if name in self.filled], default=1.0)
-        if differs not in self._num_equal:
+        if (differs, filled) not in self._known_shares:
             equal = [self.plan.mesh.degree(axis) for axis, bit in self.bits.items() if not differs & bit]
-            self._num_equal[differs] = prod(equal)
-        once = filled / self._num_equal[differs]
-        return WorkShares(once, 0.0, 1.0 - filled, filled - once)
+            once = filled / prod(equal)
+            self._known_shares[differs, filled] = WorkShares(once, 0.0, 1.0 - filled, filled - once)
+        return self._known_shares[differs, filled]
 
     def _differing(self, op: Op) -> int:
         """Return the axes over which the op's computation or message differs from rank to rank."""
@@ -140,9 +141,13 @@ class _Walk:
             assert self.received is not None
             key = (op.axis, op.direction)
             return self.received.setdefault(key, self.messages.get(key, 0))
-        differs = reduce(or_, map(self._known, op.reads), 0)
+        differs = 0
+        for name in op.reads:
+            differs |= self._known(name)
         if isinstance(op, Compute):
-            differs |= self._axes_in(op.attributes)
+            for value in op.attributes.values():
+                if not isinstance(value, int | float):
+                    differs |= self._axes_in(value)
             if op.kernel == _SAMPLING:
                 differs |= self._set(self.sample_axes)
         return differs
@@ -154,9 +159,10 @@ class _Walk:
         """
         if isinstance(op, Send):
             self.messages[op.axis, op.direction] = self.messages.get((op.axis, op.direction), 0) | differs
-        one_by_one = op.reads == op.writes and (
-            isinstance(op, Collective) or (isinstance(op, Compute) and op.kernel in _BUFFER_BY_BUFFER)
-        )
+        if isinstance(op, Compute) and op.kernel not in _BUFFER_BY_BUFFER:
+            self.differs.update(dict.fromkeys(op.writes, differs))
+            return
+        one_by_one = op.reads == op.writes and isinstance(op, Collective | Compute)
         for name in op.writes:
             self.differs[name] = self._after(op, self._known(name) if one_by_one else differs)
 
@@ -172,6 +178,8 @@ class _Walk:
         That of the slots it reads, unless it fills slots. Slots from other ranks count as filled as this rank's own:
         the mean over ranks is the same.
         """
+        if isinstance(op, Compute) and not (self.filled or op.attributes):
+            return
         if isinstance(op, Compute) and op.kernel == "route" and "forced" in op.attributes:
             forced, capacity = op.attributes["forced"], op.attributes["capacity"]
             self.chosen[op.writes[2]] = sum(min(count, capacity) for count in forced) / (len(forced) * capacity)
