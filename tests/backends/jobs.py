@@ -482,16 +482,12 @@ def checked_trainings() -> dict[str, DenseTraining]:
 
 
 def with_few_layers(job: DenseTraining) -> DenseTraining:
-    """Return a job with two layers where a third would be like the second: one stage, and no gathers ahead."""
+    """Return a job of one stage with two layers, where a third would be like the second, and those gathered ahead."""
     parallel, model = job.parallel, job.model
-    if (
-        parallel.pipeline.degree > 1
-        or parallel.pipeline.virtual_stages > 1
-        or parallel.zero_stage == 3
-        or parallel.osdp
-    ):
+    if parallel.pipeline.degree > 1 or parallel.pipeline.virtual_stages > 1 or parallel.osdp:
         return job
-    return replace(job, model=replace(model, num_layers=min(model.num_layers, 2)))
+    ahead = parallel.sharding.units_ahead if parallel.zero_stage == 3 else 0
+    return replace(job, model=replace(model, num_layers=min(model.num_layers, 2 + ahead)))
 
 
 @cache
