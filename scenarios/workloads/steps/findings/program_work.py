@@ -1,6 +1,7 @@
 """The work of all kernels that one rank's program calls: FLOP and bytes."""
 
 from collections import Counter
+from collections.abc import Sequence
 from operator import itemgetter
 
 from msgspec import Struct
@@ -40,11 +41,11 @@ def _task_work(program: Program, task: Task, known: KnownWork) -> ProgramWork:
             key = kernel_signature(program, op)
             if key not in known:
                 known[key] = kernel_work(program, op)
-            works.append(ProgramWork(known[key].flop, known[key].executed_flop, known[key].num_bytes))
+            works.append(known[key])
     return _sum(works)
 
 
-def _sum(works: list[ProgramWork]) -> ProgramWork:
+def _sum(works: Sequence[ProgramWork | Work]) -> ProgramWork:
     return ProgramWork(
         sum(work.flop for work in works), sum(work.executed_flop for work in works),
         sum(work.num_bytes for work in works),
