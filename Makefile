@@ -9,6 +9,7 @@ CALIBRATE ?= yes
 BIN := .venv/bin
 RUNS := .venv/.runs
 STAMP := .venv/.installed
+COMPILED := .venv/.compiled
 INSTALL := $(BIN)/pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt
 SIMULATE := $(BIN)/simulate
 TINY := scenarios/library/tiny-gpt-two-stages.yaml
@@ -36,6 +37,11 @@ $(STAMP): $(RUNS)
 	$(INSTALL) -e '.[torch,dev]'
 	@touch $@
 
+# Once: else every test process would compile all tests, and what they import, at the same time
+$(COMPILED): $(STAMP)
+	-@$(BIN)/pytest --collect-only -qq >/dev/null
+	@touch $@
+
 demo: $(RUNS)  ## simulate the quickstart; run a tiny plan for real beside a calibration; simulate; compare (CALIBRATE=no)
 	$(SIMULATE) scenarios/library/quickstart.yaml --out $(OUT)/quickstart
 	$(SIMULATE) execute $(TINY) $(MEASURING) --check --out $(OUT)/tiny/executed
@@ -47,7 +53,8 @@ demo: $(RUNS)  ## simulate the quickstart; run a tiny plan for real beside a cal
 	@echo 'Timelines (open them in Perfetto, https://ui.perfetto.dev):'
 	@find $(OUT)/quickstart $(OUT)/tiny -name timeline.json.gz | sort | sed 's/^/  /'
 
-test: lint  ## check style, types and layers, then run all tests
+test: setup  ## check style, types and layers, then run all tests
+	@$(MAKE) --no-print-directory -j 2 lint $(COMPILED)
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 validate: setup  ## calibrate this machine, run plans on it, and compare with their simulation (8 min)
