@@ -202,7 +202,7 @@ def test_a_step_takes_no_less_than_its_critical_path_and_its_fullest_resource(da
 # --- 5: folding and coalescing -----------------------------------------------------------------------------
 
 
-@settings(LAW, max_examples=examples(5))
+@settings(LAW, max_examples=examples(3))
 @given(data=st.data(), keys=dense_keys(12), copies=st.sampled_from([2, 3, 4, 5]))
 def test_up_to_64_ranks_fold_and_coalesce_unnoticed(data: Any, keys: dict[str, Any], copies: int) -> None:
     """With more replicas on any topology, each op has the same times folded or not, coalesced or one by one."""

@@ -17,7 +17,7 @@ from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Activity
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.textbook import TextbookPricing
-from sim.engine.running.simulate import simulate
+from sim.engine.running.simulate import Simulation, simulate
 from sim.engine.uncertainty.errors import ErrorClasses, ModelErrors
 from sim.engine.uncertainty.first_order import path_shares
 from sim.engine.uncertainty.interval import Interval, Method, drawn_step_times_s, step_deviation, step_time_interval
@@ -119,10 +119,10 @@ def test_contention_may_be_held_as_it_was(name: str) -> None:
     """Run by run, full runs with drawn errors differ from retimed ones by a small part of their own deviation."""
     scenario = load_scenario(SCENARIOS / name)
     plan, pricing = plan_of(scenario), scenario.pricing()
-    run = simulate(plan, pricing)
+    again, run = Simulation(plan), simulate(plan, pricing)
     errors = model_errors(SIGMA, common=0.5, step=0.0)
     factors = [drawn_factor(errors, seed) for seed in range(8)]
-    full = np.log([simulate(plan, Erring(pricing, f)).iteration_time_s / run.iteration_time_s for f in factors])
+    full = np.log([again.run(Erring(pricing, f)).iteration_time_s / run.iteration_time_s for f in factors])
     assert np.sqrt(np.mean((np.log(retimed(run, factors)) - full) ** 2)) < 0.08 * full.std()
 
 
@@ -133,7 +133,8 @@ def test_runs_with_drawn_errors_are_spread_as_the_interval_says() -> None:
     errors = model_errors(SIGMA, common=0.5, step=0.0)
     path = critical_path(simulate(plan, pricing))
     low_s, high_s = step_time_interval(path, errors).bounds
-    full = np.array([simulate(plan, Erring(pricing, drawn_factor(errors, seed))).makespan_s for seed in range(60)])
+    again = Simulation(plan)
+    full = np.array([again.run(Erring(pricing, drawn_factor(errors, seed))).makespan_s for seed in range(60)])
     ours = drawn_step_times_s(path, errors, 512)
     assert np.log(full).std() == pytest.approx(np.log(ours).std(), rel=0.25)
     assert np.log(full).mean() == pytest.approx(np.log(ours).mean(), abs=0.3 * np.log(ours).std())
@@ -149,8 +150,9 @@ def test_a_folded_run_waits_for_the_slowest_of_each_class(keys: dict[str, int], 
     path = critical_path(simulate(plan, pricing))
     assert len(path.run.programs) < plan.mesh.size
     folded = drawn_step_times_s(path, errors, 512) / path.run.iteration_time_s
-    runs = [simulate(plan, Erring(pricing, drawn_factor(errors, seed)), fold=no_fold) for seed in range(24)]
-    full = np.array([run.makespan_s for run in runs]) / path.run.iteration_time_s
+    again = Simulation(plan, no_fold)
+    runs_s = [again.run(Erring(pricing, drawn_factor(errors, seed))).makespan_s for seed in range(24)]
+    full = np.array(runs_s) / path.run.iteration_time_s
     error = full.std() / math.sqrt(24)
     assert -3 * error < folded.mean() - full.mean() < excess + 3 * error
 
