@@ -1,6 +1,7 @@
 """What a scenario leaves open: keys that are left out, or `auto`, and the values that they may take."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Final
 
 from msgspec import Struct
@@ -31,11 +32,13 @@ KEYS: Final[Mapping[str, str]] = {
     "recompute": "training.recompute",
 }
 """The key of each field of a strategy."""
+TENSOR: Final = "parallel.tensor"
+_MESH: Final = "parallel.tensor.mesh"
 _SCHEDULE: Final = "parallel.pipeline.schedule"
 _SEQUENCE_PARALLEL: Final = "parallel.tensor.sequence_parallel"
 _SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
 _NOT_SEARCHED: Final = (
-    "parallel.tensor.mesh", "parallel.pipeline.layers_per_stage", "parallel.pipeline.recompute_per_stage",
+    "parallel.pipeline.layers_per_stage", "parallel.pipeline.recompute_per_stage",
     "parallel.pipeline.microbatch_group_size", "parallel.pipeline.token_slices", "parallel.data.osdp",
     "parallel.data.offload", "parallel.data.shard_degree", "parallel.data.local_degree", "parallel.data.gradient_sync",
     "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers", "training.recompute_layers",
@@ -118,6 +121,9 @@ def openings_of(document: Document, *, released: bool = False) -> Openings:
     """
     _refuse_unknown(document)
     written = {name: at(document, key) for name, key in KEYS.items()}
+    mesh = at(document, _MESH)
+    if isinstance(mesh, list) and all(isinstance(side, int) for side in mesh):
+        written["tensor"] = prod(mesh)
     fixed = {} if released else {name: value for name, value in written.items() if value not in (None, "auto")}
     open_keys = {name for name in KEYS if name not in fixed}
     schedule, sequence = at(document, _SCHEDULE), at(document, _SEQUENCE_PARALLEL)
@@ -132,6 +138,9 @@ def openings_of(document: Document, *, released: bool = False) -> Openings:
     cluster = cluster_spec(changed, checked.cluster)
     sizes = {"training.global_batch_size": cluster.world_size, "training.microbatch_size": 1}
     alone = {KEYS[name]: neutral[name] for name in KEYS if name not in ("microbatch_size",)} | {_SCHEDULE: "1f1b"}
+    if mesh is not None:
+        alone[TENSOR] = "{degree: 1}"
+        del alone[KEYS["tensor"]]
     anchor = step_of(point_of(document, [f"{key}={value}" for key, value in (alone | sizes).items()]))
     job = anchor.dense_job
     assert job is not None  # it is a scenario of training

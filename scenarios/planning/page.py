@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_time
+from scenarios.planning.openings import TENSOR
 from scenarios.planning.request import NUM_NODES
 from scenarios.report.blocks import (
     Block,
@@ -87,10 +88,14 @@ def _value(plan: ProvedPlan, key: str) -> str:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return " ".join(map(_text, value.values()))
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _head(key: str) -> str:
+    if key == TENSOR:
+        return "method"
     last = key.removesuffix(".degree").rpartition(".")[2]
     return _SHORT.get(last, last.replace("_", " "))
 

@@ -143,3 +143,18 @@ def test_precision_is_searched_where_it_is_left_open(scenario: Path) -> None:
     old = search(scenario, ["cluster.node=dgx-a100-80g", *keys], Request(num_proofs=1), HERE).summary
     assert {plan.set["training.precision"] for plan in old.plans} == {"bf16"}
     assert any("fp8" in lost.reason for lost in old.lost)
+
+
+def test_tensor_methods_and_meshes_are_searched_where_they_are_left_open(scenario: Path) -> None:
+    """All methods on the meshes that fill the node are in one table, each as a search of its mesh finds it."""
+    keys = ["cluster.devices_per_node=8", "training.microbatch_size=8", "parallel.pipeline.degree=1"]
+    found = search(scenario, ["parallel.tensor={method: auto}", *keys], Request(num_proofs=1), HERE).summary
+    times_s: dict[str, float] = {}
+    for plan in found.plans:
+        times_s.setdefault(str(plan.set["parallel.tensor"]), plan.iteration_time_s)
+    meshes = {"2d": [2, 2], "2.5d": [2, 2, 2], "3d": [2, 2, 2]}
+    sections = [{"method": "1d"}, *({"method": method, "mesh": mesh} for method, mesh in meshes.items())]
+    assert set(times_s) == set(map(str, sections))
+    for section, time_s in times_s.items():
+        alone = search(scenario, [f"parallel.tensor={section}", *keys], Request(num_proofs=1), HERE).summary
+        assert alone.plans[0].iteration_time_s == time_s
