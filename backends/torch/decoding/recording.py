@@ -1,8 +1,8 @@
 """Train a small decoder and its drafts on Python's help pages, and record how often drafts are right.
 
-    python -m backends.torch.decoding.recording traces/drafts/python_help.yaml
+    python -m backends.torch.decoding.recording drafts.yaml
 
-takes ten minutes of one processor. Rates are those of greedy answers to held-out text.
+takes ten minutes of one processor and more. Rates are those of greedy answers to held-out text.
 """
 
 import sys
