@@ -70,7 +70,7 @@ class HostPricing:
 
 def runs_on_host(program: Program, op: Compute) -> bool:
     """Return whether a kernel's buffers lie in host memory: all of them do, or none."""
-    return any(program.buffers[name].tier is Tier.HOST for name in (*op.reads[:1], *op.writes[:1]))
+    return Tier.HOST in [program.buffers[name].tier for name in op.reads[:1] + op.writes[:1]]
 
 
 def _uses_storage(program: Program, op: Copy) -> bool:

@@ -68,7 +68,7 @@ def _is_exempt(program: Program, op: Op) -> bool:
 
 
 def _keeps(program: Program, op: Op) -> bool:
-    return not op.writes or any(program.buffers[name].scope is Scope.PERSISTENT for name in op.writes)
+    return not op.writes or Scope.PERSISTENT in [program.buffers[name].scope for name in op.writes]
 
 
 def _inputs(program: Program, task: Task, scope: Scope) -> set[str]:

@@ -51,8 +51,8 @@ def kernel_work(program: Program, op: Compute, *, fused: bool = True) -> Work:
 
 def kernel_signature(program: Program, op: Compute) -> tuple[object, ...]:
     """Return a key that is equal for calls of a kernel with the same work: alike in all but names and seeds."""
-    buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
-    attributes = tuple([item for item in op.attributes.items() if item[0] != "salt"])
+    buffers = map(program.buffers.__getitem__, op.reads + op.writes)
+    attributes = tuple([item for item in op.attributes.items() if item[0] != "salt"]) if op.attributes else ()
     return (op.kernel, len(op.reads), tuple([(b.shape, b.dtype) for b in buffers]), attributes)
 
 
