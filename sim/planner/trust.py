@@ -12,11 +12,12 @@ from sim.planner.space import Grid, Ints
 
 Objective = Literal["time", "memory"]
 
-_LEAST_TIME: Final = ((0.94, 0.86), (0.94, 0.86), (0.90, 0.77), (0.90, 0.94))
+_LEAST_TIME: Final = ((0.94, 0.80), (0.94, 0.80), (0.90, 0.77), (0.90, 0.94))
 _LEAST_MEMORY: Final = ((1.00, 0.92), (1.00, 0.92), (0.76, 0.86), (0.84, 0.84))
 """The least that the engine finds for an estimate of 1, by ZeRO stage; 1f1b, then interleaved_1f1b.
 
-Of 1,079 strategies of 46 random models and clusters 1,075 were within both. They are margins, and not proved.
+Of 1,079 strategies of 46 random models and clusters 1,075 were within both; interleaved stages of unequal numbers of
+layers took 0.82 in another case. They are margins, and not proved.
 """
 _ENOUGH: Final = 2
 """From so many strategies of its kind on, a search goes by what it has seen itself, where that leaves less hope."""
@@ -35,13 +36,15 @@ class Seen(Struct, frozen=True):
 def at_least(grid: Grid, estimates: Estimates, seen: Sequence[Seen]) -> Estimates:
     """Return the least seconds and bytes that the engine may find for every strategy, after what it has found.
 
-    Strategies of one ZeRO stage, schedule, tensor and pipeline degree are of a kind: their estimates err alike.
+    Strategies of one ZeRO stage, tensor and pipeline degree and number of virtual stages are of a kind: their estimates
+    err alike.
     """
-    interleaves = (grid.virtual_stages > 1).astype(np.int64)
-    shapes, kinds = distinct_rows(grid.zero_stage, interleaves, grid.tensor, grid.pipeline)
+    shapes, kinds = distinct_rows(grid.zero_stage, grid.virtual_stages, grid.tensor, grid.pipeline)
     times = [(found.row, found.time_s) for found in seen if found.time_s is not None]
     memory = [(found.row, found.memory_bytes) for found in seen]
-    least = [np.array([stated[zero][woven] for zero, woven, *_ in shapes]) for stated in (_LEAST_TIME, _LEAST_MEMORY)]
+    least = [
+        np.array([stated[zero][stages > 1] for zero, stages, *_ in shapes]) for stated in (_LEAST_TIME, _LEAST_MEMORY)
+    ]
     return Estimates(
         estimates.time_s * _narrowed(least[0], kinds, estimates.time_s, times)[kinds],
         estimates.memory_bytes * _narrowed(least[1], kinds, estimates.memory_bytes, memory)[kinds],
