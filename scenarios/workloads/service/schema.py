@@ -151,8 +151,8 @@ class DecodingSection(Section):
     rank_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     """Trees: how often each further guess for a depth is right, over the guess before it."""
     recorded: str | None = Field(default=None, min_length=1, max_length=4000)
-    """Recording that gives `acceptance`, `hit_rates` or whole steps: `python_help`, a small model on help pages, or a
-    file; relative to the scenario file.
+    """Recording that gives `acceptance`, `hit_rates` or whole steps: `python_help` or `python_help_heads`, a small
+    model on help pages, or a file; relative to the scenario file.
     """
     draft_pass: Duration | None = None
     """draft_model: time of a pass of the draft model."""

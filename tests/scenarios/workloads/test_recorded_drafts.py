@@ -35,6 +35,14 @@ def test_clovers_heads_hit_more_often_than_medusas() -> None:
             assert clover > medusa + 0.05
 
 
+def test_heads_that_know_their_own_guesses_hit_more_often() -> None:
+    """At depths 2 and 3, in order: Medusa, which does not, then Clover, then Hydra and EAGLE, which run a layer."""
+    found = yaml.safe_load((FOLDER / "python_help_heads.yaml").read_text(encoding="utf-8"))
+    for depth in (1, 2):
+        rates = [found[method]["first_guess"][depth] for method in ("medusa", "clover", "hydra", "eagle")]
+        assert rates == sorted(rates)
+
+
 @pytest.mark.parametrize("name", recording_names())
 def test_recorded_rates_are_rates(name: str) -> None:
     """At most one guess of a depth is right, some are, and some drafted tokens of a chain are accepted."""
@@ -65,6 +73,16 @@ def test_services_decode_as_was_recorded(service: Path) -> None:
         assert simulated == pytest.approx(measured, rel=0.1)
     simulated = tokens_per_step(service, "{method: prompt_lookup, recorded: python_help}")
     assert 1.2 < simulated < 2.0
+
+
+@pytest.mark.parametrize(("method", "tree"), [("hydra", "static"), ("eagle", "reranked"), ("lookahead", None)])
+def test_services_decode_as_all_heads_were_recorded(method: str, tree: str | None, service: Path) -> None:
+    """The same of the other recording: static and dynamic trees, and lookahead's steps."""
+    found = yaml.safe_load((FOLDER / "python_help_heads.yaml").read_text(encoding="utf-8"))[method]
+    measured = found["trees"][1][tree]["tokens_per_step"] if tree else found["tokens_per_step"]
+    keys = f"drafted: 16, tree: {tree}" if tree else f"drafted: {found['drafted']}"
+    simulated = tokens_per_step(service, f"{{method: {method}, {keys}, recorded: python_help_heads}}")
+    assert simulated == pytest.approx(measured, rel=0.1)
 
 
 def test_dynamic_trees_take_their_steps_from_a_file(service: Path) -> None:
