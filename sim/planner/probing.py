@@ -1,11 +1,14 @@
 """Probes: small plans of one or two layers, priced once, from which the costs of layers and of model ends follow."""
 
+from collections.abc import Hashable
 from typing import Final
 
+import numpy as np
 from msgspec import Struct
 
 from sim.engine.findings.alone import tasks_alone_s
-from sim.engine.prices.activity import Pricing
+from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.prices.traffic import exchanges, signature
 from sim.engine.running.memory import MemoryUse, memory_use
 from sim.plan.words.buffer import Kind, Scope
 from sim.plan.words.op import Collective, Send
@@ -53,7 +56,7 @@ class Probe(Struct, frozen=True):
     tied_bytes: int
 
 
-def probe(one: Plan, two: Plan, staged: Plan | None, pricing: Pricing) -> Probe:
+def probe(one: Plan, two: Plan, staged: Plan | None, pricing: ClusterPricing) -> Probe:
     """Return the costs of parts from plans of one micro-batch: of k and k + 1 layers, and of 2 k on two stages.
 
     ``staged``: None where two stages do not fill the cluster. Assumes that layers are alike.
@@ -81,10 +84,23 @@ def _tied_bytes(program: Program) -> int:
     return sum(program.buffers[name].num_bytes for op in ops for name in op.reads)
 
 
-def _costs(plan: Plan, pricing: Pricing) -> list[Costs]:
+def _costs(plan: Plan, pricing: ClusterPricing) -> list[Costs]:
     """Return the costs of every program of a plan."""
-    alone_s = tasks_alone_s(plan, pricing, lambda task: task.phase in _TIMED)
+    alone_s = tasks_alone_s(plan, pricing, lambda task: task.phase in _TIMED, _busy_s(plan, pricing))
     return [_of_program(program, alone_s) for program in plan.programs]
+
+
+def _busy_s(plan: Plan, pricing: ClusterPricing) -> dict[Hashable, float]:
+    """Return for how long each collective keeps its busiest link busy when all of its groups communicate at once."""
+    tasks = [(program, task) for program in plan.programs for task in program.tasks.values() if task.phase in _TIMED]
+    timed = {signature(program, op) for program, task in tasks for op in task.ops if isinstance(op, Collective)}
+    found = dict[Hashable, float]()
+    for exchange in exchanges(plan) if timed else ():
+        key = signature(exchange.program, exchange.op)
+        if key in timed:
+            use = pricing.use_of(exchange)
+            found[key] = float(np.bincount(use.links, weights=use.seconds).max(initial=0.0))
+    return found
 
 
 def _of_program(program: Program, alone_s: dict[str, float]) -> Costs:

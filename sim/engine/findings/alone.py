@@ -1,19 +1,28 @@
 """The times of a plan's tasks when each runs alone. Schedules that are made for times are made from these."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 
 import numpy as np
 
 from sim.engine.compiling.shape import NO_PATH, analyse
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
+from sim.engine.prices.traffic import signature
+from sim.plan.words.op import Collective
 from sim.plan.words.program import Plan, Program, Task
 
 
-def tasks_alone_s(plan: Plan, pricing: Pricing, is_wanted: Callable[[Task], bool] = lambda _: True) -> dict[str, float]:
+def tasks_alone_s(
+    plan: Plan,
+    pricing: Pricing,
+    is_wanted: Callable[[Task], bool] = lambda _: True,
+    busy_s: Mapping[Hashable, float] = MappingProxyType({}),
+) -> dict[str, float]:
     """Return how long one call of every wanted task takes alone, on the slowest of the ranks that run it.
 
-    In seconds by task. Collectives find all members ready; a message counts until it has arrived.
+    In seconds by task. Collectives find all members ready; a message counts until it has arrived. ``busy_s``: by
+    ``signature``, for how long a collective keeps its busiest link busy, where other groups share that.
     """
     kinds, found = pricing.rank_kinds(plan), dict[str, float]()
     for program in plan.programs:
@@ -22,17 +31,20 @@ def tasks_alone_s(plan: Plan, pricing: Pricing, is_wanted: Callable[[Task], bool
         for name, task in program.tasks.items():
             if not is_wanted(task):
                 continue
-            slowest_s = max(_alone_s(plan, pricing, program, task, rank) for rank in unlike)
+            slowest_s = max(_alone_s(plan, pricing, program, task, rank, busy_s) for rank in unlike)
             found[name] = max(slowest_s, found.get(name, 0.0))
     return found
 
 
-def _alone_s(plan: Plan, pricing: Pricing, program: Program, task: Task, rank: int) -> float:
+def _alone_s(
+    plan: Plan, pricing: Pricing, program: Program, task: Task, rank: int, busy_s: Mapping[Hashable, float]
+) -> float:
     """Return the longest path through a task's ops."""
     waits = analyse(task).predecessors
     activities = launched(waits, pricing.launches_s(task), [pricing.price(plan, program, op, rank) for op in task.ops])
     ends_s: list[float] = []
-    for activity, predecessors in zip(activities, waits, strict=True):
+    for op, activity, predecessors in zip(task.ops, activities, waits, strict=True):
         begin_s = max((ends_s[i] for i in predecessors), default=NO_PATH)
-        ends_s.append(max(begin_s, 0.0) + activity.duration_s)
+        shared_s = busy_s.get(signature(program, op), 0.0) if isinstance(op, Collective) else 0.0
+        ends_s.append(max(begin_s, 0.0) + activity.latency_s + max(activity.occupancy_s, shared_s))
     return max(ends_s)

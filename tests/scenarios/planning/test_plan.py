@@ -159,3 +159,15 @@ def test_scenario_of_another_kind_is_refused() -> None:
     result = CliRunner().invoke(group, ["plan", "textbook-1f1b"])
     assert result.exit_code == 2
     assert "a scenario of textbook has no strategy to search" in result.output
+
+
+def test_estimates_know_that_exchanges_with_experts_share_adapters(scenario: Path) -> None:
+    """Eight tensor-parallel ranks of a node send to experts on another node through its one adapter, all at once."""
+    keys = ["cluster={node: cloud-a100-100g, num_nodes: 2}", "training.microbatch_size=4", "training.recompute=none"]
+    keys += ["model.num_layers=2", "model.experts={num_experts: 4, top_k: 2, ffn_hidden_size: 4096}"]
+    keys += ["parallel={tensor: {degree: 8}, pipeline: {degree: 1}, data: {zero_stage: 1}, expert: {degree: 2}}"]
+    studied = studied_of(openings_of(apply_overrides(read_document(scenario), keys)), ThisProcess())
+    assert len(studied.grid) == 1
+    proof = prove(studied.scenario(0), studied.room_bytes)
+    assert isinstance(proof, Proof)
+    assert float(studied.estimates.time_s[0]) == pytest.approx(proof.time_s, rel=0.1)
