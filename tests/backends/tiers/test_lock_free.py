@@ -102,9 +102,12 @@ def test_a_dying_thread_loses_no_gradient(tmp_path: Path, fault: str) -> None:
         if failing and count == 5:
             if fault == "update":
                 raise MemoryError("no memory")
-            path.rename(tmp_path / "kept")
-            if fault == "cut":
-                path.write_bytes(bytes(1500))
+            (tmp_path / "kept").hardlink_to(path)
+            if fault == "gone":
+                path.unlink()
+            else:  # at once: another thread may read it meanwhile
+                (tmp_path / "short").write_bytes(bytes(1500))
+                (tmp_path / "short").replace(path)
 
     lock_free = optimizer(tmp_path, on_update=fail, max_staleness=1)
     lock_free.resume()
