@@ -133,7 +133,8 @@ def _proved(studied: Studied, resources: Resources, rows: Ints, bar_s: float) ->
 
 def _asked(scenario: StepScenario, room_bytes: int, bar_s: float, resources: Resources) -> Future[Proof | str]:
     """Return the future of a simulation, which is kept and counted when it is done; one that is known is done."""
-    kept, key = resources.kept, key_of(scenario, room_bytes, bar_s)
+    kept = resources.kept
+    key = "" if kept is None else key_of(scenario, room_bytes, bar_s)
     if kept is not None and key in kept.known:
         known: Future[Proof | str] = Future()
         known.set_result(kept.known[key])
