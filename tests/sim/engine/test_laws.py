@@ -215,8 +215,23 @@ def test_up_to_64_ranks_fold_and_coalesce_unnoticed(data: Any, keys: dict[str, A
     found, ranks = list(mine), list(whole)
     assert {(stands_for[rank], call, j) for rank, call, j in ranks} == set(found) == set(single)
     partners = as_array(mine, [(stands_for[rank], call, j) for rank, call, j in ranks])
-    assert abs(as_array(whole, ranks) - partners).max() <= 1e-9 * every.makespan_s
-    assert abs(as_array(mine, found) - as_array(single, found)).max() <= 1e-9 * folded.makespan_s
+    off_s = abs(as_array(whole, ranks) - partners).max()
+    assert off_s <= 1e-9 * every.makespan_s or off_s <= multiplied_rounding_s(plan, pricing, every)
+    off_s = abs(as_array(mine, found) - as_array(single, found)).max()
+    assert off_s <= 1e-9 * folded.makespan_s or off_s <= multiplied_rounding_s(plan, pricing, every)
+
+
+def multiplied_rounding_s(plan: Plan, pricing: ClusterPricing, run: SimulatedRun) -> float:
+    """Return the most by which any op of a run moves when all links get faster by one part in 10^15.
+
+    Where many exchanges meet on few links, the next meeting may multiply what separates two starts. Then a step has no
+    times that are exact to more than this: on an oversubscribed Clos fabric a last digit became 2 % of a step.
+    """
+    links = faster(pricing.cluster.topology, bandwidth=1 + 1e-15, latency=1, message=1)
+    cluster = dataclasses.replace(pricing.cluster, wiring=links)
+    nearly = ClusterPricing(cluster, pricing.profile, algorithms=dict(pricing.algorithms))
+    moved, times = op_times(simulate(plan, nearly, fold=no_fold)), op_times(run)
+    return float(abs(as_array(moved, list(times)) - as_array(times, list(times))).max())
 
 
 # --- 6: seeds ----------------------------------------------------------------------------------------------
