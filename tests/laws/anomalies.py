@@ -82,10 +82,10 @@ ANOMALIES: Final[Mapping[str, Anomaly]] = {
     ),
     "messages of an all_to_all": Anomaly(
         ("faster_links",),
-        "What the messages of an all_to_all occupy besides their bytes is taken from the fewest adapters that a member's "
-        "node has, and their bytes from the links that they cross. Where those links are less busy than such an adapter, "
-        "bytes that take less time shorten the links' part by less than they lengthen the messages' part. The most found "
-        "is 0.2 % with faster links, and below 2 % with fewer bytes.",
+        "What the messages of an all_to_all occupy besides their bytes is taken from the fewest adapters that a "
+        "member's node has, and their bytes from the links that they cross. Where those links are less busy than such "
+        "an adapter, bytes that take less time shorten the links' part by less than they lengthen the messages'. The "
+        "most found is 0.2 % with faster links, and below 2 % with fewer bytes.",
         bound=0.02,
     ),
     "a chain inside a node": Anomaly(
