@@ -54,9 +54,7 @@ def speedups(scenario: ServiceScenario, context: int) -> NDArray[np.float64]:
     tokens = sum(count * chance for count, chance in enumerate(decoding.lengths, start=1))
     most = scenario.spec.num_blocks * scenario.spec.block_tokens // context
     for rows in BATCHES[most >= BATCHES].tolist():
-        plain_s, verified_s = (
-            float(cost.pass_s(rows, positions, np.array([float(context)]))[0]) for positions in (1, decoding.positions)
-        )
+        plain_s, verified_s = (cost.pass_s(rows, positions, float(context)) for positions in (1, decoding.positions))
         found.append(tokens * plain_s / (verified_s + decoding.draft_s(rows)))
     return np.array(found + [np.nan] * (len(BATCHES) - len(found)))
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
+from sim.serving.cells import cells
 from sim.serving.records import Records
 from sim.serving.requests import Requests
 
@@ -31,6 +32,7 @@ class Prompts:
     def __init__(self, requests: Requests, records: Records, pool: BlockPool) -> None:
         self.requests, self.records, self.pool = requests, records, pool
         self.queue: deque[Pending] = deque()
+        self._prompt_tokens, self._output_tokens = cells(requests.prompt_tokens), cells(requests.output_tokens)
 
     def __len__(self) -> int:
         return len(self.queue)
@@ -39,9 +41,15 @@ class Prompts:
         """Return the names of the whole shared pieces of a request's prompt."""
         if not self.requests.prefixes:
             return ()
-        return self.requests.prefixes[request][
-            : int(self.requests.prompt_tokens[request]) // self.requests.prefix_tokens
-        ]
+        return self.requests.prefixes[request][: self._prompt_tokens[request] // self.requests.prefix_tokens]
+
+    def output_tokens(self, request: int) -> int:
+        """Return the tokens that a request wants."""
+        return self._output_tokens[request]
+
+    def most_tokens(self, request: int) -> int:
+        """Return the tokens of a request's prompt and answer together."""
+        return self._prompt_tokens[request] + self._output_tokens[request]
 
     def append(self, request: int) -> None:
         """Put a request at the end of the queue, with the tokens that it has emitted elsewhere."""
@@ -92,7 +100,7 @@ class Prompts:
         return admitted
 
     def _pending(self, request: int) -> Pending:
-        total = int(self.requests.prompt_tokens[request] + self.records.emitted[request])
+        total = self._prompt_tokens[request] + self.records.emitted_of(request)
         return Pending(request, total, self.pieces_of(request))
 
     def _admission(self, batching: Batching, positions: int, num_rows: int) -> list[tuple[Pending, int]]:

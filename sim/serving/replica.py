@@ -7,22 +7,24 @@ that comes meanwhile ends the run after the iteration in progress, if it could b
 from collections.abc import Callable
 from typing import Final
 
-import numpy as np
 import simpy
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
-from sim.serving.decoding.method import Decoding
+from sim.serving.decoding.method import Decoding, Ints
 from sim.serving.prices.cost import IterationCost
 from sim.serving.prices.microbatches import Chunk
+from sim.serving.prices.steps import Run, steps_run
 from sim.serving.prompts import Pending, Prompts
 from sim.serving.records import Records
 from sim.serving.requests import Requests
-from sim.serving.rows import Rows
+from sim.serving.rows.drawn import DrawnRows
+from sim.serving.rows.row import GoneRow, Row, Rows
+from sim.serving.rows.steady import SteadyRows
 
 _LONGEST_RUN: Final = 512
+_NOTHING: Final = Run(0, 0.0)
 
 
 class Setup(Struct, frozen=True):
@@ -36,17 +38,30 @@ class Setup(Struct, frozen=True):
     seed: int
     finished: Callable[[int], None]
 
+    def rows(self, block_tokens: int) -> Rows:
+        """Return an empty batch of rows with blocks of so many tokens."""
+        if self.decoding.is_plain:
+            return SteadyRows(block_tokens)
+        return DrawnRows(block_tokens, self._drawn)
+
+    def _drawn(self, requests: Ints, steps: Ints) -> Ints:
+        """Return the tokens of requests' next steps; ``steps``: those since they joined their batch."""
+        return self.decoding.drawn(self.seed, requests, self.records.steps[requests] + steps)
+
 
 class Replica:
-    """A replica at work. ``busy_s``: seconds of iterations; ``stall_s``: of those in which no row decoded."""
+    """A replica at work. ``busy_s``: seconds of iterations; ``stall_s``: of those in which no row decoded.
+
+    ``run``: the iterations in progress, which began at ``started_s``. ``decodes``: rows decode in them.
+    """
 
     def __init__(self, index: int, world: simpy.Environment, setup: Setup, pool: BlockPool) -> None:
         self.index, self.world, self.setup, self.pool = index, world, setup, pool
         self.waiting = Prompts(setup.requests, setup.records, pool)
-        self.rows = Rows()
+        self.rows = setup.rows(pool.block_tokens)
         self.pieces: dict[int, tuple[int, ...]] = {}
         self.chunks: list[tuple[Pending, int]] = []
-        self.ends_s: NDArray[np.float64] = np.zeros(0)
+        self.run = _NOTHING
         self.started_s = self.busy_s = self.stall_s = 0.0
         self.version = 0
         self.is_busy, self.decodes, self.is_up = False, False, True
@@ -62,11 +77,9 @@ class Replica:
 
     def accept(self, request: int) -> None:
         """Put a request into the queue. One that could never fit is refused."""
-        records, requests = self.setup.records, self.setup.requests
+        records = self.setup.records
         records.replica[request] = self.index
-        most = (
-            int(requests.prompt_tokens[request] + requests.output_tokens[request]) - 1 + self.setup.decoding.positions
-        )
+        most = self.waiting.most_tokens(request) - 1 + self.setup.decoding.positions
         if -(-most // self.pool.block_tokens) > self.pool.most_of_one:
             records.refused[request] = True
             self.setup.finished(request)
@@ -87,10 +100,13 @@ class Replica:
         """
         if self.is_busy:
             self._break_off()
-        lost = self.rows.ids.tolist() + [pending.request for pending in self.waiting.queue] + self._lose_others()
+        rows = self.rows.take_all()
+        lost = [gone.request for gone in rows] + [pending.request for pending in self.waiting.queue]
+        lost += self._lose_others()
+        for gone in rows:
+            self._drop(gone)
         for request in lost:
             self.setup.records.lose_memory(request, self.world.now)
-        self._drop(np.ones(len(self.rows), dtype=bool))
         self.waiting.release_all(self.world.now)
         self.waiting.queue.clear()
         self.chunks = []
@@ -105,19 +121,16 @@ class Replica:
 
     def _break_off(self) -> None:
         """End a run of iterations at this instant: keep those that have ended, and count the time of the last."""
-        done, span_s = self._done(), self.world.now - self.started_s
-        if done == len(self.ends_s):
+        span_s = self.world.now - self.started_s
+        ended = self.run.ended(span_s)
+        if ended == self.run.count:
             self._complete()
             return
         self.busy_s += span_s
-        if self.decodes and done:
-            self.rows.decode_plainly(done)
+        if self.decodes and ended:
+            self.rows.decode(ended)
         elif not self.decodes and len(self.rows):
             self.stall_s += span_s
-
-    def _done(self) -> int:
-        """Return the iterations of the run that have ended."""
-        return int(np.searchsorted(self.ends_s, self.world.now - self.started_s, side="right"))
 
     def _wake(self) -> None:
         """Begin an iteration, or end a run of iterations early where the queue's first might be let in."""
@@ -128,12 +141,12 @@ class Replica:
 
     def _shorten(self) -> None:
         """End a run after the iteration that is in progress, and free the blocks of those that fall away."""
-        done = self._done() + 1
-        if self.is_busy and done < len(self.ends_s):
-            self.ends_s = self.ends_s[:done]
-            needed = self.rows.blocks_for(done, self.pool.block_tokens)
-            self.pool.give_back(int(np.add.reduce(self.rows.blocks - needed)))
-            self.rows.blocks[:] = needed
+        if not self.is_busy or self.run.count == 1:
+            return
+        count = self.run.ended(self.world.now - self.started_s) + 1
+        if count < self.run.count:
+            self.run = self.run.first(count)
+            self.pool.give_back(self.rows.loosen(count))
             self._schedule()
 
     # --- an iteration: what it computes, and for how long ------------------------------------------------------
@@ -152,22 +165,23 @@ class Replica:
         self.is_busy = self.decodes or bool(self.chunks)
         if not self.is_busy:
             return
-        self.ends_s = self._durations_s(count).cumsum()
-        self.started_s = self.world.now
+        self.run, self.started_s = self._run(count), self.world.now
         self._schedule()
 
-    def _durations_s(self, count: int) -> NDArray[np.float64]:
+    def _run(self, count: int) -> Run:
+        """Return so many iterations of the chosen rows and chunks."""
         cost, decoding, rows = self.setup.cost, self.setup.decoding, len(self.rows)
         chunks = [Chunk(tokens, pending.computed) for pending, tokens in self.chunks]
         if not self.decodes:
-            return cost.pass_s(0, 1, np.zeros(1), chunks)
-        contexts = np.arange(count, dtype=np.float64) + self.rows.sum_held / rows
-        times = cost.pass_s(rows, decoding.positions, contexts, chunks)
-        return times if decoding.is_plain else times + decoding.draft_s(rows)
+            return Run(1, cost.pass_s(0, 1, 0.0, chunks))
+        context = self.rows.sum_held / rows
+        if count > 1:
+            return steps_run(cost.steps(rows, decoding.positions), context + decoding.positions, count)
+        return Run(1, cost.pass_s(rows, decoding.positions, context, chunks) + decoding.draft_s(rows))
 
     def _schedule(self) -> None:
         self.version += 1
-        delay_s = max(0.0, self.started_s + float(self.ends_s[-1]) - self.world.now)
+        delay_s = max(0.0, self.started_s + self.run.span_s - self.world.now)
         self.world.timeout(delay_s, self.version).callbacks.append(self._end_if_meant)
 
     def _end_if_meant(self, event: simpy.Event) -> None:
@@ -196,14 +210,12 @@ class Replica:
 
         Returns whether they were.
         """
-        rows = self.rows
-        needed = rows.blocks_for(num_tokens, self.pool.block_tokens)
-        more = int(np.add.reduce(np.maximum(needed - rows.blocks, 0)))
-        if more > self.pool.obtainable:
+        lacking = self.rows.lacking(num_tokens)
+        if lacking > self.pool.obtainable:
             return False
-        if more:
-            self.pool.take(more)
-            np.maximum(rows.blocks, needed, out=rows.blocks)
+        self.rows.hold(num_tokens)
+        if lacking:
+            self.pool.take(lacking)
         return True
 
     def _make_room(self) -> bool:
@@ -219,30 +231,26 @@ class Replica:
         return whole
 
     def _preempt(self) -> None:
-        """Put the latest row back to the front of the queue, to be computed again."""
-        last = len(self.rows) - 1
-        request, records = int(self.rows.ids[last]), self.setup.records
-        self._drop(np.arange(last + 1) == last)
-        records.preemptions[request] += 1
-        records.lose_memory(request, self.world.now)
+        """Let the latest row go, to be computed again."""
+        records, gone = self.setup.records, self.rows.take_last()
+        self._drop(gone)
+        records.preemptions[gone.request] += 1
+        records.lose_memory(gone.request, self.world.now)
+        self._compute_again(gone.request)
+
+    def _compute_again(self, request: int) -> None:
+        """Put a preempted request to the front of the queue."""
         self.waiting.put_back(request)
 
     def _admit(self) -> list[tuple[Pending, int]]:
         """Return the first prompts of the queue with the tokens that the next iteration computes; they have blocks."""
         return self.waiting.admit(self.setup.batching, self.setup.decoding.positions, len(self.rows), self.world.now)
 
-    def _drop(self, which: NDArray[np.bool_]) -> list[int]:
-        """Take rows out of the batch and free their blocks; return their requests."""
-        rows, records = self.rows, self.setup.records
-        gone = rows.ids[which]
-        requests: list[int] = gone.tolist()
-        self.pool.give_back(sum(rows.blocks[which].tolist()))
-        for request in requests:
-            self.pool.leave(self.pieces.pop(request, ()))
-        records.stalled_s[gone] += self.stall_s - rows.stall_s[which]
-        records.decode(gone, rows.steps[which], rows.decoded[which])
-        rows.remove(which)
-        return requests
+    def _drop(self, gone: GoneRow) -> None:
+        """Free the blocks of a row that has left, and note what it decoded."""
+        self.pool.give_back(gone.blocks)
+        self.pool.leave(self.pieces.pop(gone.request, ()))
+        self.setup.records.decode(gone, self.stall_s)
 
     # --- the end of an iteration -----------------------------------------------------------------------------
 
@@ -252,10 +260,11 @@ class Replica:
 
     def _complete(self) -> None:
         """Count what the iterations that have just ended computed."""
-        count, span_s = len(self.ends_s), float(self.ends_s[-1])
+        span_s = self.run.span_s
         self.busy_s += span_s
         if self.decodes:
-            self._emit(count)
+            self.rows.decode(self.run.count)
+            self._finish_done()
         elif len(self.rows):
             self.stall_s += span_s
         for pending, share in self.chunks:
@@ -264,39 +273,29 @@ class Replica:
                 self._join(pending)
         self.chunks = []
 
-    def _emit(self, count: int) -> None:
-        """Add the tokens of iterations to the rows, and let those go that have all of theirs."""
-        records, rows, decoding = self.setup.records, self.rows, self.setup.decoding
-        if decoding.is_plain:
-            rows.decode_plainly(count)
-        else:
-            drawn = decoding.drawn(self.setup.seed, rows.ids, records.steps[rows.ids] + rows.steps)
-            rows.decode(np.minimum(drawn, rows.left))
-        if not rows.least_left:
-            self._finish(rows.left == 0)
-
-    def _finish(self, done: NDArray[np.bool_]) -> None:
-        finished = self._drop(done)
-        self.setup.records.finish_s[finished] = self.world.now
-        for request in finished:
-            self.setup.finished(request)
+    def _finish_done(self) -> None:
+        """Let the rows go that have all of their tokens."""
+        done = self.rows.take_done()
+        for gone in done:
+            self._drop(gone)
+            self.setup.records.finish(gone.request, self.world.now)
+        for gone in done:
+            self.setup.finished(gone.request)
 
     def _join(self, pending: Pending) -> None:
         """Move a computed prompt to the rows: it emits a token."""
-        records, request = self.setup.records, pending.request
+        request = pending.request
         self.waiting.queue.remove(pending)
         fresh = pending.pieces[pending.used :]
         self.pool.share(fresh)
         pending.blocks -= len(fresh) * self.pool.blocks_per_piece
         self.pieces[request] = pending.pieces
-        if np.isnan(records.first_s[request]):
-            records.first_s[request] = self.world.now
-        records.emitted[request] += 1
-        self._keep(pending, int(self.setup.requests.output_tokens[request] - records.emitted[request]))
+        emitted = self.setup.records.emit_one(request, self.world.now)
+        self._keep(pending, self.waiting.output_tokens(request) - emitted)
 
     def _keep(self, pending: Pending, left: int) -> None:
         """Let a request decode whose prompt is computed, or finish where it wants no more tokens."""
         shared = len(pending.pieces) * self.setup.requests.prefix_tokens
-        self.rows.add(pending.request, pending.total, left, pending.blocks, shared, self.stall_s)
+        self.rows.add(Row(pending.request, pending.total, left, shared, self.stall_s))
         if not left:
-            self._finish(np.arange(len(self.rows)) == len(self.rows) - 1)
+            self._finish_done()

@@ -3,13 +3,13 @@
 from collections import deque
 from collections.abc import Callable
 
-import numpy as np
 import simpy
 
 from sim.serving.blocks import BlockPool
 from sim.serving.handover import Handover
 from sim.serving.prompts import Pending
 from sim.serving.replica import Replica, Setup
+from sim.serving.rows.row import Row
 
 
 class PromptReplica(Replica):
@@ -45,7 +45,7 @@ class PromptReplica(Replica):
             self.hand_over(self.index, request, pending.total, left)
             return
         self._free(request)
-        self.setup.records.finish_s[request] = self.world.now
+        self.setup.records.finish(request, self.world.now)
         self.setup.finished(request)
 
     def _free(self, request: int) -> None:
@@ -118,9 +118,7 @@ class DecodeReplica(Replica):
     def _begin(self) -> None:
         for handover in self.arrived:
             self.setup.records.arrive(handover.request, self.world.now)
-            self.rows.add(
-                handover.request, handover.tokens, handover.left, self._blocks_of(handover), 0, self.stall_s
-            )  # fmt: skip
+            self.rows.add(Row(handover.request, handover.tokens, handover.left, 0, self.stall_s))
         self.arrived.clear()
         super()._begin()
         if self.offered:
@@ -142,12 +140,7 @@ class DecodeReplica(Replica):
     def _blocks_of(self, handover: Handover) -> int:
         return -(-handover.tokens // self.pool.block_tokens)
 
-    def _preempt(self) -> None:
-        last = len(self.rows) - 1
-        request, records = int(self.rows.ids[last]), self.setup.records
-        self._drop(np.arange(last + 1) == last)
-        records.preemptions[request] += 1
-        records.lose_memory(request, self.world.now)
+    def _compute_again(self, request: int) -> None:
         self.again(request)
 
     def _lose_others(self) -> list[int]:

@@ -29,8 +29,11 @@ from sim.serving.prices.messages import ReplicaMessages
 from sim.serving.prices.microbatches import Chunk, Microbatch, microbatches
 from sim.serving.prices.model import ServedModel
 from sim.serving.prices.software import ServingSoftware
+from sim.serving.prices.steps import StepTimes, step_times
 
 Floats = NDArray[np.float64]
+Seconds = Floats | float
+"""Of an iteration at each of several contexts, or at one."""
 
 _CONTEXTS: Final = tuple(round(2.0 ** (eighth / 4)) for eighth in range(24, 81))
 """Lengths of a context at which decoding attention is priced, 64 to 1,048,576; it is linear between them."""
@@ -42,27 +45,27 @@ _CONTEXT_STEP: Final = 256
 
 
 class IterationCost(Protocol):
-    """The time of iterations, in seconds."""
+    """The time of iterations, in seconds. ``rows`` sequences decode, each with ``positions`` new tokens."""
 
-    def pass_s(self, rows: int, positions: int, contexts: Floats, chunks: Sequence[Chunk] = ()) -> Floats:
-        """Return the time of an iteration, one for each mean context of its decoding rows.
+    def steps(self, rows: int, positions: int) -> StepTimes:
+        """Return the time of an iteration that only decodes, by the tokens that rows see: context and new ones."""
 
-        ``rows`` sequences decode, each with ``positions`` new tokens that see a context of so many tokens in the mean.
-        """
+    def pass_s(self, rows: int, positions: int, context: float, chunks: Sequence[Chunk] = ()) -> float:
+        """Return the time of an iteration whose rows have a context of so many tokens in the mean."""
 
 
 class _LayerTimes(Struct, frozen=True):
     """The seconds of a micro-batch's parts: a layer with an MLP, one with experts, both without their steps' attention.
 
-    ``attention_s``: of steps, in any layer, one for each context. ``head_s``: the output layer.
+    ``attention_s``: of steps, in any layer. ``head_s``: the output layer.
     """
 
     dense_s: float
     sparse_s: float
-    attention_s: Floats
+    attention_s: Seconds
     head_s: float
 
-    def of(self, stage: Stage) -> Floats:
+    def of(self, stage: Stage) -> Seconds:
         """Return the time of a stage."""
         fixed_s = stage.num_dense * self.dense_s + stage.num_sparse * self.sparse_s
         return stage.num_layers * self.attention_s + (fixed_s + (self.head_s if stage.is_last else 0.0))
@@ -88,7 +91,7 @@ class KernelCost:
     _attention: Attention = field(init=False)
     _tables: dict[str, PriceTable] = field(init=False)
     _rows: dict[tuple[int, int], Floats] = field(default_factory=dict, init=False)
-    _passes: dict[tuple[int, int], Floats] = field(default_factory=dict, init=False)
+    _steps: dict[tuple[int, int], StepTimes] = field(default_factory=dict, init=False)
     _chunks: dict[int, PriceTable] = field(default_factory=dict, init=False)
     _contexts: Floats = field(default_factory=lambda: np.array(_CONTEXTS, dtype=np.float64), init=False)
 
@@ -108,15 +111,21 @@ class KernelCost:
             "square": PriceTable(self._clock, calls.square),
         }
 
-    def pass_s(self, rows: int, positions: int, contexts: Floats, chunks: Sequence[Chunk] = ()) -> Floats:
-        """Return the time of an iteration, one for each mean context; see ``IterationCost``."""
-        if chunks:
-            return self._iteration_s(microbatches(self.layout, rows, positions, chunks), contexts + positions)
-        curve = self._passes.get((rows, positions))
-        if curve is None:
+    def steps(self, rows: int, positions: int) -> StepTimes:
+        """Return the time of an iteration that only decodes; see ``IterationCost``."""
+        found = self._steps.get((rows, positions))
+        if found is None:
             parts = microbatches(self.layout, rows, positions, ())
-            curve = self._passes[rows, positions] = self._iteration_s(parts, self._contexts)
-        return np.interp(contexts + positions, self._contexts, curve)
+            times_s = np.broadcast_to(self._iteration_s(parts, self._contexts), len(_CONTEXTS))
+            found = self._steps[rows, positions] = step_times(_CONTEXTS, times_s.tolist())
+        return found
+
+    def pass_s(self, rows: int, positions: int, context: float, chunks: Sequence[Chunk] = ()) -> float:
+        """Return the time of an iteration; see ``IterationCost``."""
+        if not chunks:
+            return self.steps(rows, positions).at(context + positions)
+        parts = microbatches(self.layout, rows, positions, chunks)
+        return float(self._iteration_s(parts, context + positions))
 
     def linear_s(self, tokens: int) -> float:
         """Return the time of everything in all layers but attention, for so many tokens of all groups."""
@@ -158,7 +167,7 @@ class KernelCost:
         """Return the part of so many tokens that the fullest group has."""
         return -(-number // self.layout.expert_degree)
 
-    def _iteration_s(self, parts: Sequence[Microbatch], seen: Floats) -> Floats:
+    def _iteration_s(self, parts: Sequence[Microbatch], seen: Seconds) -> Seconds:
         """Return the time of an iteration of these micro-batches, one for each number of tokens that steps see."""
         times = [self._layer_times(part, seen) for part in parts]
         hosts_s = [self.software.iteration_s + self.software.sequence_s * part.num_sequences for part in parts]
@@ -168,17 +177,14 @@ class KernelCost:
         sent_s = [self.messages.through_stages_s(part.tokens * width, part.tokens) for part in parts]
         return cycle_s([[of.of(stage) for stage in self.stages] for of in times], hosts_s, sent_s)
 
-    def _layer_times(self, part: Microbatch, seen: Floats) -> _LayerTimes:
+    def _layer_times(self, part: Microbatch, seen: Seconds) -> _LayerTimes:
         """Return the times of a micro-batch's layers."""
         prompts_s = max(sum(map(self.chunk_s, chunks)) for chunks in part.chunks)
         sparse = self.model.experts is not None
-        attention_s = np.zeros(len(seen))
-        if part.rows:
-            attention_s = np.interp(seen, self._contexts, self.rows_s(part.rows, part.positions))
         return _LayerTimes(
             self._dense_s(part.tokens) + prompts_s,
             self._sparse_s(part.tokens, part.all_tokens) + prompts_s if sparse else 0.0,
-            attention_s,
+            np.interp(seen, self._contexts, self.rows_s(part.rows, part.positions)) if part.rows else 0.0,
             self._tables["head"].at(part.chosen),
         )
 
@@ -216,7 +222,7 @@ class KernelCost:
         return sum(self.messages.exchange_s(num_bytes, top_k) for num_bytes in sizes)
 
 
-def cycle_s(times_s: Sequence[Sequence[Floats]], hosts_s: Sequence[float], sent_s: Sequence[float]) -> Floats:
+def cycle_s(times_s: Sequence[Sequence[Seconds]], hosts_s: Sequence[float], sent_s: Sequence[float]) -> Seconds:
     """Return the time of an iteration in a cycle of equal ones, in which stages work on micro-batches in turn.
 
     ``times_s``: of every micro-batch in every stage. ``hosts_s``: the host's time before each; ``sent_s``: messages.
@@ -224,11 +230,11 @@ def cycle_s(times_s: Sequence[Sequence[Floats]], hosts_s: Sequence[float], sent_
     longest of these sums is the period where stages are equal, and a lower bound else. An iteration after idle time
     takes longer, as the pipeline fills.
     """
-    found = np.full(len(times_s[0][0]), sum(hosts_s))
+    found: Seconds = sum(hosts_s)
     for stages_s, host_s, message_s in zip(times_s, hosts_s, sent_s, strict=True):
-        found = np.maximum(found, np.add.reduce(stages_s) + (host_s + message_s))
+        found = np.maximum(found, sum(stages_s) + (host_s + message_s))
     for of_stage_s in zip(*times_s, strict=True):
-        found = np.maximum(found, np.add.reduce(of_stage_s))
+        found = np.maximum(found, sum(of_stage_s))
     return found
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from msgspec.structs import replace
 
@@ -125,8 +124,8 @@ def test_services_have_the_prices_of_plans(changes: tuple[str, ...]) -> None:
     """
     found = outcome(LARGE, *changes, "inference.output_tokens=2")
     cost, tokens = _service_cost(found, changes), found.scenario.job.prompt_tokens
-    prompts_s = float(cost.pass_s(0, 0, np.zeros(1), [Chunk(count, 0) for count in tokens])[0])
-    step_s = float(cost.pass_s(len(tokens), 1, np.array([float(tokens[0])]))[0])
+    prompts_s = cost.pass_s(0, 0, 0.0, [Chunk(count, 0) for count in tokens])
+    step_s = cost.pass_s(len(tokens), 1, float(tokens[0]))
     planned_s = found.summary.time_per_output_token_s
     assert planned_s is not None
     assert 0.90 < step_s / planned_s < 1
@@ -141,8 +140,8 @@ def test_services_of_latents_have_the_prices_of_plans(degree: int) -> None:
     changes = (LATENT, f"parallel.tensor.degree={degree}", "inference.output_tokens=2")
     found = outcome(LARGE, *changes)
     cost, tokens = _service_cost(found, changes), found.scenario.job.prompt_tokens
-    prompts_s = float(cost.pass_s(0, 0, np.zeros(1), [Chunk(count, 0) for count in tokens])[0])
-    step_s = float(cost.pass_s(len(tokens), 1, np.array([float(tokens[0])]))[0])
+    prompts_s = cost.pass_s(0, 0, 0.0, [Chunk(count, 0) for count in tokens])
+    step_s = cost.pass_s(len(tokens), 1, float(tokens[0]))
     planned_s = found.summary.time_per_output_token_s
     assert planned_s is not None
     assert planned_s - _left_out_s(found, 1) == pytest.approx(step_s, rel=0.002)
@@ -158,11 +157,11 @@ def test_services_of_stages_have_the_prices_of_plans() -> None:
     changes = (SMALL, "parallel.tensor.degree=1", "parallel.pipeline.degree=2")
     found = outcome(LARGE, *changes, "inference.microbatches=2", "inference.output_tokens=4")
     cost, tokens = _service_cost(found, changes), found.scenario.job.prompt_tokens * 2
-    step_s = float(cost.pass_s(len(tokens), 1, np.array([tokens[0] + 1.0]))[0])
+    step_s = cost.pass_s(len(tokens), 1, tokens[0] + 1.0)
     planned_s = found.summary.time_per_output_token_s
     assert planned_s is not None
     assert 0.94 < step_s / planned_s < 1
-    prompts_s = float(cost.pass_s(0, 0, np.zeros(1), [Chunk(count, 0) for count in tokens])[0])
+    prompts_s = cost.pass_s(0, 0, 0.0, [Chunk(count, 0) for count in tokens])
     assert 1.5 * prompts_s / found.summary.prefill_time_s == pytest.approx(0.97, abs=0.03)
 
 
@@ -171,11 +170,11 @@ def test_services_of_shared_out_experts_have_the_prices_of_plans() -> None:
     changes = (EXPERTS, "parallel.tensor.degree=1", "parallel.expert.degree=2", "inference.output_tokens=2")
     found = outcome(LARGE, *changes)
     cost, tokens = _service_cost(found, changes), found.scenario.job.prompt_tokens * 2
-    step_s = float(cost.pass_s(len(tokens), 1, np.array([float(tokens[0])]))[0])
+    step_s = cost.pass_s(len(tokens), 1, float(tokens[0]))
     planned_s = found.summary.time_per_output_token_s
     assert planned_s is not None
     assert planned_s - _left_out_s(found, 1) == pytest.approx(step_s, rel=0.05)
-    prompts_s = float(cost.pass_s(0, 0, np.zeros(1), [Chunk(count, 0) for count in tokens])[0])
+    prompts_s = cost.pass_s(0, 0, 0.0, [Chunk(count, 0) for count in tokens])
     assert found.summary.prefill_time_s - _left_out_s(found, 0) == pytest.approx(prompts_s, rel=0.06)
 
 

@@ -20,11 +20,12 @@ def check_blocks(replica: Replica) -> None:
     pool, rows, queue = replica.pool, replica.rows, replica.waiting.queue
     assert min(pool.free, pool.private) >= 0
     assert lost_blocks(pool) == 0
-    assert pool.private == int(rows.blocks.sum()) + sum(pending.blocks for pending in queue)
+    assert pool.private == rows.num_blocks + sum(pending.blocks for pending in queue)
     used = [name for pending in queue for name in pending.pieces[: pending.used]]
-    used += [name for request in rows.ids.tolist() for name in replica.pieces[request]]
+    used += [name for pieces in replica.pieces.values() for name in pieces]
     assert Counter(pool.users) == Counter(used)
-    assert (rows.blocks * pool.block_tokens + rows.shared >= rows.held).all()
+    assert len(replica.pieces) == len(rows)
+    assert rows.lacking(0) == 0
 
 
 def watched(spec: ServiceSpec, requests: Requests) -> tuple[Served, int]:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from costmodels.hardware import load_node
@@ -35,21 +34,21 @@ def layout(**degrees: int) -> ReplicaLayout:
 def test_no_pass_beats_the_data_sheet(rows: int, context: float) -> None:
     """Kernels take longer than arithmetic and memory at their peaks, and less than four times as long."""
     at_peak = RooflineCost(model=LLAMA, device=NODE.device, compute_fraction=1.0, memory_fraction=1.0)
-    least_s, found_s = (float(each.pass_s(rows, 1, np.array([context]))[0]) for each in (at_peak, cost()))
+    least_s, found_s = (each.pass_s(rows, 1, context) for each in (at_peak, cost()))
     assert least_s < found_s < 4.0 * least_s
 
 
 def test_more_work_takes_longer() -> None:
     """A longer context, more rows, more positions and a longer chunk take longer; two devices take less than one."""
-    found, contexts = cost(), np.array([100.0, 1000.0, 10_000.0])
-    times = found.pass_s(32, 1, contexts)
-    assert (np.diff(times) > 0.0).all()
-    assert (found.pass_s(64, 1, contexts) > times).all()
-    assert (found.pass_s(32, 8, contexts) > times).all()
-    chunks = [float(found.pass_s(0, 1, np.zeros(1), [Chunk(tokens, 0)])[0]) for tokens in (512, 2048, 8192)]
+    found, contexts = cost(), (100.0, 1000.0, 10_000.0)
+    times = [found.pass_s(32, 1, context) for context in contexts]
+    assert sorted(set(times)) == times
+    for more in (cost().steps(64, 1), cost().steps(32, 8)):
+        assert all(more.at(context) > time_s for context, time_s in zip(contexts, times, strict=True))
+    chunks = [found.pass_s(0, 1, 0.0, [Chunk(tokens, 0)]) for tokens in (512, 2048, 8192)]
     assert sorted(chunks) == chunks
-    assert float(found.pass_s(0, 1, np.zeros(1), [Chunk(512, 4096)])[0]) > chunks[0]
-    assert (cost(tensor_degree=2).pass_s(32, 1, contexts) < times).all()
+    assert found.pass_s(0, 1, 0.0, [Chunk(512, 4096)]) > chunks[0]
+    assert all(cost(tensor_degree=2).pass_s(32, 1, each) < time_s for each, time_s in zip(contexts, times, strict=True))
 
 
 def test_blocks_of_llama_2_7b_are_the_reference_value() -> None:
@@ -70,8 +69,8 @@ def test_tokens_touch_some_experts() -> None:
 def test_host_time_is_added_per_iteration_and_per_sequence() -> None:
     """An iteration takes its kernels, the framework's time, and its time per sequence, of prompts too."""
     software = ServingSoftware(iteration_s=1e-3, sequence_s=1e-5)
-    plain, hosted, contexts, chunk = cost(), replace(cost(), software=software), np.array([500.0]), [Chunk(64, 0)]
-    added = hosted.pass_s(30, 1, contexts, chunk) - plain.pass_s(30, 1, contexts, chunk)
+    plain, hosted, chunk = cost(), replace(cost(), software=software), [Chunk(64, 0)]
+    added = hosted.pass_s(30, 1, 500.0, chunk) - plain.pass_s(30, 1, 500.0, chunk)
     assert added == pytest.approx(1e-3 + 31 * 1e-5)
 
 

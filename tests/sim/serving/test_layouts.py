@@ -144,9 +144,9 @@ def test_a_token_that_crosses_once_saves_what_chance_says() -> None:
 
 def test_more_groups_and_stages_take_more_load() -> None:
     """Full batches: groups and stages shorten an iteration; one sequence alone gains nothing from either."""
-    contexts = np.array([1000.0])
+    context = 1000.0
     alone, stages, groups = priced(), priced(pipeline_degree=2), priced(expert_degree=2)
-    full = [float(each.pass_s(512, 1, contexts, [Chunk(2048, 0)] * 4)[0]) for each in (alone, stages, groups)]
+    full = [each.pass_s(512, 1, context, [Chunk(2048, 0)] * 4) for each in (alone, stages, groups)]
     assert max(full[1:]) < 0.75 * full[0]
-    one = [float(each.pass_s(1, 1, contexts)[0]) for each in (alone, stages)]
+    one = [each.pass_s(1, 1, context) for each in (alone, stages)]
     assert one[1] > one[0]

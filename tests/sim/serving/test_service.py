@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
 from sim.serving.decoding.method import Decoding
 from sim.serving.prices.microbatches import Chunk
+from sim.serving.prices.steps import StepTimes, step_times
 from sim.serving.requests import Requests
 from sim.serving.service import Failure, Served, ServiceSpec, serve
 from tests.examples import examples
@@ -19,11 +21,15 @@ from tests.examples import examples
 class TextbookCost:
     """Prefill 10 + 0.05 per token, decode 20 + 1 per position; milliseconds as seconds."""
 
-    def pass_s(self, rows: int, positions: int, contexts: np.ndarray, chunks: Sequence[Chunk] = ()) -> np.ndarray:
-        """Return the time of each pass."""
+    def steps(self, rows: int, positions: int) -> StepTimes:
+        """Return the time of a step, which no context lengthens."""
+        return step_times((0.0,), (20.0 + rows * positions,))
+
+    def pass_s(self, rows: int, positions: int, context: float, chunks: Sequence[Chunk] = ()) -> float:
+        """Return the time of a pass."""
+        del context
         prefill = 10 + 0.05 * sum(chunk.tokens for chunk in chunks) if chunks else 0.0
-        decode = 20.0 + rows * positions if rows else 0.0
-        return np.full(len(contexts), prefill + decode)
+        return prefill + (20.0 + rows * positions if rows else 0.0)
 
 
 def requests_of(*rows: tuple[float, int, int]) -> Requests:
@@ -202,15 +208,28 @@ def test_no_block_and_no_request_is_lost(case: tuple[ServiceSpec, Requests]) -> 
     assert (records.finish_s[started] >= records.first_s[started]).all()
 
 
-@settings(max_examples=examples(20), deadline=None)
-@given(services())
-def test_runs_of_iterations_equal_single_iterations(case: tuple[ServiceSpec, Requests]) -> None:
-    """One event for many iterations gives the times of an event for each."""
+class GrowingCost(TextbookCost):
+    """Steps take longer by the tokens that they see, more so up to 30 of them."""
+
+    def steps(self, rows: int, positions: int) -> StepTimes:
+        """Return the time of a step."""
+        return step_times((0.0, 30.0, 200.0), tuple(20.0 + rows * positions + more for more in (0.0, 3.0, 10.0)))
+
+    def pass_s(self, rows: int, positions: int, context: float, chunks: Sequence[Chunk] = ()) -> float:
+        """Return the time of a pass."""
+        flat = super().pass_s(rows, positions, context, chunks)
+        return flat if chunks else self.steps(rows, positions).at(context + positions)
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(services(), st.booleans())
+def test_runs_of_iterations_equal_single_iterations(case: tuple[ServiceSpec, Requests], grows: bool) -> None:
+    """One event for many iterations, with rows counted once for all, gives all that an event for each gives."""
     spec, requests = case
-    if not spec.decoding.is_plain:
-        return
-    stepwise = ServiceSpec(**{name: getattr(spec, name) for name in ServiceSpec.__struct_fields__} | {
-        "decoding": Decoding(lengths=(1.0, 0.0))})  # fmt: skip
-    one, many = (serve(each, requests, TextbookCost()).records for each in (stepwise, spec))
-    assert many.finish_s == pytest.approx(one.finish_s, nan_ok=True)
-    assert many.first_s == pytest.approx(one.first_s, nan_ok=True)
+    spec, cost = replace(spec, decoding=Decoding()), GrowingCost() if grows else TextbookCost()
+    single = replace(spec, decoding=Decoding(lengths=(1.0, 0.0)))
+    one, many = (serve(each, requests, cost) for each in (single, spec))
+    for name in ("started_s", "first_s", "finish_s", "preempted_s", "stalled_s", "emitted", "steps", "preemptions"):
+        values = getattr(one.records, name).tolist()
+        assert getattr(many.records, name).tolist() == pytest.approx(values, rel=1e-12, abs=1e-9, nan_ok=True), name
+    assert [each.busy_s for each in many.replicas] == pytest.approx([each.busy_s for each in one.replicas])

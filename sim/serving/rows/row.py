@@ -1,0 +1,81 @@
+"""The sequences of a batch that decode, in the order in which they joined: what a replica asks of them.
+
+A row's keys and values lie in shared pieces of its prompt and in private blocks. Blocks are given to it ahead of the
+steps that fill them.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+
+class Row(Struct, frozen=True, gc=False):
+    """A sequence that joins, with just the private blocks that its tokens take.
+
+    ``held``: tokens whose keys and values are kept, ``shared`` of them in shared pieces; ``left``: tokens that it still
+    wants. ``stall_s``: the replica's clock of stalls.
+    """
+
+    request: int
+    held: int
+    left: int
+    shared: int
+    stall_s: float
+
+
+class GoneRow(Struct, frozen=True, gc=False):
+    """A sequence that has left, and the private blocks that it had.
+
+    ``steps``: decoding iterations, and ``decoded`` their tokens, since it joined. ``stall_s``: the replica's clock of
+    stalls when it joined.
+    """
+
+    request: int
+    blocks: int
+    steps: int
+    decoded: int
+    stall_s: float
+
+
+class Rows(Protocol):
+    """Decoding sequences."""
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+
+    @property
+    def sum_held(self) -> int:
+        """Return the tokens whose keys and values they keep together."""
+
+    @property
+    def least_left(self) -> int:
+        """Return the fewest tokens that any of them still wants."""
+
+    @property
+    def num_blocks(self) -> int:
+        """Return their private blocks."""
+
+    def add(self, row: Row) -> None:
+        """Add a sequence at the end."""
+
+    def lacking(self, num_tokens: int) -> int:
+        """Return the private blocks that they lack to hold so many tokens more each."""
+
+    def hold(self, num_tokens: int) -> None:
+        """Count the private blocks that they lack for so many tokens more each as theirs."""
+
+    def loosen(self, num_tokens: int) -> int:
+        """Leave them just the private blocks for so many tokens more each, and return how many they had beside."""
+
+    def decode(self, num_steps: int) -> None:
+        """Let so many decoding iterations pass."""
+
+    def take_done(self) -> Sequence[GoneRow]:
+        """Remove the sequences that want no more tokens, and return them in order."""
+
+    def take_last(self) -> GoneRow:
+        """Remove the sequence that joined last, and return it."""
+
+    def take_all(self) -> Sequence[GoneRow]:
+        """Remove all sequences, and return them in order."""
