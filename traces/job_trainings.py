@@ -1,7 +1,8 @@
 """Traces that say what a job trains, and not how long: those of Pollux and of ONES.
 
 Pollux (Qiao et al., OSDI 2021, simulated workloads): CSV with the columns ``name``, ``time``, ``application`` and
-``num_replicas``; other columns are left alone. ONES (Bian et al., SC 2021, traces of its artifact): CSV with ten
+``num_replicas``, and ``batch_size`` if it is there; other columns are left alone. Arrivals are those of the file, as
+rounds count from its 0 s. ONES (Bian et al., SC 2021, traces of its artifact): CSV with ten
 columns by their place, below a line of names: time, model, task, samples of an epoch, patience, batch, learning rate,
 the largest one, accuracy, GPUs. The application is then ``model/task``.
 """
@@ -21,14 +22,15 @@ POLLUX: Final = ("name", "time", "application", "num_replicas")
 ONES: Final = (
     "time", "model", "task", "epoch_size", "patience", "batch_size", "lr", "max_lr", "target_acc", "num_gpus",
 )  # fmt: skip
+MAX_BATCH: Final = 1_000_000_000
 _POLLUX_REMEDY: Final = f"name a CSV file with the columns {', '.join(POLLUX)}"
 _ONES_REMEDY: Final = f"name a CSV file with {len(ONES)} columns: {', '.join(ONES)}"
 
 
 class SubmittedTraining(Struct, frozen=True):
-    """A job: its arrival in seconds after the first one, its GPUs, and what it trains.
+    """A job: its arrival in seconds, its GPUs, and what it trains.
 
-    ``line``: where it stands in the file. ``samples_per_epoch``: None where the file does not say it.
+    ``line``: where it stands in the file. ``samples_per_epoch``, ``batch_size``: None where the file does not say it.
     """
 
     line: int
@@ -37,23 +39,25 @@ class SubmittedTraining(Struct, frozen=True):
     num_gpus: int
     application: str
     samples_per_epoch: float | None = None
+    batch_size: int | None = None
 
 
 def read_pollux(path: Path) -> list[SubmittedTraining]:
     """Return the jobs of a workload of Pollux. Raises TraceError, with the line, for one that breaks a rule."""
-    return _from_first(path, read_file(path, MAX_BYTES, _POLLUX_REMEDY, lambda file: list(_pollux(path, file))))
+    return _some(path, read_file(path, MAX_BYTES, _POLLUX_REMEDY, lambda file: list(_pollux(path, file))))
 
 
 def read_ones(path: Path) -> list[SubmittedTraining]:
     """Return the jobs of a trace of ONES. Raises TraceError, with the line, for one that breaks a rule."""
-    return _from_first(path, read_file(path, MAX_BYTES, _ONES_REMEDY, lambda file: list(_ones(path, file))))
-
-
-def _from_first(path: Path, jobs: list[SubmittedTraining]) -> list[SubmittedTraining]:
-    if not jobs:
-        raise TraceError(str(path), "the file has no jobs", "write a row for each job")
+    jobs = _some(path, read_file(path, MAX_BYTES, _ONES_REMEDY, lambda file: list(_ones(path, file))))
     first_s = min(job.arrival_s for job in jobs)
     return [replace(job, arrival_s=job.arrival_s - first_s) for job in jobs]
+
+
+def _some(path: Path, jobs: list[SubmittedTraining]) -> list[SubmittedTraining]:
+    if not jobs:
+        raise TraceError(str(path), "the file has no jobs", "write a row for each job")
+    return jobs
 
 
 def _pollux(path: Path, file: TextIO) -> Iterator[SubmittedTraining]:
@@ -64,6 +68,7 @@ def _pollux(path: Path, file: TextIO) -> Iterator[SubmittedTraining]:
         yield SubmittedTraining(
             line, name, number(path, line, row, "time", 0.0, MAX_SECONDS),
             whole(path, line, row, "num_replicas", MAX_GPUS), name_of(path, line, row, "application"),
+            batch_size=whole(path, line, row, "batch_size", MAX_BATCH) if "batch_size" in row else None,
         )  # fmt: skip
 
 

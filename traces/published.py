@@ -51,13 +51,15 @@ PREDICTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "output_tokens_per_s": "token rate",
         "mean_ttft_s": "time",
         "mean_tpot_s": "time",
+        "mean_jct_s": "time",
     }
 )
 """The results of a simulation that can be compared, with their dimensions.
 
 ``activation_bytes``: of the first stage. ``peak_memory_bytes``: of the rank with the largest peak. ``busy_fraction``:
 fraction of a step in which a rank computes, mean over ranks, 0..1. Of a service: ``output_tokens_per_s``,
-``mean_ttft_s`` (time to the first token) and ``mean_tpot_s`` (time per output token after it).
+``mean_ttft_s`` (time to the first token) and ``mean_tpot_s`` (time per output token after it). ``mean_jct_s``: mean
+completion time of a mix of jobs.
 """
 
 UNITS: Final[Mapping[str, tuple[str, float]]] = MappingProxyType(

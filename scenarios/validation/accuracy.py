@@ -30,7 +30,7 @@ def verdict_lines(summary: Validation) -> Iterator[str]:
 
 def verdict_line(table: ValidatedTable) -> str:
     """Return one table's row: errors, thresholds, the number of rows inside their intervals, and the verdict."""
-    allowed = f"{table.thresholds.mean:.0%}, {table.thresholds.worst:.0%}"
+    allowed = ", ".join(_percent(part) for part in (table.thresholds.mean, table.thresholds.worst))
     errors = f"{table.mean_absolute_error:.1%} | {table.worst:.1%}"
     inside = "" if table.coverage is None else f"{table.coverage:.0%}"
     verdict = "passed" if table.passed else "FAILED"
@@ -44,6 +44,10 @@ def _row_lines(table: ValidatedTable) -> Iterator[str]:
     yield "| row | measured | predicted | error |"
     yield "|---|---|---|---|"
     yield from map(row_line, table.rows)
+
+
+def _percent(fraction: float) -> str:
+    return f"{fraction:.0%}" if fraction >= 0.01 else f"{fraction:.1%}"
 
 
 def row_line(row: PredictedRow) -> str:

@@ -242,7 +242,7 @@ def _busy_fraction(scenario: StepScenario) -> Prediction:
     return Prediction(1.0 - idle)
 
 
-_OF_OUTCOMES: Final = frozenset({"output_tokens_per_s", "mean_ttft_s", "mean_tpot_s"})
+_OF_OUTCOMES: Final = frozenset({"output_tokens_per_s", "mean_ttft_s", "mean_tpot_s", "mean_jct_s"})
 """Predictions that stand in the row of a sweep, under the same name."""
 
 _PREDICT: Final[Mapping[str, Callable[[StepScenario], Prediction]]] = {

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from sim.jobs.job import Job
 from sim.jobs.placement import Placement
+from sim.jobs.speed.trainer import Trainer
 
 ROUNDING = 1e-9
-"""Relative error of a speed, and of the work after a whole number of epochs."""
+"""Relative error of a speed, and of the work after saved intervals."""
 
 
 @dataclass(slots=True)
@@ -18,6 +19,7 @@ class ActiveJob:
     it makes progress, after its start, restart or change of GPUs. ``waiting_since_s``: the arrival, or the last stop.
     ``network_share``: part of its step's time for which it keeps the network of its nodes busy, if alone there.
     ``num_failures``: stops by failures of nodes; ``lost_gpu_s``: service with progress that was lost by them.
+    ``trainer``: how it trains, where its speed changes from epoch to epoch.
     ``version``: counts starts, stops and the finish, so that an event planned before one of them is known to be stale.
     """
 
@@ -35,6 +37,9 @@ class ActiveJob:
     lost_gpu_s: float = 0.0
     version: int = 0
     network_share: float = 0.0
+    trainer: Trainer | None = None
+    _relative_speed: float = 1.0
+    _until: float = math.inf
     _alone_per_s: float = 0.0
     _work_per_s: float = 0.0
     _done: float = 0.0
@@ -60,7 +65,7 @@ class ActiveJob:
     def epochs(self, now_s: float) -> float:
         """Return the epochs that an elastic job has done."""
         assert self.job.training is not None
-        return self.done(now_s) / self.job.training.samples_per_epoch
+        return self.job.training.epochs(self.done(now_s))
 
     def remaining_s(self, now_s: float) -> float:
         """Return the training time that is left on the GPUs that it asked for, restarts not counted."""
@@ -78,9 +83,18 @@ class ActiveJob:
         """Return the service with progress."""
         return self._useful_gpu_s + self.num_gpus * self._progress_s(now_s)
 
+    @property
+    def finishes_next(self) -> bool:
+        """Return whether a running job is done before its speed changes."""
+        return self._until >= self.job.work
+
     def finish_s(self) -> float:
-        """Return the instant at which a running job is done if nothing changes."""
+        """Return the instant at which a running job is done if nothing changes, its speed included."""
         return self.ready_s + (self.job.work - self._done) / self._work_per_s
+
+    def next_change_s(self) -> float:
+        """Return the instant at which a running job is done, or its speed changes by itself, if nothing else does."""
+        return self.ready_s + (min(self.job.work, self._until) - self._done) / self._work_per_s
 
     def instant_of_service(self, attained_gpu_s: float) -> float:
         """Return the instant at which a running job attains an amount of service if nothing changes."""
@@ -91,15 +105,16 @@ class ActiveJob:
         self.first_start_s = now_s if self.first_start_s is None else self.first_start_s
         self.granted_s, self.ready_s, self.placement = now_s, now_s + delay_s, placement
         self.num_gpus = sum(count for _, count in placement)
-        self._alone_per_s = relative_speed * self.job.work_per_s(self.num_gpus, len(placement))
-        self._work_per_s = self._alone_per_s
+        self._relative_speed = relative_speed
+        self._set_pace()
         self.network_share = self.job.network_share(self.num_gpus, len(placement))
         self.version += 1
 
     def saved(self, now_s: float, save_every_s: float) -> float:
         """Return the saved work: that of the last stop, of each epoch, or of each ``save_every_s`` of a rigid job."""
-        unit = save_every_s if self.job.training is None else self.job.training.samples_per_epoch
-        return max(self._saved, math.floor(self.done(now_s) / unit * (1.0 + ROUNDING)) * unit)
+        if self.job.training is not None:
+            return max(self._saved, self.job.training.saved(self.done(now_s)))
+        return max(self._saved, math.floor(self.done(now_s) / save_every_s * (1.0 + ROUNDING)) * save_every_s)
 
     def save(self, now_s: float) -> None:
         """Take note that its state is saved now."""
@@ -122,6 +137,24 @@ class ActiveJob:
         self.version += 1
         return True
 
+    def begin_epoch(self, ended_s: float) -> None:
+        """Begin the next epoch; the one before has ended at an instant, about now."""
+        self._useful_gpu_s += self.num_gpus * (ended_s - self.ready_s)
+        self._done, self.ready_s = self._until, ended_s
+        self._set_pace()
+        self.version += 1
+
+    def adapt(self, now_s: float) -> bool:
+        """Let a running job choose its batch anew; return whether it has another speed then."""
+        if self.trainer is None or not self.trainer.adapts or now_s < self.ready_s:
+            return False
+        before, slowed = self._alone_per_s, self._work_per_s / self._alone_per_s
+        self._useful_gpu_s, self._done, self.ready_s = self.useful_gpu_s(now_s), self.done(now_s), now_s
+        self._set_pace()
+        self._work_per_s = slowed * self._alone_per_s
+        self.version += self._alone_per_s != before
+        return self._alone_per_s != before
+
     def begin(self, now_s: float) -> None:
         """Take note that a running job makes progress from now on: in a live run nobody knows when before."""
         self.ready_s = now_s
@@ -137,6 +170,15 @@ class ActiveJob:
             kept_gpu_s = self._useful_gpu_s * saved / self._done
             self.lost_gpu_s += self._useful_gpu_s - kept_gpu_s
             self._useful_gpu_s, self._done = kept_gpu_s, saved
+
+    def _set_pace(self) -> None:
+        """Find the speed that it has alone on its GPUs from now on."""
+        if self.trainer is None:
+            self._alone_per_s = self._relative_speed * self.job.work_per_s(self.num_gpus, len(self.placement))
+        else:
+            pace = self.trainer.pace(tuple(count for _, count in self.placement), self._done)
+            self._alone_per_s, self._until = self._relative_speed * pace.work_per_s, pace.until
+        self._work_per_s = self._alone_per_s
 
     def _progress_s(self, now_s: float) -> float:
         """Return the time with progress since it got its GPUs."""

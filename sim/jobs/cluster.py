@@ -10,7 +10,7 @@ from sim.jobs.active import ActiveJob
 from sim.jobs.job import Job
 from sim.jobs.order import Order, Ordered, Ranking
 from sim.jobs.outages import Outage
-from sim.jobs.placement import FreeGpus, Placement
+from sim.jobs.placement import FreeGpus, Place, Placement, consolidated
 from sim.jobs.policy import Change, View
 from sim.jobs.record import Allocation, Decided, FinishedJob, Record
 
@@ -22,11 +22,15 @@ class SharedCluster:
     """
 
     def __init__(
-        self, gpus_per_node: Sequence[int], ranking: Ranking | None = None, node_types: Sequence[str] = ()
+        self,
+        gpus_per_node: Sequence[int],
+        ranking: Ranking | None = None,
+        node_types: Sequence[str] = (),
+        place_on: Place = consolidated,
     ) -> None:
         self.waiting: list[ActiveJob] = []
         self.running: dict[int, ActiveJob] = {}
-        self.free = FreeGpus(gpus_per_node, node_types)
+        self.free = FreeGpus(gpus_per_node, node_types, place_on)
         self._types = node_types
         self._gpus_per_node = tuple(gpus_per_node)
         self._up = self._gpus_per_node
@@ -64,7 +68,7 @@ class SharedCluster:
 
     def submit(self, job: Job, index: int, now_s: float) -> ActiveJob:
         """Let a job wait from now on; ``index``: its place in order of arrival."""
-        each = ActiveJob(job, index, now_s)
+        each = ActiveJob(job, index, now_s, trainer=job.trainer())
         self._wait(each, now_s)
         return each
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from sim.jobs.errors import JobsError
+from sim.jobs.speed.trainer import Trainer
 from sim.jobs.training import Training
 
 
@@ -43,6 +44,11 @@ class Job(Struct, frozen=True):
             return 0.0
         step = 0.0 if self.training is None else self.training.speed.network_share(num_gpus, num_nodes)
         return step or self.network_fraction
+
+    def trainer(self) -> Trainer | None:
+        """Return how it trains where its speed changes from epoch to epoch; None elsewhere."""
+        epochwise = None if self.training is None else self.training.epochwise
+        return None if epochwise is None else epochwise.trainer()
 
     @property
     def work(self) -> float:

@@ -157,9 +157,9 @@ def first_gangs(view: View, rank: Callable[[ActiveJob], Rank], why: str) -> list
 
     Ranks end with the job's index, so no two are equal. Running jobs of a lower rank than all waiting ones go on.
     """
-    if view.waiting_gpus <= view.free_gpus:
-        return start_fitting(view, view.waiting, why)
     waiting = view.ordered.waiting if view.ordered else sorted((rank(each), each) for each in view.waiting)
+    if view.waiting_gpus <= view.free_gpus:
+        return start_fitting(view, [each for _, each in waiting], why)
     stoppable = _behind(view, rank, waiting[0][0])
     left = view.free_gpus + sum(each.num_gpus for _, each in stoppable)
     stops, starts = {each.index: each for _, each in stoppable}, []

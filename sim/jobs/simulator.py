@@ -7,7 +7,7 @@ its GPUs until the round ends.
 
 import heapq
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 
 import simpy
@@ -19,7 +19,7 @@ from sim.jobs.cluster import SharedCluster
 from sim.jobs.errors import JobsError
 from sim.jobs.job import Job
 from sim.jobs.outages import Failures, Outage
-from sim.jobs.placement import fewest_nodes
+from sim.jobs.placement import consolidated, fewest_nodes, scattered
 from sim.jobs.policy import Change, Policy
 from sim.jobs.record import Record
 
@@ -38,6 +38,8 @@ class Mix(Struct, frozen=True, kw_only=True):
     ones, and when a running job goes to other GPUs.
     ``round_s``: the time between decisions; None decides at every event. ``failures``: of nodes.
     ``shared_network``: jobs on several nodes slow each other down where they meet on the network of a node.
+    ``scatter``: jobs whose nodes the policy leaves open get those with the most free GPUs, not few.
+    ``whole_seconds``: the ends of epochs of other speeds count to the second, as in the simulator of Pollux.
     """
 
     jobs: Sequence[Job]
@@ -49,6 +51,8 @@ class Mix(Struct, frozen=True, kw_only=True):
     round_s: float | None = None
     failures: Failures = NO_FAILURES
     shared_network: bool = False
+    scatter: bool = False
+    whole_seconds: bool = False
 
     def __post_init__(self) -> None:
         most = sum(self.gpus_per_node)
@@ -92,7 +96,9 @@ class _World:
     def __init__(self, mix: Mix, policy: Policy) -> None:
         self._mix, self._policy, self._state = mix, policy, policy.start()
         self._environment = simpy.Environment()
-        self._cluster = SharedCluster(mix.gpus_per_node, policy.ranking, mix.node_types)
+        self._cluster = SharedCluster(
+            mix.gpus_per_node, policy.ranking, mix.node_types, scattered if mix.scatter else consolidated
+        )
         self._jobs = sorted(mix.jobs, key=lambda job: job.arrival_s)
         self._done: list[tuple[ActiveJob, float]] = []
         """Jobs that are done, with their finish, whose GPUs the round still holds."""
@@ -178,6 +184,7 @@ class _World:
             return
         self._state, decision = self._policy.decide(self._state, view)
         self._apply(decision.changes, now_s)
+        self._adapt({change.job.index for change in decision.changes}, now_s)
         self._wake_again(now_s, decision.wake_s)
 
     def _rank_what_rounds_up(self, now_s: float) -> None:
@@ -209,6 +216,13 @@ class _World:
                 self._start(change, now_s)
         self._share_network(now_s)
 
+    def _adapt(self, changed: Set[int], now_s: float) -> None:
+        """Let the jobs that go on choose their batches anew."""
+        for index, each in self._cluster.running.items():
+            if index not in changed and each.adapt(now_s):
+                self._cluster.rank_again(each, now_s)
+                self._expect(each, now_s)
+
     def _start(self, change: Change, now_s: float) -> None:
         """Give a job its GPUs."""
         each = change.job
@@ -227,8 +241,9 @@ class _World:
                 self._expect(each, now_s)
 
     def _expect(self, each: ActiveJob, now_s: float) -> None:
-        """Plan a running job's finish, and the services that its policy watches."""
-        self._at_version(each, each.finish_s(), lambda: self._finish(each))
+        """Plan a running job's finish or next epoch, and the services that its policy watches."""
+        ends_s = each.next_change_s()
+        self._at_version(each, ends_s, lambda: self._end_epoch(each, ends_s))
         attained = each.attained_gpu_s(now_s) * (1.0 + ROUNDING)
         for limit in self._policy.watched_gpu_s:
             if attained < limit:
@@ -257,12 +272,21 @@ class _World:
 
         self._at(instant_s, act_if_same)
 
-    def _finish(self, each: ActiveJob) -> None:
-        """Note that a job is done; its GPUs are free at the decision that follows."""
+    def _end_epoch(self, each: ActiveJob, ends_s: float) -> None:
+        """Begin the next epoch of another speed; after the last one, note that the job is done.
+
+        Its GPUs are free at the decision that follows.
+        """
+        counted_s = round(ends_s) if self._mix.whole_seconds and each.trainer is not None else ends_s
+        if not each.finishes_next:
+            each.begin_epoch(counted_s)
+            self._cluster.rank_again(each, self._environment.now)
+            self._expect(each, self._environment.now)
+            return
         self._unfinished -= 1
         self._cluster.finish(each)
         self._share_network(self._environment.now)
-        self._done.append((each, self._environment.now))
+        self._done.append((each, counted_s))
         self._decide_soon()
 
 

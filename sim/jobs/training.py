@@ -1,12 +1,17 @@
 """The training of an elastic job: its epochs, its speed on some GPUs, and its validation curve."""
 
 import math
-from typing import Protocol
+from typing import Final, Protocol
 
+import numpy as np
 from msgspec import Struct
 
 from sim.jobs.errors import JobsError
 from sim.jobs.speed.speed import Speed
+from sim.jobs.speed.trainer import Epochwise
+
+ROUNDING: Final = 1e-9
+"""Relative error of the work after a whole number of epochs."""
 
 
 class Curve(Protocol):
@@ -62,6 +67,7 @@ class Training(Struct, frozen=True, kw_only=True):
     """The work of an elastic job and its speed.
 
     ``num_epochs``: until it is done; a policy that knows durations knows it, no other. ``most_gpus``: its limit.
+    ``epochwise``: where speed and work change from epoch to epoch; ``samples_per_epoch`` is then the mean.
     """
 
     samples_per_epoch: float
@@ -69,6 +75,7 @@ class Training(Struct, frozen=True, kw_only=True):
     speed: Speed
     most_gpus: int
     curve: Curve = LearningCurve()
+    epochwise: Epochwise | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.most_gpus <= self.speed.most_gpus:
@@ -78,4 +85,26 @@ class Training(Struct, frozen=True, kw_only=True):
     @property
     def samples(self) -> float:
         """Return the useful samples until it is done."""
+        if self.epochwise is not None:
+            return self.epochwise.epoch_ends[-1]
         return self.samples_per_epoch * self.num_epochs
+
+    def epochs(self, done: float) -> float:
+        """Return the epochs after so many useful samples, with the part of the one in course."""
+        if self.epochwise is None:
+            return done / self.samples_per_epoch
+        ends = self.epochwise.epoch_ends
+        return float(np.interp(done, [0.0, *ends], range(len(ends) + 1)))
+
+    def saved(self, done: float) -> float:
+        """Return the useful samples at the end of the last epoch that is done."""
+        epochs = math.floor(self.epochs(done) * (1.0 + ROUNDING))
+        if self.epochwise is None:
+            return epochs * self.samples_per_epoch
+        return [0.0, *self.epochwise.epoch_ends][epochs]
+
+    def left_s(self, done: float, num_gpus: int, num_nodes: int) -> float:
+        """Return the time from so many useful samples until it is done, on some GPUs."""
+        if self.epochwise is not None:
+            return self.epochwise.left_s(done, num_gpus, num_nodes)
+        return (self.samples - done) / self.speed.samples_per_s(num_gpus, num_nodes)

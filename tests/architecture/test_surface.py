@@ -107,7 +107,7 @@ OPTIONS = {
     "new": {"path", "--workload"},
 }
 
-JOB_MIX_CLUSTER = {"cluster.types", "cluster.shared_network"}
+JOB_MIX_CLUSTER = {"cluster.types", "cluster.placement", "cluster.shared_network"}
 """Keys of a cluster that only job mixes share."""
 KEYS = {
     *("name", "seed", "workload"),
@@ -208,7 +208,8 @@ KEYS = {
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
-    *("jobs.format", "jobs.trainings", "durations"),
+    *("jobs.format", "jobs.trainings", "durations", "jobs.measured", "jobs.batch", "whole_seconds"),
+    "policies.optimus.first",
     *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),
     *("policies.gavel.round", "policies.gandiva.slice"),
     *(f"policies.pollux.{key}" for key in ("round", "population_size", "generations")),

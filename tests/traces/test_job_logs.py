@@ -56,10 +56,11 @@ def test_tasks_of_alibaba_are_put_together(tmp_path: Path) -> None:
 
 
 def test_trainings_are_read(tmp_path: Path) -> None:
-    """Arrivals count from the first; ONES names model and task, and its jobs have no names."""
+    """Pollux's arrivals are the file's, those of ONES count from the first; ONES names model and task, and no jobs."""
     (tmp_path / "pollux.csv").write_text(POLLUX)
     assert read_pollux(tmp_path / "pollux.csv") == [
-        SubmittedTraining(2, "cifar10-1", 15.0, 2, "cifar10"), SubmittedTraining(3, "bert-2", 0.0, 4, "bert"),
+        SubmittedTraining(2, "cifar10-1", 20.0, 2, "cifar10", batch_size=512),
+        SubmittedTraining(3, "bert-2", 5.0, 4, "bert", batch_size=48),
     ]  # fmt: skip
     (tmp_path / "ones.csv").write_text(ONES)
     assert read_ones(tmp_path / "ones.csv") == [

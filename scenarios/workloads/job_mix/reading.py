@@ -42,7 +42,7 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "gavel": lambda file: Gavel(file.policies.gavel.round),
     "gandiva": lambda file: Gandiva(file.policies.gandiva.slice),
     "themis": lambda file: Themis(file.policies.themis.lease),
-    "optimus": lambda _: Optimus(),
+    "optimus": lambda file: Optimus(file.policies.optimus.first == "earliest"),
     "afs": lambda _: ApatheticFutureSharing(),
     "sia": lambda file: Sia(file.costs.rescale),
     "pollux": lambda file: _pollux(file.policies.pollux, file),
@@ -55,6 +55,9 @@ _FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "pollux", "ones")
 def mix_of(document: Document, file: JobMixScenario) -> Mix:
     """Return the jobs and the cluster of a checked file. Raises ScenarioError where they do not go together."""
     _check_cluster(document, file)
+    if file.whole_seconds and not (file.round or 0.5).is_integer():
+        rule, remedy = "epochs end at whole seconds, and rounds do not", "write a round of whole seconds"
+        raise ScenarioError(document.origin(("whole_seconds",)), "whole_seconds", rule, remedy)
     with located(document):
         return Mix(
             jobs=jobs_of(document, file),
@@ -65,6 +68,8 @@ def mix_of(document: Document, file: JobMixScenario) -> Mix:
             rescale_s=file.costs.rescale,
             round_s=file.round,
             shared_network=file.cluster.shared_network,
+            scatter=file.cluster.placement == "most_free",
+            whole_seconds=file.whole_seconds,
             failures=_failures(file.failures, file.seed),
         )
 
@@ -92,6 +97,9 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
     rigid = [job.id for job in mix.jobs if job.training is None]
     if file.durations == "predicted":
         _check_predicted(document, file, rigid)
+    if file.jobs.measured is not None and (file.policy == "ones" or file.durations == "predicted"):
+        rule = "ONES predicts the epochs that are left from losses, which measured trainings lack"
+        raise ScenarioError(document.origin(("jobs", "measured")), "jobs.measured", rule, "choose another policy")
     if file.policy in _FOR_ELASTIC_JOBS and rigid:
         rule = f"{file.policy} gives jobs other numbers of GPUs than they ask for, and job {rigid[0]} is rigid"
         remedy = "write elastic jobs, or another policy"

@@ -58,6 +58,8 @@ class SharedClusterSection(Section):
     """GPUs of a node."""
     types: Annotated[tuple[NodesSection, ...], Field(strict=False, max_length=100)] = ()
     """In place of the two: nodes of several types of GPU."""
+    placement: Literal["few_nodes", "most_free"] = "few_nodes"
+    """The nodes of a job for which the policy names none: as few as can be, or those with the most free GPUs."""
     shared_network: bool = False
     """Jobs on several nodes slow each other down where they meet on the network of a node."""
 
@@ -227,6 +229,10 @@ class JobsSection(Section):
     """The format of the trace."""
     trainings: Annotated[dict[str, ElasticSection], Field(max_length=1_000)] = Field(default_factory=dict)
     """What jobs of a trace of Pollux or ONES train, by application."""
+    measured: str | None = None
+    """In place of trainings, for a trace of Pollux: tables that come with the program, or a folder with some."""
+    batch: Literal["trace", "chosen"] = "trace"
+    """The batch of measured trainings: the trace's batch_size, or that of most goodput by what a job measured."""
     draw: DrawnJobsSection | None = None
     """Jobs drawn at random, with sizes and durations like those of the Philly cluster."""
     ones: OnesJobsSection | None = None
@@ -277,6 +283,13 @@ class TiresiasSection(Section):
     """Waiting time per run time after which a fallen job goes back to the first queue; 0: never."""
     past_services: tuple[Above0, ...] = Field((), strict=False)
     """GPU-seconds of past jobs: they order the first queue by the Gittins index (Tiresias-G)."""
+
+
+class OptimusSection(Section):
+    """Options of optimus."""
+
+    first: Literal["shortest", "earliest"] = "shortest"
+    """Which jobs get a GPU where there are fewer GPUs than jobs."""
 
 
 class LasSection(Section):
@@ -334,6 +347,7 @@ class PoliciesSection(Section):
 
     las: LasSection = LasSection()
     tiresias: TiresiasSection = TiresiasSection()
+    optimus: OptimusSection = OptimusSection()
     themis: ThemisSection = ThemisSection()
     gavel: GavelSection = GavelSection()
     gandiva: GandivaSection = GandivaSection()
@@ -354,6 +368,8 @@ class JobMixScenario(ScenarioSection):
     """What a policy that wants durations gets: those of the jobs, or a prediction from the jobs that are done."""
     round: Duration | None = None
     """Time between decisions; left out: decide at every event."""
+    whole_seconds: bool = False
+    """Epochs of measured trainings end at whole seconds, as in the simulator of Pollux; rounds do, too."""
     policies: PoliciesSection = PoliciesSection()
     costs: CostsSection = CostsSection()
     failures: FailuresSection = FailuresSection()

@@ -10,6 +10,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import dotted
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.workloads.job_mix.measured import measured_jobs
 from scenarios.workloads.job_mix.plan_speed import plan_speed
 from scenarios.workloads.job_mix.recorded import TRAININGS, recorded_jobs, recorded_trainings
 from scenarios.workloads.job_mix.schema import ElasticSection, JobMixScenario, JobSection, StepSection
@@ -51,6 +52,8 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
         like = OnesLike(num_jobs=file.jobs.ones.num_jobs, mean_gap_s=file.jobs.ones.mean_gap)
         return like.jobs(gpus_per_node, file.seed)
     path = named_file(document, ("jobs", "trace"), file.jobs.trace or "", "write a row per job: job_id,arrival_s,...")
+    if file.jobs.measured is not None:
+        return measured_jobs(document, file.jobs, path, gpus_per_node)
     if file.jobs.format in TRAININGS:
         return _submitted(document, file, path, gpus_per_node)
     return recorded_jobs(document, path, file.jobs.format)

@@ -2,7 +2,9 @@
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
+from heapq import heapify, heapreplace
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.policy import Change, Memoryless, View
@@ -30,35 +32,43 @@ def rate(view: View, each: ActiveJob, num_gpus: int) -> float:
     return each.job.work_per_s(num_gpus, view.num_nodes(num_gpus)) if num_gpus else 0.0
 
 
+@dataclass(frozen=True)
 class Optimus(Shared):
     """Each GPU goes to the job whose remaining time it shortens most (Peng et al., EuroSys 2018).
 
     Remaining work is known, as in the simulations of Pollux; Optimus itself fits it to the loss. Every job first gets
-    one GPU, the shortest ones where there are too few.
+    one GPU; where there are too few, the shortest ones do, or with ``by_arrival`` the first.
     """
 
+    by_arrival: bool = False
     name, why = "optimus", "shortens the remaining times most"
 
     def shares(self, view: View) -> Mapping[int, int]:
         """Return the shares."""
-        left = {each.index: each.job.work - each.done(view.now_s) for each in view.active}
-        order = sorted(view.active, key=lambda each: (left[each.index] / rate(view, each, 1), each.index))
+        order = view.active
+        if not self.by_arrival:
+            order = sorted(order, key=lambda each: (self._left_s(view, each, 1), each.index))
         shares = {each.index: 1 for each in order[: view.capacity]}
-        gains = {each.index: self._gain_s(view, each, left[each.index], 1) for each in order[: view.capacity]}
-        jobs = {each.index: each for each in order}
+        gains = [(-self._gain_s(view, each, 1), each.index, each) for each in order[: view.capacity]]
+        heapify(gains)
         for _ in range(view.capacity - len(shares)):
-            best = max(gains, key=lambda index: (gains[index], -index), default=None)
-            if best is None or gains[best] <= 0.0:
+            gain, index, each = gains[0]
+            if gain >= 0.0:
                 break
-            shares[best] += 1
-            gains[best] = self._gain_s(view, jobs[best], left[best], shares[best])
+            shares[index] += 1
+            heapreplace(gains, (-self._gain_s(view, each, shares[index]), index, each))
         return shares
 
-    def _gain_s(self, view: View, each: ActiveJob, left: float, num_gpus: int) -> float:
+    def _gain_s(self, view: View, each: ActiveJob, num_gpus: int) -> float:
         """Return the time that one more GPU saves."""
         if num_gpus >= min(each.job.most_gpus, view.capacity):
             return 0.0
-        return left / rate(view, each, num_gpus) - left / rate(view, each, num_gpus + 1)
+        return self._left_s(view, each, num_gpus) - self._left_s(view, each, num_gpus + 1)
+
+    def _left_s(self, view: View, each: ActiveJob, num_gpus: int) -> float:
+        """Return the time that a job has left on GPUs of as few nodes as possible."""
+        assert each.job.training is not None
+        return each.job.training.left_s(each.done(view.now_s), num_gpus, view.num_nodes(num_gpus))
 
 
 class ApatheticFutureSharing(Shared):

@@ -43,7 +43,19 @@ class StepTime(Struct, frozen=True, kw_only=True):
         self, num_nodes: int, num_gpus: int, local_batch: ArrayLike, accumulated: ArrayLike = 0
     ) -> NDArray[np.float64]:
         """Return the time of a step; ``accumulated``: micro-steps before the last one. Arrays broadcast."""
+        return self._with_sync(self.sync_s(num_nodes, num_gpus), local_batch, accumulated)
+
+    def steps_s(
+        self, num_nodes: NDArray[np.int64], num_gpus: NDArray[np.int64], local_batch: ArrayLike, accumulated: ArrayLike
+    ) -> NDArray[np.float64]:
+        """Return the times of steps on many numbers of nodes and GPUs at once. Arrays broadcast."""
+        further = np.maximum(num_gpus - 2, 0)
+        node_s = self.node_sync_s + self.node_sync_per_gpu_s * further
+        network_s = self.network_sync_s + self.network_sync_per_gpu_s * further
+        sync_s = np.where(num_nodes > 1, network_s, np.where(num_gpus > 1, node_s, 0.0))
+        return self._with_sync(sync_s, local_batch, accumulated)
+
+    def _with_sync(self, sync_s: ArrayLike, local_batch: ArrayLike, accumulated: ArrayLike) -> NDArray[np.float64]:
         gradient_s = self.compute_s + self.compute_per_sample_s * np.asarray(local_batch, dtype=float)
-        sync_s = self.sync_s(num_nodes, num_gpus)
-        last_s = (gradient_s**self.overlap + sync_s**self.overlap) ** (1.0 / self.overlap)
+        last_s = (gradient_s**self.overlap + np.asarray(sync_s) ** self.overlap) ** (1.0 / self.overlap)
         return np.asarray(np.asarray(accumulated) * gradient_s + last_s)

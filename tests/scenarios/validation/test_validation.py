@@ -100,6 +100,7 @@ PROMISED = {
     "bian3d_weak_scaling": (0.15, 0.25),
     "megatron_b200_deepseek_step_time": (0.05, 0.08),
     "clover_small": (0.08, 0.2),
+    "pollux_workload_6": (0.001, 0.001),
     "services_tpot": (0.13, 1.7),
     "services_ttft": (0.25, 0.65),
 }

@@ -186,6 +186,32 @@ def test_published_logs_are_simulated(mix: Path, tmp_path: Path, capsys, name: s
     assert sorted(job["num_gpus"] for job in found["jobs"]) == sorted(num_gpus)
 
 
+MEASURED = "jobs: {trace: pollux.csv, format: pollux, measured: pollux}\npolicy: fifo\n"
+HEAD = "name,time,application,num_replicas,batch_size\n"
+
+
+@pytest.mark.parametrize(
+    ("rows", "change", "words"),
+    [
+        (HEAD + "a,0,gpt,1,8\n", "", "pollux.csv:2: gpt is not among the measured trainings"),
+        (HEAD + "a,0,bert,1,999\n", "", "pollux.csv:2: a batch of 999, where 12 to 384 were measured"),
+        (HEAD + "a,0,bert,4,12\n", "", "pollux.csv:2: job a asks for 4 GPUs, and can use 3"),
+        ("name,time,application,num_replicas\na,0,bert,1\n", "", "pollux.csv:2: the trace has no batch_size"),
+        (HEAD + "a,0,bert,1,12\n", "jobs.measured=pollox", "there is no such file"),
+        (HEAD + "a,0,bert,1,12\n", "jobs.format=ones", "measured trainings are for a trace of Pollux alone"),
+        (HEAD + "a,0,bert,1,12\n", "policy=ones", "from losses, which measured trainings lack"),
+        (HEAD + "a,0,bert,1,12\n", "whole_seconds=true", "epochs end at whole seconds, and rounds do not"),
+    ],
+)
+def test_measured_trainings_that_cannot_be_are_refused(
+    mix: Path, tmp_path: Path, capsys, rows: str, change: str, words: str
+) -> None:
+    """The line of the trace, or the key, with a remedy."""
+    (tmp_path / "pollux.csv").write_text(rows)
+    mix.write_text(FILE.split("jobs:", maxsplit=1)[0] + MEASURED)
+    assert words in refuse(capsys, tmp_path, str(mix), *(["--set", change] if change else []))
+
+
 def test_traces_that_name_trainings_need_their_description(mix: Path, tmp_path: Path, capsys) -> None:
     """ONES' trace has the samples of an epoch; the mix says the rest, or the line that lacks it is named."""
     (tmp_path / "ones.csv").write_text(ONES)

@@ -114,7 +114,7 @@ def test_gains_of_optimus_in_order() -> None:
     grown = [next(index for index in range(3) if after[index] > before[index]) for before, after in pairwise(orders)]
     assert grown == [2, 0, 1, 2, 0]
     view = waiting_view(THREE, (8,))
-    gains = [Optimus()._gain_s(view, view.waiting[index], THREE[index].work, count)
+    gains = [Optimus()._gain_s(view, view.waiting[index], count)
              for index, count in ((2, 1), (0, 1), (1, 1), (2, 2), (0, 2))]  # fmt: skip
     assert gains == pytest.approx([445.0, 440.0, 320.0, 145.0, 140.0])
 

@@ -2,7 +2,8 @@
 
 A job's speedup is its speed over that on an equal share of the cluster. The mean is one to the power of -1, so that
 slow jobs count most. Durations are not known, and neither is the speed of a job that never ran: it is taken to grow
-with its GPUs. Of others the speed is known on all GPUs up to the limit, as if Pollux's fit of it were exact.
+with its GPUs. Others that choose their batch by a fit to what they measured have the speed that it predicts; of the
+rest the speed is known on all GPUs up to the limit, as if the fit were exact.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from sim.jobs.policies.pollux.search import Floats, Ints, Problem, evolved
 from sim.jobs.policies.shares import rate
 from sim.jobs.policies.sia import rescale_factor
 from sim.jobs.policy import Change, Decision, View
+from sim.jobs.speed.batches import Goodput
 
 ROUNDING: Final = 1e-9
 """Relative error of the end of a round."""
@@ -111,7 +113,13 @@ class _Speedups:
         self._known[:, 0] = 0.0
         fair = -(-view.capacity // len(jobs))
         self._fair_gpus = [min(fair, each.job.most_gpus) for each in jobs]
-        self._fair = [rate(view, each, count) for each, count in zip(jobs, self._fair_gpus, strict=True)]
+        self._fair = [0.0] * len(jobs)
+        for place, each in enumerate(jobs):
+            estimate = each.trainer.estimate if each.trainer else None
+            if estimate is not None:
+                self._fill(place, estimate, fair)
+            elif each.first_start_s is not None:
+                self._fair[place] = rate(view, each, self._fair_gpus[place])
 
     def of(self, num_gpus: Ints, num_nodes: Ints) -> Floats:
         """Return the speedups of all jobs in some allocations: numbers of shape (allocations, jobs)."""
@@ -121,6 +129,15 @@ class _Speedups:
             self._known[place, gpus, nodes] = self._speedup(place, gpus, nodes)
         found: Floats = self._known[places, num_gpus, num_nodes]
         return found
+
+    def _fill(self, place: int, estimate: Goodput, fair_gpus: int) -> None:
+        """Work out all speedups of a job that estimates its speed, which depends on one node or several."""
+        most_gpus, most_nodes = self._known.shape[1] - 1, self._known.shape[2] - 1
+        gpus = np.arange(1, most_gpus + 1)
+        fair = estimate.most(np.array([1]), np.array([fair_gpus]))[0]
+        self._known[place, 1:, 1] = estimate.most(np.ones_like(gpus), gpus) / fair
+        if most_nodes > 1:
+            self._known[place, 1:, 2:] = (estimate.most(np.full_like(gpus, 2), gpus) / fair)[:, None]
 
     def _speedup(self, place: int, num_gpus: int, num_nodes: int) -> float:
         each = self._jobs[place]
