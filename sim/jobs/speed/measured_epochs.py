@@ -56,11 +56,11 @@ class MeasuredEpochs:
         self.check(batch)
         low = bisect_right(self.batches, batch) - 1
         below = self.batches[low]
-        if batch == below:
-            found: Floats = values[low]
-            return found
-        above = self.batches[low + 1]
-        return ((batch - below) * values[low + 1] + (above - batch) * values[low]) / (above - below)
+        found: Floats = values[low]
+        if batch > below:
+            above = self.batches[low + 1]
+            found = ((batch - below) * values[low + 1] + (above - batch) * found) / (above - below)
+        return found
 
     def check(self, batch: int) -> None:
         """Raise JobsError for a batch out of the measured ones."""
@@ -72,4 +72,6 @@ class MeasuredEpochs:
 def gain(scale: Floats | float, sqr: Floats | float, var: Floats | float) -> Floats:
     """Return the progress of a step of ``scale`` times the least batch; 1 where gradients are 0."""
     below = np.asarray(var / scale + sqr)
-    return np.divide(np.asarray(var + sqr), below, out=np.ones(np.broadcast(below, var).shape), where=below > 0.0)
+    found: Floats = np.ones(np.broadcast(below, var).shape)
+    np.divide(np.asarray(var + sqr), below, out=found, where=below > 0.0)
+    return found
