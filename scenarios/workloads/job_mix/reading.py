@@ -7,6 +7,7 @@ from typing import Final
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
+from scenarios.workloads.job_mix.learned_weights import shipped_weights
 from scenarios.workloads.job_mix.schema import (
     FailuresSection,
     JobMixScenario,
@@ -18,6 +19,7 @@ from scenarios.workloads.job_mix.submitted import jobs_of
 from sim.jobs.outages import Failures, Outage
 from sim.jobs.policies.gandiva import Gandiva
 from sim.jobs.policies.gavel import Gavel
+from sim.jobs.policies.learned import Learned
 from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.pollux.policy import Pollux
 from sim.jobs.policies.predicted import Predicted
@@ -47,9 +49,10 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "sia": lambda file: Sia(file.costs.rescale),
     "pollux": lambda file: _pollux(file.policies.pollux, file),
     "ones": lambda file: _ones(file.policies.ones, file.seed),
+    "learned": lambda _: Learned(shipped_weights()),
 }
 _WITH_DURATIONS: Final = ("sjf", "srtf", "srsf", "themis", "optimus", "afs")
-_FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "pollux", "ones")
+_FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "pollux", "ones", "learned")
 
 
 def mix_of(document: Document, file: JobMixScenario) -> Mix:
@@ -114,6 +117,8 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
         _check_turn(document, file, "gandiva", "slice", file.policies.gandiva.slice)
     if file.policy == "pollux":
         _check_turn(document, file, "pollux", "round", file.policies.pollux.round)
+    if file.policy == "learned":
+        _check_learned(document, file)
     if file.policy == "tiresias":
         _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
     policy = _POLICIES[file.policy](file)
@@ -161,6 +166,14 @@ def _check_predicted(document: Document, file: JobMixScenario, rigid: Sequence[s
     if rigid:
         rule = f"durations are predicted from epochs, and job {rigid[0]} is rigid"
         raise ScenarioError(document.origin(("durations",)), "durations", rule, "write elastic jobs")
+
+
+def _check_learned(document: Document, file: JobMixScenario) -> None:
+    """Raise ScenarioError for rounds so short that a job may change its GPUs before it makes progress."""
+    costs_s = max(file.costs.start, file.costs.resume, file.costs.rescale)
+    if file.round is not None and file.round <= costs_s:
+        rule = f"a round of {file.round:g} s ends before a change of {costs_s:g} s, so no job might end"
+        raise ScenarioError(document.origin(("round",)), "round", rule, "write a longer round")
 
 
 def _check_gavel(document: Document, file: JobMixScenario, mix: Mix) -> None:

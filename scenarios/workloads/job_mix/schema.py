@@ -32,6 +32,7 @@ PolicyName = Literal[
     "themis",
     "gavel",
     "gandiva",
+    "learned",
 ]
 TraceFormat = Literal["meshtwin", "philly", "alibaba", "pollux", "ones"]
 Above0 = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]

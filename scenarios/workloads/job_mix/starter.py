@@ -17,7 +17,7 @@ jobs:
   # ones: {num_jobs: 400}     # elastic jobs
 
 policy: tiresias    # fifo, fifo_fit_first, sjf, srtf, srsf, las, themis, gavel, gandiva
-                    # for elastic jobs alone: optimus, afs, sia, pollux, ones
+                    # for elastic jobs alone: optimus, afs, sia, pollux, ones, learned
 policies:
   tiresias: {thresholds: [7200]}    # GPU-seconds after which a job falls to the next queue
 costs: {start: 10 s, resume: 30 s}

@@ -9,6 +9,7 @@ from sim.jobs.job import Job, elastic_job
 from sim.jobs.placement import consolidated
 from sim.jobs.policies.gandiva import Gandiva
 from sim.jobs.policies.gavel import Gavel
+from sim.jobs.policies.learned import Learned, Weights
 from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.pollux.policy import Pollux
 from sim.jobs.policies.preemptive import LeastAttainedService, ShortestRemainingService, ShortestRemainingTime
@@ -37,6 +38,7 @@ ELASTIC = (
     Sia(1.0),
     Gandiva(7.0),
     Pollux(0, 7.0, 8, 10),
+    Learned(Weights(service=-1.0, gain=1.0, promised=-1.0, kept=0.5)),
 )
 NODES = (4, 4, 2)
 
