@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from sim.jobs.policies.ones.genome import EMPTY, Allocation, Genome, crossed, filled, refreshed, without
+from sim.jobs.policies.ones.genome import EMPTY, Allocation, Genome, allocation_of, crossed, filled, refreshed, without
 from sim.jobs.policies.ones.reorder import reordered
 from sim.jobs.speed.speed import interpolated
 
@@ -43,11 +43,18 @@ def score_gpu_s(allocation: Allocation, prospects: Prospects) -> float:
 
 
 def evolved(
-    population: Sequence[Genome], live: Genome, prospects: Prospects, size: int, random: np.random.Generator
+    population: Sequence[Genome],
+    live: Genome,
+    prospects: Prospects,
+    size: int,
+    random: np.random.Generator,
+    *,
+    same_live: bool = False,
 ) -> tuple[Genome, ...]:
     """Return the next population, best first.
 
-    The score depends on the number of slots of each job alone. So only what is kept gets its slots.
+    The score depends on the number of slots of each job alone. So only what is kept gets its slots. ``same_live``: the
+    population got its slots by the same live genome, so that those of an equal allocation are known.
     """
     parents = [refreshed(genome, prospects.caps) for genome in population or [(EMPTY,) * len(live)] * size]
     candidates = list(parents)
@@ -64,7 +71,7 @@ def evolved(
         if key not in scores:
             scores[key] = score_gpu_s(allocation, prospects)
     kept = sorted(range(len(keys)), key=lambda place: scores[keys[place]])[:size]
-    found: dict[frozenset[tuple[int, int]], Genome] = {}
+    found = {frozenset(allocation_of(genome).items()): genome for genome in population if same_live}
     for place in kept:
         if keys[place] not in found:
             found[keys[place]] = reordered(live, allocations[place])

@@ -29,7 +29,7 @@ MATURE_EPOCHS = 2
 class OnesState:
     """The state between generations. ``live``: the installed genome; ``nodes``: GPUs of each node then.
 
-    ``measured``: speeds by GPUs of each job.
+    ``ordered_by``: the live genome by which the population got its slots. ``measured``: speeds by GPUs of each job.
     """
 
     generation: int
@@ -37,6 +37,7 @@ class OnesState:
     live: Genome = ()
     nodes: tuple[int, ...] = ()
     population: tuple[Genome, ...] = ()
+    ordered_by: Genome = ()
     limits: Mapping[int, Limit] = field(default_factory=dict)
     measured: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
 
@@ -65,8 +66,9 @@ class Ones:
         state = self._caught_up(state, view)
         prospects = self._prospects(state, view)
         random = self._random(state.generation, "search")
-        population = evolved(state.population, state.live, prospects, self.population_size, random)
-        state = dataclasses.replace(state, population=population, generation=state.generation + 1)
+        live, same = state.live, state.live == state.ordered_by
+        population = evolved(state.population, live, prospects, self.population_size, random, same_live=same)
+        state = dataclasses.replace(state, population=population, ordered_by=live, generation=state.generation + 1)
         state, changes = installed(state, view)
         return state, Decision(changes, view.now_s + self.generation_s)
 

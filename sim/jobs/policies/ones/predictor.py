@@ -85,26 +85,28 @@ def fitted(rows: Array, progress: Array, random: np.random.Generator) -> Network
     if len(rows) > MOST_ROWS:
         kept = random.choice(len(rows), MOST_ROWS, replace=False)
         rows, progress = rows[kept], progress[kept]
-    network = drawn(random)
-    weights = network.weights
-    means = [np.zeros_like(each) for each in weights]
-    squares = [np.zeros_like(each) for each in weights]
+    flat = np.concatenate([each.ravel() for each in drawn(random).weights])
+    network = _shaped(flat)
+    mean, square = np.zeros_like(flat), np.zeros_like(flat)
     step = 0
     for _ in range(NUM_PASSES):
         order = random.permutation(len(rows))
         for begin in range(0, len(order), BATCH):
             chosen = order[begin : begin + BATCH]
             step += 1
-            gradients = Network(weights).gradients(rows[chosen], progress[chosen])
-            updated = []
-            for place, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
-                slope = gradient + WEIGHT_DECAY * weight
-                means[place] = MOMENTS[0] * means[place] + (1.0 - MOMENTS[0]) * slope
-                squares[place] = MOMENTS[1] * squares[place] + (1.0 - MOMENTS[1]) * slope**2
-                mean, square = means[place] / (1.0 - MOMENTS[0] ** step), squares[place] / (1.0 - MOMENTS[1] ** step)
-                updated.append(weight - LEARNING_RATE * mean / (np.sqrt(square) + SMALLEST))
-            weights = (updated[0], updated[1], updated[2], updated[3])
-    return Network(weights)
+            gradients = network.gradients(rows[chosen], progress[chosen])
+            slope = np.concatenate([each.ravel() for each in gradients]) + WEIGHT_DECAY * flat
+            mean = MOMENTS[0] * mean + (1.0 - MOMENTS[0]) * slope
+            square = MOMENTS[1] * square + (1.0 - MOMENTS[1]) * slope**2
+            scale = np.sqrt(square / (1.0 - MOMENTS[1] ** step)) + SMALLEST
+            flat -= LEARNING_RATE * (mean / (1.0 - MOMENTS[0] ** step)) / scale
+    return network
+
+
+def _shaped(flat: Array) -> Network:
+    """Return the network whose weights are views of a flat array."""
+    first, bias, second, offset = np.split(flat, np.cumsum([NUM_FEATURES * HIDDEN, HIDDEN, HIDDEN]))
+    return Network((first.reshape(NUM_FEATURES, HIDDEN), bias, second, offset))
 
 
 def epoch_rows(job: Job) -> tuple[list[list[float]], list[float]]:
