@@ -14,8 +14,8 @@ from sim.embedding.turns import Turn
 class HetRequest(Struct, frozen=True, kw_only=True):
     """Tables on a server, workers with caches, and the steps of each worker.
 
-    ``check``: train once more in one process, and compare all rows bit by bit. ``timeout_s``: the longest silence of a
-    process.
+    ``check``: train once more in one process, and compare all weights bit by bit. ``timeout_s``: the longest silence of
+    a process.
     """
 
     tables: Sequence[Table]
@@ -39,8 +39,9 @@ class HetExecution(Struct, frozen=True, kw_only=True):
     """What was counted by the tensors that went from process to process; arrays [steps, workers].
 
     ``turns``: the order in which the server served requests; ``clocks``: its clocks at the end; ``flushed``: rows that
-    each worker pushed after its last step; ``step_s``: mean time of a step of a worker. ``differing_weights``: elements
-    whose bits are not those of the training in one process; None if there was none.
+    each worker pushed after its last step; ``step_s``: mean time of a step of a worker. ``unequal_dense_weights``:
+    dense weights that have not the same bits on all workers. ``differing_weights``: elements of rows and dense weights
+    whose bits, on any worker, are not those of the training in one process; None if there was none.
     """
 
     turns: Sequence[Turn]
@@ -53,4 +54,5 @@ class HetExecution(Struct, frozen=True, kw_only=True):
     flushed: Ints
     step_s: float
     num_weights: int
+    unequal_dense_weights: int
     differing_weights: int | None

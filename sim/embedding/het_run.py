@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -15,6 +15,11 @@ from sim.embedding.policies import Ints
 from sim.embedding.run import CacheRun, CacheSpec, Counter, filled_cache, static_hit_rate
 from sim.embedding.turns import Turn, Workers
 
+Dense = Literal["all_reduce", "servers"]
+"""``all_reduce``: each worker has the dense layers, and all sum their gradients (HET's hybrid); ``servers``: the
+servers have them, and workers push gradients and pull layers beside their rows."""
+ON_SERVERS: Final[Dense] = "servers"
+
 HEADER_BYTES: Final = 16
 """Number and clock of a row, before its elements in a message."""
 
@@ -23,11 +28,12 @@ _AT_ONCE: Final = 32
 
 
 class HetSpec(Struct, frozen=True, kw_only=True):
-    """Workers with a cache each, and how far their copies of rows may differ."""
+    """Workers with a cache each, how far their copies of rows may differ, and where the dense layers lie."""
 
     workers: Workers
     clocking: Clocking
     cache: CacheSpec
+    dense: Dense = "all_reduce"
 
 
 class HetRun(Struct, frozen=True, kw_only=True):

@@ -15,14 +15,14 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 import simpy
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.embedding.het_run import HEADER_BYTES
+from sim.embedding.het_run import HEADER_BYTES, ON_SERVERS, Dense
 from sim.embedding.policies import Ints
 from sim.embedding.turns import Workers
 from sim.engine.running.processes import SharedWorld, Steps
@@ -30,16 +30,13 @@ from sim.parameter_servers.prices import ServerPricing
 from sim.parameter_servers.requests import Requests
 
 Floats = NDArray[np.float64]
-Dense = Literal["all_reduce", "servers"]
-ON_SERVERS: Final[Dense] = "servers"
 PARTS: Final = ("pull", "local", "push")
 
 
 class WorkerStep(Struct, frozen=True, kw_only=True):
     """A step of each worker. ``local_s``: of its own part, of a worker of speed 1. ``dense_bytes``: of dense layers.
 
-    ``dense``: ``all_reduce``: workers sum the gradients of dense layers among themselves (HET's hybrid);
-    ``servers``: they push them, and pull the layers with each step's rows. ``key_bytes``: of a row that is asked for.
+    ``key_bytes``: of a row that is asked for.
     """
 
     local_s: float

@@ -93,7 +93,7 @@ def execute(scenario: RecommendationScenario, options: ExecutionOptions) -> Exec
 def _refuse_timed_servers(scenario: RecommendationScenario) -> None:
     """Raise ScenarioError for workers of parameter servers with a model on a machine."""
     if scenario.timed is not None:
-        origin, rule = scenario.document.origin(("model",)), "processes of this machine train tables under fixed layers"
+        origin, rule = scenario.document.origin(("model",)), "processes of this machine train a logistic regression"
         raise ScenarioError(origin, "model", rule, "leave model and cluster out, or simulate")
 
 

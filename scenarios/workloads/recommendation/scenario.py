@@ -150,6 +150,7 @@ def _het(document: Document, section: ParameterServerSection, cache: CacheSpec) 
         workers=Workers(consistency=section.consistency, relative_step_times=durations, slack=section.slack),
         clocking=Clocking(read_bound=section.read_bound, write_bound=section.write_bound, counted=section.counted),
         cache=cache,
+        dense=section.dense,
     )
 
 

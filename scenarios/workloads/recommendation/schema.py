@@ -8,11 +8,11 @@ from scenarios.reading.quantities import Bandwidth
 from scenarios.reading.schema.cluster import ClusterSection, SoftwareSection
 from scenarios.reading.schema.values import ScenarioSection, Section, Spread
 from sim.embedding.click_model import ClickModelName
+from sim.embedding.het_run import Dense
 from sim.embedding.policies import PolicyName
 from sim.embedding.rank_batch import Sharding
 from sim.embedding.step.spec import MoveOrder
 from sim.embedding.turns import Consistency
-from sim.parameter_servers.run import Dense
 
 MAX_ROWS = 50_000_000
 """Rows of all tables together; it bounds the memory of a simulation."""
@@ -112,7 +112,7 @@ class ParameterServerSection(Section):
     servers: Annotated[int, Field(ge=1, le=1_024)] | None = None
     """Step times: servers, each on the host of a node, from the first; left out: one on every node."""
     dense: Dense = "all_reduce"
-    """Step times: workers sum the gradients of dense layers among themselves, or push them to the servers."""
+    """Step times and executions: all workers sum the gradients of dense layers, or push them to the servers."""
     relative_step_times: Annotated[list[Duration], Field(min_length=1)] | None = None
     """Time of a step of each worker, in proportion to the others; left out: all take as long."""
 

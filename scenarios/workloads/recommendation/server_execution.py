@@ -11,22 +11,23 @@ from backends.execution.het import HetExecution, HetRequest
 from backends.registry import load_torch_backend
 from costmodels.units import format_bytes, format_time
 from scenarios.errors import Origin, ScenarioError
-from scenarios.report.blocks import Block, Fact
+from scenarios.report.blocks import Block, Fact, Piece
 from scenarios.report.pages.executed import executed_blocks
 from scenarios.results.registry import load_writer
 from scenarios.workloads.executing import Executed, ExecutionOptions, refuse_options, silence_s
 from scenarios.workloads.recommendation.compared import shown_counts, shown_weights
 from scenarios.workloads.recommendation.running import refuse_large_tables, refusing_small_cache
 from scenarios.workloads.recommendation.scenario import ELEMENT_BYTES, RecommendationScenario
-from sim.embedding.het_run import HetRun, HetSpec, run_het
+from sim.embedding.het_run import ON_SERVERS, HetRun, HetSpec, run_het
 
 
 class ExecutedServersSummary(Struct, frozen=True, kw_only=True):
     """What workers counted in all steps.
 
     ``differing``: counts that are not the simulated ones in every step of every worker, when the simulation serves
-    requests in the executed order. ``differing_weights``: weights of the tables whose bits are not those of a training
-    in one process; None if none was run.
+    requests in the executed order. ``unequal_dense_weights``: dense weights that are not the same on all workers.
+    ``differing_weights``: weights, dense ones too, whose bits are not those of a training in one process; None if none
+    was run.
     """
 
     schema: str = "meshtwin.recommendation_servers/1"
@@ -34,6 +35,7 @@ class ExecutedServersSummary(Struct, frozen=True, kw_only=True):
     seed: int
     num_workers: int
     consistency: str
+    dense: str
     num_steps: int
     pulled_rows: int
     pushed_rows: int
@@ -43,6 +45,7 @@ class ExecutedServersSummary(Struct, frozen=True, kw_only=True):
     step_s: float
     differing: Sequence[str]
     num_weights: int
+    unequal_dense_weights: int
     differing_weights: int | None
     passed: bool
 
@@ -62,6 +65,7 @@ class ExecutedServers(Executed):
             Fact("pushed", f"{found.pushed_rows:,} rows, {format_bytes(found.sent_bytes)} sent"),
             Fact("updates applied", f"{found.updates:,}"),
             Fact("counts", shown_counts(found.differing)),
+            Fact("dense weights", _shown_dense(found)),
         ]
         if found.differing_weights is not None:
             facts.append(
@@ -73,6 +77,15 @@ class ExecutedServers(Executed):
     def write(self, out: Path) -> None:
         """Write summary.json and report.html into a folder."""
         load_writer()(self.as_json(), None, self.blocks(), out)
+
+
+def _shown_dense(found: ExecutedServersSummary) -> tuple[Piece, ...]:
+    """Return where dense weights lie, and whether they are the same on all workers."""
+    if found.dense == ON_SERVERS:
+        return (Piece("on the server"),)
+    if found.unequal_dense_weights:
+        return (Piece("FAILED: "), Piece(f"{found.unequal_dense_weights:,} differ between workers", "bad"))
+    return (Piece("their gradients summed among workers, "), Piece("the same on all of them", "good"))
 
 
 def execute_servers(scenario: RecommendationScenario, options: ExecutionOptions) -> ExecutedServers:
@@ -129,6 +142,7 @@ def _summary(
         seed=scenario.seed,
         num_workers=spec.workers.num_workers,
         consistency=spec.workers.consistency,
+        dense=spec.dense,
         num_steps=len(found.unique),
         pulled_rows=int(found.pulled.sum()),
         pushed_rows=int(found.pushed.sum()),
@@ -138,6 +152,7 @@ def _summary(
         step_s=found.step_s,
         differing=differing,
         num_weights=found.num_weights,
+        unequal_dense_weights=found.unequal_dense_weights,
         differing_weights=found.differing_weights,
-        passed=not differing and not found.differing_weights,
+        passed=not (differing or found.unequal_dense_weights or found.differing_weights),
     )

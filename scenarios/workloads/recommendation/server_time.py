@@ -7,7 +7,7 @@ from backends.simulated import SimulatedBackend
 from scenarios.workloads.recommendation.scenario import ELEMENT_BYTES, RecommendationScenario
 from scenarios.workloads.recommendation.timed import TimedSpec
 from scenarios.workloads.steps.pricing import cluster_pricing
-from sim.embedding.het_run import HetRequests, HetRun, HetSpec
+from sim.embedding.het_run import ON_SERVERS, Dense, HetRequests, HetRun, HetSpec
 from sim.embedding.ids import Ids, id_source
 from sim.embedding.rank_batch import served_batch
 from sim.embedding.step.builder import build_step
@@ -16,7 +16,7 @@ from sim.embedding.turns import Workers
 from sim.engine.prices.pricing import ClusterPricing
 from sim.parameter_servers.prices import ServerPricing
 from sim.parameter_servers.requests import UncachedRequests
-from sim.parameter_servers.run import ON_SERVERS, WorkerStep, run_workers
+from sim.parameter_servers.run import WorkerStep, run_workers
 
 _UNCACHED_STEPS = 20
 """Steps that are simulated without a cache, at most; they differ in the rows of their batches alone."""
@@ -48,7 +48,7 @@ def time_workers(scenario: RecommendationScenario, het: HetSpec, timed: TimedSpe
     source = id_source(scenario.tables, scenario.seed, scenario.recorded, het.workers.num_workers)
     pricing = cluster_pricing(timed.cluster, {}, scenario.seed, timed.software)
     prices = ServerPricing(pricing, het.workers.num_workers, timed.num_servers, timed.row_bytes_per_s)
-    step = _worker_step(scenario, timed, pricing, source)
+    step = _worker_step(scenario, timed, het.dense, pricing, source)
     num_steps = scenario.num_unmeasured + scenario.num_batches
     requests = HetRequests(source, het, num_steps, scenario.batch_size, scenario.seed)
     workers = _on_devices(het.workers, pricing)
@@ -57,7 +57,7 @@ def time_workers(scenario: RecommendationScenario, het: HetSpec, timed: TimedSpe
     parts_s = times.parts_s[:, scenario.num_unmeasured :].mean(axis=(1, 2)).tolist()
     others = [
         _uncached_step_s(scenario, workers, replace(step, dense=dense, key_bytes=0), prices, source)
-        for dense in (timed.dense, ON_SERVERS)
+        for dense in (het.dense, ON_SERVERS)
     ]
     return requests.ended(), ServerTimes(
         step_s=step_s,
@@ -87,7 +87,7 @@ def _uncached_step_s(
 
 
 def _worker_step(
-    scenario: RecommendationScenario, timed: TimedSpec, pricing: ClusterPricing, source: Ids
+    scenario: RecommendationScenario, timed: TimedSpec, dense: Dense, pricing: ClusterPricing, source: Ids
 ) -> WorkerStep:
     """Return the step of a worker; its own part is simulated op by op, for the first batch of the first worker."""
     ids = next(source.batches(1, scenario.batch_size))
@@ -98,5 +98,5 @@ def _worker_step(
         local_s=run.iteration_time_s,
         row_bytes=scenario.row_elements * ELEMENT_BYTES,
         dense_bytes=gradient_bytes(plan.programs[0]),
-        dense=timed.dense,
+        dense=dense,
     )

@@ -19,7 +19,6 @@ from sim.embedding.click_model import WITH_FIRST_ORDER, ClickModel
 from sim.embedding.ids import Table
 from sim.embedding.rank_batch import Sharding, tables_of_ranks
 from sim.embedding.step.spec import ClickStep, MoveOrder
-from sim.parameter_servers.run import Dense
 
 MAX_RANKS = 256
 """Ranks have programs of their own, which bounds the time of a simulation."""
@@ -28,7 +27,7 @@ MAX_RANKS = 256
 class TimedSpec(Struct, frozen=True, kw_only=True):
     """A model on a machine. ``row_bytes_per_s``: of a host's gathers and scatters; None: that of its memory.
 
-    ``num_servers``: parameter servers, on the hosts of the first nodes; ``dense``: where their dense layers lie.
+    ``num_servers``: parameter servers, on the hosts of the first nodes.
     """
 
     model: ClickModel
@@ -38,7 +37,6 @@ class TimedSpec(Struct, frozen=True, kw_only=True):
     order: MoveOrder
     row_bytes_per_s: float | None
     num_servers: int = 0
-    dense: Dense = "all_reduce"
 
     @property
     def row_elements(self) -> int:
@@ -98,8 +96,7 @@ def read_timed(document: Document, file: RecommendationScenarioFile) -> TimedSpe
         _check_ranks(document, file, timed)
         return timed
     _check_workers(document, file, file.parameter_server, timed.cluster)
-    servers = file.parameter_server.servers or timed.cluster.num_nodes
-    return replace(timed, num_servers=servers, dense=file.parameter_server.dense)
+    return replace(timed, num_servers=file.parameter_server.servers or timed.cluster.num_nodes)
 
 
 def _refuse_lone_keys(document: Document, file: RecommendationScenarioFile) -> None:
@@ -110,9 +107,8 @@ def _refuse_lone_keys(document: Document, file: RecommendationScenarioFile) -> N
     sections = "cluster", "software", "sharding"
     written: list[tuple[str, ...]] = [(key,) for key in sections if key in file.model_fields_set]
     written += [("cache", key) for key in ("order", "host_bandwidth") if key in file.cache.model_fields_set]
-    if file.parameter_server is not None:
-        keys = "servers", "dense"
-        written += [("parameter_server", key) for key in keys if key in file.parameter_server.model_fields_set]
+    if file.parameter_server is not None and "servers" in file.parameter_server.model_fields_set:
+        written.append(("parameter_server", "servers"))
     if written:
         key, rule = ".".join(written[0]), "without a model no step is timed"
         raise ScenarioError(document.origin(written[0]), key, rule, f"write model and cluster, or leave {key} out")

@@ -154,6 +154,7 @@ def test_execution_of_parameter_servers_is_checked(tables: Path, tmp_path: Path,
     assert "weights have the bits of a training in one process" in capsys.readouterr().out
     found = json.loads((out / "summary.json").read_text(encoding="utf-8"))
     assert (found["passed"], found["differing"], found["differing_weights"]) == (True, [], 0)
+    assert (found["dense"], found["unequal_dense_weights"]) == ("all_reduce", 0)
     assert found["received_bytes"] == (16 + 8) * found["pulled_rows"] > 0
 
 
