@@ -1,8 +1,7 @@
 """Times of a host: copies between its memory and a device's, and kernels on its own cores.
 
 A copy follows the alpha-beta model, like a message. The optimizer on the host's cores is bound by memory: an Adam step
-streams through its states once (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, section 5). The ranks of a node have
-equal shares of its memory bandwidth, as if a launcher binds the cores to them evenly.
+streams through its states once (Ren et al. 2021, ZeRO-Offload, arXiv 2101.06840, section 5).
 """
 
 from costmodels.hardware import HostSpec
@@ -13,6 +12,6 @@ def copy_s(num_bytes: float, host: HostSpec) -> float:
     return num_bytes / (host.device_bandwidth_bytes_per_s * host.device_attained)
 
 
-def streaming_s(num_bytes: float, host: HostSpec, num_ranks: int) -> float:
-    """Return the seconds for a rank to read or write bytes of host memory; ``num_ranks`` share it evenly."""
-    return num_bytes * num_ranks / (host.memory_bandwidth_bytes_per_s * host.memory_attained)
+def memory_bytes_per_s(host: HostSpec) -> float:
+    """Return the rate at which a host's memory is read and written by all of its cores and devices together."""
+    return host.memory_bandwidth_bytes_per_s * host.memory_attained

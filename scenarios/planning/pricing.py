@@ -9,7 +9,7 @@ from msgspec import Struct
 from scenarios.planning.openings import Openings
 from scenarios.sweep.refusal import REFUSALS, one_line
 from scenarios.workloads.steps.running import plan_of
-from sim.cluster.network import LinkUse
+from sim.cluster.link_use import LinkUse
 from sim.engine.prices.pricing import ClusterPricing
 from sim.plan.words.program import Plan
 from sim.planner.prices import Floats, Line, LinkKey, Prices, ProbeKey, ReplicaLinks, link_keys, probe_keys

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.hardware import DeviceSpec, LinkSpec, NodeSpec
+from costmodels.host import memory_bytes_per_s
 from sim.cluster.errors import PlacementError
 from sim.cluster.topology.build import build
 from sim.cluster.topology.fabrics.clos import ClosSpec, build_clos
@@ -44,13 +45,14 @@ class Cluster:
 
     @cached_property
     def topology(self) -> Topology:
-        """Return the cluster's links and routes, those to drives too."""
-        links, storage = self.wiring or below_one_switch(self.node, self.num_nodes), self.node.host.storage
-        if storage is None:
-            return links
-        return links.with_drives(
-            Cable(bandwidth_bytes_per_s=storage.bandwidth_bytes_per_s, latency_s=storage.latency_s)
-        )
+        """Return the cluster's links and routes, those to hosts' memory and to drives too; a wiring may have them."""
+        links, host = self.wiring or below_one_switch(self.node, self.num_nodes), self.node.host
+        own = {LinkKind.MEMORY: Cable(bandwidth_bytes_per_s=memory_bytes_per_s(host))}
+        if (drives := host.storage) is not None:
+            own[LinkKind.DRIVES] = Cable(bandwidth_bytes_per_s=drives.bandwidth_bytes_per_s, latency_s=drives.latency_s)
+        for kind, cable in own.items():
+            links = links if kind in links.host_links else links.with_host_links(kind, cable)
+        return links
 
     @cached_property
     def devices(self) -> NDArray[np.int64]:

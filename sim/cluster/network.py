@@ -37,12 +37,13 @@ from costmodels.collectives import (
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
 from costmodels.collectives.network import COLLNET
 from sim.cluster.distinct import distinct
+from sim.cluster.link_use import LinkUse, link_use, route_sums, summed, together
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.rings import Ring, nvlink_rings
 from sim.cluster.topology.fabrics.torus import Torus
 from sim.cluster.topology.links import AnyInts, LinkKind
-from sim.cluster.topology.topology import Routes, Topology
+from sim.cluster.topology.topology import Topology
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -55,27 +56,9 @@ INSIDE = (
     LinkKind.PCIE,
     LinkKind.HOST,
     LinkKind.SOCKET,
+    LinkKind.MEMORY,
     LinkKind.DRIVES,
 )
-
-
-class LinkUse(Struct, frozen=True, eq=False):
-    """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once.
-
-    ``num_bytes``: the payload on the link, without the protocol's overhead.
-    ``latencies_s``: by case, without the part that all cases share.
-    """
-
-    rows: Ints
-    links: Ints
-    seconds: Floats
-    num_bytes: Floats
-    latencies_s: Floats = field(default_factory=lambda: np.zeros(0))
-
-    def of_row(self, row: int) -> tuple[Ints, Floats]:
-        """Return the links of one case, and the seconds on each."""
-        first, last = np.searchsorted(self.rows, [row, row + 1])
-        return self.links[first:last], self.seconds[first:last]
 
 
 class LinkCost(Struct, frozen=True):
@@ -164,30 +147,12 @@ class Network:
         routes = self.topology.routes(sources, targets)
         rows = np.repeat(np.arange(len(sources)), routes.num_hops)
         seconds = num_bytes * self._message_seconds_per_byte[routes.links] + self.topology.message_s[routes.links]
-        use = _link_use(rows, routes.links, seconds, np.full(len(rows), float(num_bytes)), self.topology.num_links)
+        use = link_use(rows, routes.links, seconds, np.full(len(rows), float(num_bytes)), self.topology.num_links)
         without_hops = [replace(library.parameters, intra_latency_s=0.0) for library in self.libraries]
         fixed_s = np.array([point_to_point_cost(num_bytes, True, network).latency_s for network in without_hops])
         layouts = self._layout_of_device
         slower_s = np.maximum(fixed_s[layouts[sources]], fixed_s[layouts[targets]])
-        return replace(use, latencies_s=slower_s + _sums(routes, self.topology.latency_s))
-
-    def copies(self, num_bytes: int, ranks: Ints, attained: float, *, to_host: bool) -> LinkUse:
-        """Return the loads on the node's links of a copy between each rank's device and its host.
-
-        ``attained``: the fraction of a link's bandwidth that copies reach.
-        """
-        routes = self.topology.host_routes(self.devices[ranks], to_host=to_host)
-        rows = np.repeat(np.arange(len(ranks)), routes.num_hops)
-        seconds = num_bytes / (self.topology.bandwidth_bytes_per_s[routes.links] * attained)
-        use = _link_use(rows, routes.links, seconds, np.full(len(rows), float(num_bytes)), self.topology.num_links)
-        return replace(use, latencies_s=_sums(routes, self.topology.latency_s))
-
-    def drives(self, num_bytes: int, ranks: Ints) -> LinkUse:
-        """Return the loads of what each rank reads from its node's drives, or writes to them."""
-        links = self.topology.drive_links(self.devices[ranks])
-        rows, sizes = np.arange(len(ranks)), np.full(len(ranks), float(num_bytes))
-        use = _link_use(rows, links, sizes / self.topology.bandwidth_bytes_per_s[links], sizes, self.topology.num_links)
-        return replace(use, latencies_s=self.topology.latency_s[links])
+        return replace(use, latencies_s=slower_s + route_sums(routes, self.topology.latency_s))
 
     # --- collectives ---------------------------------------------------------------------------------------
 
@@ -231,7 +196,7 @@ class Network:
                 for row, devices in zip(batch.rows.tolist(), batch.devices, strict=True):
                     alone = replace(batch, devices=devices[None, :])
                     latencies_s[row] += self._in_turn_s(kind, num_bytes, cost, alone, pair_bytes)
-        use = uses[0] if len(uses) == 1 else _together(uses, self.topology.num_links)
+        use = uses[0] if len(uses) == 1 else together(uses, self.topology.num_links)
         return replace(use, latencies_s=latencies_s)
 
     def proportions(
@@ -342,7 +307,7 @@ class Network:
         following = np.roll(devices, -1, axis=1)
         crosses = np.roll(begins, -1, axis=1) & (begins.sum(axis=1, keepdims=True) > 1)
         routes = self.topology.routes(devices.ravel(), following.ravel())
-        latencies_s = _sums(routes, self.topology.latency_s).reshape(devices.shape)
+        latencies_s = route_sums(routes, self.topology.latency_s).reshape(devices.shape)
         inside = np.where(crosses, 0.0, latencies_s).max(axis=1)
         return inside, np.where(crosses, latencies_s, 0.0).max(axis=1)
 
@@ -409,10 +374,10 @@ class Network:
         charged, carried = flow_bytes[routed.flows], payload[routed.flows]
         seconds = charged * self.seconds_per_byte[routed.links]
         if cost.algorithm not in COLLNET:
-            return _summed(routed.cells, routed.where, seconds, carried, self.topology.num_links)
+            return summed(routed.cells, routed.where, seconds, carried, self.topology.num_links)
         in_trees, tree_links, parts = reduction_trees(self.topology, kind, batch.devices, batch.ranks_per_node)
         in_tree_s = parts * (num_bytes * cost.wire_overhead) * self.seconds_per_byte[tree_links]
-        return _link_use(
+        return link_use(
             np.concatenate([routed.cells[routed.where] // self.topology.num_links, in_trees]),
             np.concatenate([routed.links, tree_links]),
             np.concatenate([seconds, in_tree_s]),
@@ -453,7 +418,7 @@ class Network:
         flow_bytes = np.repeat(flows.parts * (payload * cost.wire_overhead), routes.num_hops)
         seconds = flow_bytes * self.seconds_per_byte[routes.links]
         phases = np.repeat(phased.phases, routes.num_hops)
-        use = _link_use(phases, routes.links, seconds, flow_bytes, self.topology.num_links)
+        use = link_use(phases, routes.links, seconds, flow_bytes, self.topology.num_links)
         in_phases = np.zeros(int(phased.phases.max(initial=0)) + 1)
         np.maximum.at(in_phases, use.rows, use.seconds)
         in_all = np.bincount(use.links, use.seconds).max(initial=0.0)
@@ -507,35 +472,6 @@ def _equal_rows(*columns: NDArray[Any]) -> list[Ints]:
     for row, cell in enumerate(cells):
         rows.setdefault(cell.tobytes(), []).append(row)
     return [np.array(found, dtype=np.int64) for found in rows.values()]
-
-
-def _sums(routes: Routes, values: Floats) -> Floats:
-    """Return the sum of the values of each route's links."""
-    sums: Floats = np.append(0.0, np.cumsum(values[routes.links]))
-    return sums[routes.indptr[1:]] - sums[routes.indptr[:-1]]
-
-
-def _link_use(rows: Ints, links: AnyInts, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
-    """Return the sums per case and link, without links of zero seconds."""
-    return _summed(*distinct(rows.astype(np.int64) * num_links + links), seconds, num_bytes, num_links)
-
-
-def _summed(cells: Ints, where: Ints, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
-    """Return the sums per cell, which is case x number of links + link, without links of zero seconds."""
-    in_all, carried = (
-        np.bincount(where, values, minlength=len(cells)).astype(np.float64) for values in (seconds, num_bytes)
-    )
-    kept = in_all > 0
-    return LinkUse(cells[kept] // num_links, cells[kept] % num_links, in_all[kept], carried[kept])
-
-
-def _together(uses: Sequence[LinkUse], num_links: int) -> LinkUse:
-    """Return several uses as one, sorted by case and link."""
-    rows, links = np.concatenate([use.rows for use in uses]), np.concatenate([use.links for use in uses])
-    seconds, num_bytes = (
-        np.concatenate(parts) for parts in zip(*((u.seconds, u.num_bytes) for u in uses), strict=True)
-    )
-    return _link_use(rows, links, seconds, num_bytes, num_links)
 
 
 def _link_cost(latency_s: float, links: Ints, seconds: Floats) -> LinkCost:

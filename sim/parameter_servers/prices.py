@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from costmodels.host import streaming_s
+from costmodels.host import memory_bytes_per_s
 from sim.engine.prices.activity import Activity
 from sim.engine.prices.pricing import ClusterPricing
 
@@ -62,8 +62,7 @@ class ServerPricing:
 
     def rows(self, num_bytes: Floats) -> Activity:
         """Return what the servers do to gather rows of so many bytes each, or to add to them: a read and a write."""
-        host = self.pricing.cluster.node.host
-        seconds = [streaming_s(2 * one, host, 1) for one in num_bytes.tolist()]
+        seconds = (2 * num_bytes / memory_bytes_per_s(self.pricing.cluster.node.host)).tolist()
         stated_s = 0.0 if self.row_bytes_per_s is None else float(num_bytes.max()) / self.row_bytes_per_s
         demands = ((("host_memory", node), busy_s) for node, busy_s in enumerate(seconds) if busy_s > 0)
         return Activity(max(stated_s - max(seconds), 0.0), tuple(demands))

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from sim.engine.findings.alone import tasks_alone_s
+from sim.engine.findings.alone import is_shared, tasks_alone_s
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.traffic import exchanges, signature
 from sim.engine.running.memory import MemoryUse, memory_use
@@ -91,9 +91,12 @@ def _costs(plan: Plan, pricing: ClusterPricing) -> list[Costs]:
 
 
 def _busy_s(plan: Plan, pricing: ClusterPricing) -> dict[Hashable, float]:
-    """Return for how long each collective keeps its busiest link busy when all of its groups communicate at once."""
+    """Return for how long each op keeps its busiest link busy when all of its groups, or ranks, run it at once.
+
+    A message has its links to itself.
+    """
     tasks = [(program, task) for program in plan.programs for task in program.tasks.values() if task.phase in _TIMED]
-    timed = {signature(program, op) for program, task in tasks for op in task.ops if isinstance(op, Collective)}
+    timed = {signature(program, op) for program, task in tasks for op in task.ops if is_shared(program, op)}
     found = dict[Hashable, float]()
     for exchange in exchanges(plan) if timed else ():
         key = signature(exchange.program, exchange.op)

@@ -84,7 +84,7 @@ def _on_drive(program: Program, names: tuple[str, ...]) -> bool:
 
 
 def _drives_of_ranks(plan: Plan, pricing: Pricing) -> list[Resource | None]:
-    """Return the link to drives of each rank; None of a rank without state on drives."""
+    """Return a link of its node that each rank's reads from drives use; None of a rank without state on drives."""
     found: list[Resource | None] = []
     for rank in range(plan.mesh.size):
         program = plan.program_of(rank)
@@ -95,9 +95,9 @@ def _drives_of_ranks(plan: Plan, pricing: Pricing) -> list[Resource | None]:
     return found
 
 
-def _on_drives_s(activity: Activity, num_ranks: int) -> float:
-    """Return how long a read or write lasts while so many ranks do the same."""
-    shared_s = sum(seconds for resource, seconds in activity.demands if is_link(resource))
+def _together_s(activity: Activity, num_ranks: int) -> float:
+    """Return how long a read, an update or a write lasts while so many ranks of a node do the same."""
+    shared_s = max((seconds for resource, seconds in activity.demands if is_link(resource)), default=0.0)
     return activity.latency_s + max(activity.occupancy_s, num_ranks * shared_s)
 
 
@@ -116,11 +116,11 @@ def _units(
         for op in task.ops:
             price = pricing.price(plan, program, op, rank)
             if isinstance(op, Copy) and _on_drive(program, op.reads):
-                read_s += _on_drives_s(price, num_on_node)
+                read_s += _together_s(price, num_on_node)
             elif isinstance(op, Copy) and _on_drive(program, op.writes):
-                write_s += _on_drives_s(price, num_on_node)
+                write_s += _together_s(price, num_on_node)
             elif isinstance(op, Compute):
-                update_s += price.duration_s
+                update_s += _together_s(price, num_on_node)
         unit = name.removeprefix(_UPDATE)
         times = UnitTimes(unit=unit, gradient_s=arrivals_s[unit], read_s=read_s, update_s=update_s, write_s=write_s)
         found.append(times)

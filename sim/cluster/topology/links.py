@@ -27,14 +27,16 @@ class LinkKind(IntEnum):
     PCIE = 3
     HOST = 4
     SOCKET = 5
-    DRIVES = 6
+    MEMORY = 6
+    """The memory of a node's host, to whatever reads and writes it."""
+    DRIVES = 7
     """A node's drives, to its host's memory."""
-    NIC = 7
-    LEAF_SPINE = 8
-    SPINE_CORE = 9
-    TORUS = 10
-    LOCAL = 11
-    GLOBAL = 12
+    NIC = 8
+    LEAF_SPINE = 9
+    SPINE_CORE = 10
+    TORUS = 11
+    LOCAL = 12
+    GLOBAL = 13
 
     @property
     def words(self) -> str:
@@ -49,6 +51,7 @@ _WORDS = {
     LinkKind.PCIE: "pcie",
     LinkKind.HOST: "device-host (nvlink, c2c)",
     LinkKind.SOCKET: "socket-socket (upi, x-bus)",
+    LinkKind.MEMORY: "host memory",
     LinkKind.DRIVES: "drives",
     LinkKind.NIC: "nic",
     LinkKind.LEAF_SPINE: "leaf-spine",

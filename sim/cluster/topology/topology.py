@@ -15,7 +15,8 @@ from sim.cluster.topology.fabrics.fabric import Fabric, Ports
 from sim.cluster.topology.links import NONE, AnyInts, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, one_way
 from sim.cluster.topology.nodes.island import Island
 
-_OF_DRIVES: Final = ("drives", "host")
+_OF_HOSTS: Final = {LinkKind.MEMORY: ("memory", "host"), LinkKind.DRIVES: ("drives", "host")}
+"""The ends of a host's own link."""
 
 
 class Routes(Struct, frozen=True):
@@ -57,7 +58,8 @@ class Topology(Struct, frozen=True, kw_only=True):
     direction.
     ``message_s``: time of a message on the link in addition to its bytes.
     ``device_slowdown``: a factor on each device's times.
-    ``num_with_drives``: nodes with drives, all or none. Their vertices and links are the last ones (``with_drives``).
+    ``host_links``: kinds of links that every node's host has of its own, in the order in which they have been added
+    (``with_host_links``). Their vertices and links are the last ones.
     """
 
     islands: tuple[Island, ...]
@@ -68,7 +70,7 @@ class Topology(Struct, frozen=True, kw_only=True):
     device_island: IntArray
     device_slowdown: FloatArray
     num_vertices: int
-    num_with_drives: int = 0
+    host_links: tuple[LinkKind, ...] = ()
 
     @property
     def num_devices(self) -> int:
@@ -174,18 +176,21 @@ class Topology(Struct, frozen=True, kw_only=True):
         present = found != NONE
         return Routes(np.append(0, np.cumsum(present.sum(axis=1))), found[present])
 
-    def with_drives(self, cable: Cable) -> "Topology":
-        """Return the same cluster with drives on every node. Reading and writing share a node's link to its drives."""
-        drives = self.num_vertices + 2 * np.arange(self.num_nodes)
-        links = joined([self.links, one_way(drives, drives + 1, LinkKind.DRIVES, cable),
-                        one_way(drives + 1, drives, LinkKind.DRIVES, cable)])  # fmt: skip
-        num_vertices = self.num_vertices + 2 * self.num_nodes
-        return replace(self, links=links, num_vertices=num_vertices, num_with_drives=self.num_nodes)
+    def with_host_links(self, kind: LinkKind, cable: Cable) -> "Topology":
+        """Return the same cluster with one more link in every host: to its memory, or to its drives.
 
-    def drive_links(self, devices: AnyInts) -> AnyInts:
-        """Return the link of each device's node to its drives, which they have."""
-        first: AnyInts = self.num_links - 2 * self.num_with_drives + self.node_of(devices)
-        return first
+        Reading and writing share the link.
+        """
+        ends = self.num_vertices + 2 * np.arange(self.num_nodes)
+        links = joined([self.links, one_way(ends, ends + 1, kind, cable), one_way(ends + 1, ends, kind, cable)])
+        num_vertices = self.num_vertices + 2 * self.num_nodes
+        return replace(self, links=links, num_vertices=num_vertices, host_links=(*self.host_links, kind))
+
+    def host_link(self, kind: LinkKind, devices: AnyInts) -> AnyInts:
+        """Return the link of this kind in the host of each device; all hosts have one."""
+        after = len(self.host_links) - self.host_links.index(kind)
+        found: AnyInts = self.num_links - 2 * self.num_nodes * after + self.node_of(devices)
+        return found
 
     def _check_devices(self, sources: AnyInts, targets: AnyInts) -> None:
         if sources.shape != targets.shape or sources.ndim != 1:
@@ -285,24 +290,30 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     @property
     def _first_fabric_link(self) -> int:
-        return self.num_links - 2 * self.num_with_drives - (len(self.fabric.links) if self.fabric else 0)
+        return self.num_links - self._num_of_hosts - (len(self.fabric.links) if self.fabric else 0)
 
     @property
     def first_switch(self) -> int:
         """Return the vertex number of the network's first switch; of a direct network, of the first device."""
         if self.fabric is None:
             return self.num_vertices
-        return 0 if self.fabric.direct else self._first_drive - self.fabric.num_switches
+        return 0 if self.fabric.direct else self._first_of_hosts - self.fabric.num_switches
 
     @property
-    def _first_drive(self) -> int:
-        return self.num_vertices - 2 * self.num_with_drives
+    def _num_of_hosts(self) -> int:
+        """Return the number of links of hosts' own, and of their ends."""
+        return 2 * self.num_nodes * len(self.host_links)
+
+    @property
+    def _first_of_hosts(self) -> int:
+        return self.num_vertices - self._num_of_hosts
 
     def vertex_name(self, vertex: int) -> str:
         """Return the name of a vertex: ``node 3 gpu 1``, ``leaf 0``."""
-        if vertex >= self._first_drive:
-            node, is_host = divmod(vertex - self._first_drive, 2)
-            return f"node {node} {_OF_DRIVES[is_host]}"
+        if vertex >= self._first_of_hosts:
+            place, end = divmod(vertex - self._first_of_hosts, 2)
+            kind, node = divmod(place, self.num_nodes)
+            return f"node {node} {_OF_HOSTS[self.host_links[kind]][end]}"
         if self.fabric is not None and not self.fabric.direct and vertex >= self.first_switch:
             return self.fabric.switch_name(vertex - self.first_switch)
         if vertex < self.num_devices:
@@ -329,7 +340,7 @@ class Topology(Struct, frozen=True, kw_only=True):
             others += full[shape.num_devices :]
         if self.fabric is not None and not self.fabric.direct:
             others += [self.fabric.switch_name(switch) for switch in range(self.fabric.num_switches)]
-        return [*names, *others, *map(self.vertex_name, range(self._first_drive, self.num_vertices))]
+        return [*names, *others, *map(self.vertex_name, range(self._first_of_hosts, self.num_vertices))]
 
     def name_of(self, link: int) -> str:
         """Return a link's name: ``node 3 nic 0 out``, ``node 3 gpu 0 to gpu 3``, ``leaf 0 to spine 1``."""

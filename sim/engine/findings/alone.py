@@ -8,8 +8,8 @@ import numpy as np
 from sim.engine.compiling.shape import NO_PATH, analyse
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
-from sim.engine.prices.traffic import signature
-from sim.plan.words.op import Collective
+from sim.engine.prices.traffic import exchanges_bytes, signature
+from sim.plan.words.op import Op, Send
 from sim.plan.words.program import Plan, Program, Task
 
 
@@ -22,7 +22,7 @@ def tasks_alone_s(
     """Return how long one call of every wanted task takes alone, on the slowest of the ranks that run it.
 
     In seconds by task. Collectives find all members ready; a message counts until it has arrived. ``busy_s``: by
-    ``signature``, for how long a collective keeps its busiest link busy, where other groups share that.
+    ``signature``, for how long an op that ``is_shared`` keeps its busiest link busy, where others share that.
     """
     kinds, found = pricing.rank_kinds(plan), dict[str, float]()
     for program in plan.programs:
@@ -36,6 +36,11 @@ def tasks_alone_s(
     return found
 
 
+def is_shared(program: Program, op: Op) -> bool:
+    """Return whether an op uses links that other groups, or ranks of the node, use at the same time for the same."""
+    return exchanges_bytes(op, program) and not isinstance(op, Send)
+
+
 def _alone_s(
     plan: Plan, pricing: Pricing, program: Program, task: Task, rank: int, busy_s: Mapping[Hashable, float]
 ) -> float:
@@ -45,6 +50,6 @@ def _alone_s(
     ends_s: list[float] = []
     for op, activity, predecessors in zip(task.ops, activities, waits, strict=True):
         begin_s = max((ends_s[i] for i in predecessors), default=NO_PATH)
-        shared_s = busy_s.get(signature(program, op), 0.0) if isinstance(op, Collective) else 0.0
+        shared_s = busy_s.get(signature(program, op), 0.0) if busy_s and is_shared(program, op) else 0.0
         ends_s.append(max(begin_s, 0.0) + activity.latency_s + max(activity.occupancy_s, shared_s))
     return max(ends_s)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.cluster.distinct import distinct
-from sim.cluster.network import LinkUse as NetworkUse
+from sim.cluster.link_use import LinkUse as NetworkUse
 from sim.cluster.topology.topology import Topology
 from sim.engine.findings.transfers import Transfers, transfers
 from sim.engine.folding.folding import NEVER_BINDS

@@ -8,12 +8,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import Graph, NodeKind
-from sim.engine.prices.activity import Activity, is_link
+from sim.engine.prices.activity import Activity, uses_links
 from sim.engine.prices.traffic import signature
 from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.task_times import TaskTimes
-from sim.plan.words.op import Collective, LinkOp, Send
+from sim.plan.words.op import Collective, Compute, Op, Send
 from sim.plan.words.program import Program
 
 Ints = NDArray[np.int64]
@@ -26,19 +26,21 @@ class Flow(Struct, frozen=True, eq=False):
     """Transfers that are alike in all but time: those of one simulated rank, for all that it stands for.
 
     ``activity``: what all of them that run at once demand together. ``num_ranks``: the members of all groups, all
-    senders, or all who copy.
+    senders, or all who copy or run a kernel on their host.
     """
 
     rank: int
     program: Program
-    op: LinkOp
+    op: Op
     signature: tuple[object, ...]
     activity: Activity
     num_ranks: int
 
     @property
     def kind(self) -> str:
-        """Return the kind of collective, ``send`` or ``copy``."""
+        """Return the kind of collective, ``send``, ``copy``, or ``kernel`` of one on a host's cores."""
+        if isinstance(self.op, Compute):
+            return "kernel"
         return str(self.op.kind) if isinstance(self.op, Collective) else type(self.op).__name__.lower()
 
 
@@ -87,7 +89,7 @@ def transfers(run: SimulatedRun) -> Transfers:
             activities = run.priced[rank][times.task.name].activities
             paces_s = np.zeros_like(times.ends_s) if run.paced is None else run.rank_paces(rank).paces_s(times)
             for j, (op, activity) in enumerate(zip(times.task.ops, activities, strict=True)):
-                if not isinstance(op, LinkOp) or not _uses_links(activity) or not num_ranks(rank, op):
+                if not uses_links(activity) or not num_ranks(rank, op):
                     continue
                 alike = signature(program, op)
                 number = numbers.setdefault((rank, op.stream, alike), len(flows))
@@ -105,11 +107,7 @@ def transfers(run: SimulatedRun) -> Transfers:
     return Transfers(flows, flow_of.astype(np.int64), starts, begins, ends, counts.astype(np.int64), apart_s, *spans)
 
 
-def _uses_links(activity: Activity) -> bool:
-    return any(is_link(resource) for resource, _ in activity.demands)
-
-
-def _counter(run: SimulatedRun) -> Callable[[int, LinkOp], int]:
+def _counter(run: SimulatedRun) -> Callable[[int, Op], int]:
     """Return a function of a simulated rank and its op: how many ranks take part in all that it stands for.
 
     0 where another simulated rank of the group answers for it.
@@ -124,7 +122,7 @@ def _counter(run: SimulatedRun) -> Callable[[int, LinkOp], int]:
             return 0
         return len(group) * folding.group_counts.get((axes, chosen), {}).get(rank, 1)
 
-    def num_ranks(rank: int, op: LinkOp) -> int:
+    def num_ranks(rank: int, op: Op) -> int:
         return members(rank, op.axes, op.members) if isinstance(op, Collective) else folding.multiplicity[rank]
 
     return num_ranks

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from sim.engine.folding.likeness import NONE, Classes, LikenessGraph
 from sim.engine.folding.slack import never_binding
 from sim.engine.folding.turns import as_envelopes, slack_of, turns_matter, turns_of
-from sim.engine.prices.activity import Activity, Pricing, Resource, is_link
+from sim.engine.prices.activity import Activity, Pricing, Resource, is_link, uses_links
 from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.mesh import Mesh
-from sim.plan.words.op import Collective, LinkOp, Op
+from sim.plan.words.op import Collective, Op
 from sim.plan.words.program import Plan, Program
 
 Ints = NDArray[np.int64]
@@ -80,7 +80,7 @@ class Folding:
 
     def folded(self, op: Op, rank: int, activity: Activity) -> Activity:
         """Return the demands on classes of links of an op of a simulated rank and of all ops like it."""
-        if self.link_class is None or self.class_size is None or not isinstance(op, LinkOp):
+        if self.link_class is None or self.class_size is None or not uses_links(activity):
             return activity
         alike = self.group_counts[op.axes, op.members][rank] if isinstance(op, Collective) else self.multiplicity[rank]
         key = (alike, id(activity))  # kept with the activity, so that no other gets its number

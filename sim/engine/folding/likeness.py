@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from sim.engine.folding.refinement import Partition, Relation, coarsest_equitable
 from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load
-from sim.plan.words.op import Collective, CollectiveKind, Copy, Send
+from sim.plan.words.op import Collective, CollectiveKind
 
 Ints = NDArray[np.int64]
 
@@ -111,7 +111,7 @@ class LikenessGraph:
         latencies = load.latencies if len(load.latencies) else np.zeros(len(groups), np.int64)
         num_latencies = int(latencies.max(initial=0)) + 1
         group_of = None
-        if isinstance(op, Send | Copy):
+        if not isinstance(op, Collective):
             users = groups[:, 0]
             self._relations.append(Relation(users, groups[:, 1]))
             self._ranks.tell(users, latencies, num_latencies)
@@ -124,7 +124,7 @@ class LikenessGraph:
             parts = np.round(load.seconds[kept] / load.seconds.max(), 10)
             labels = numbered(parts)[1]
             rows = load.groups[kept]
-            receivers = groups[:, 1][rows] if isinstance(op, Send | Copy) else None
+            receivers = None if isinstance(op, Collective) else groups[:, 1][rows]
             self._uses.append(_Use(users[rows], load.links[kept], labels, receivers, group_of))
 
     def _groups_of(self, op: Collective, groups: Ints) -> Ints:

@@ -45,6 +45,11 @@ class Activity(Struct, frozen=True):
         return self.latency_s + self.occupancy_s
 
 
+def uses_links(activity: Activity) -> bool:
+    """Return whether an activity demands links of the cluster."""
+    return any(is_link(resource) for resource, _ in activity.demands)
+
+
 class Pricing(Protocol):
     """Prices of ops: the only link between a plan and a cluster."""
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from costmodels.host import copy_s, streaming_s
+from costmodels.host import copy_s
 from sim.cluster.cluster import Cluster
-from sim.cluster.network import LinkUse, Network
-from sim.engine.prices.activity import Activity
+from sim.cluster.host_paths import HostPaths
+from sim.cluster.link_use import LinkUse
+from sim.engine.prices.activity import Activity, Resource
 from sim.engine.prices.traffic import Ints
-from sim.plan.facts.description import kernel_work, payload_bytes
+from sim.plan.facts.description import kernel_signature, kernel_work, payload_bytes
 from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Compute, Copy
 from sim.plan.words.program import Program
@@ -19,58 +20,62 @@ from sim.plan.words.program import Program
 class HostPricing:
     """Prices of the hosts' work for their ranks.
 
-    Resources: ("host_link", rank, target tier) is the device's own link to its host in one direction. The links of the
-    node's PCIe tree are shared by neighbours, if the cluster has such a tree. ("host_memory", rank) is the rank's share
-    of its host's memory bandwidth; the rank's copies and its work on the host compete for it. The node's drives are a
-    link, for which all reads and writes of its ranks compete.
+    Resources: ("host_link", rank, target tier) is the device's own link to its host in one direction. ("host_cores",
+    rank) are the rank's part of the host's cores, which stream its part of what all cores together do; nobody has
+    measured here how much more they do while others idle. Links by number are those of the node's PCIe tree, if the
+    cluster has such a tree, of its host's memory, and of its drives: all copies and all kernels of the node's ranks
+    compete for them.
     """
 
     cluster: Cluster
-    network: Network
-    _copies: dict[tuple[int, int, Tier, Tier], Activity] = field(default_factory=dict, repr=False)
+    paths: HostPaths
+    _known: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
 
     def copy(self, program: Program, op: Copy, rank: int) -> Activity:
         """Return the activity of a copy between tiers."""
         key = (rank, payload_bytes(program, op.reads), _source(program, op), _target(program, op))
-        if key not in self._copies:
-            self._copies[key] = self._copy(program, op, rank)
-        return self._copies[key]
+        if key not in self._known:
+            self._known[key] = self._copy(program, op, rank)
+        return self._known[key]
 
     def _copy(self, program: Program, op: Copy, rank: int) -> Activity:
         host, num_bytes = self.cluster.node.host, payload_bytes(program, op.reads)
-        in_memory = ("host_memory", rank), streaming_s(num_bytes, host, self.cluster.devices_per_node)
         use = self.links(program, op, np.array([rank]))
-        links, seconds = (part.tolist() for part in use.of_row(0))
-        shared = tuple((("link", link), busy_s) for link, busy_s in zip(links, seconds, strict=True))
-        latency_s = float(use.latencies_s[0])
+        shared, latency_s = _demands(use), float(use.latencies_s[0])
         if _uses_storage(program, op):
-            return Activity(latency_s, (in_memory, *shared))
+            return Activity(latency_s, shared)
         own = ("host_link", rank, _target(program, op)), copy_s(num_bytes, host)
-        return Activity(host.device_latency_s + latency_s, (own, in_memory, *shared))
-
-    def links(self, program: Program, op: Copy, ranks: Ints) -> LinkUse:
-        """Return the load of a copy of each rank on the links that neighbours share: of PCIe trees, and to drives."""
-        if _uses_storage(program, op):
-            assert self.cluster.node.host.storage, "a plan with state on drives is for nodes that have some"
-            return self.network.drives(payload_bytes(program, op.reads), ranks)
-        to_host = _target(program, op) is Tier.HOST
-        attained = self.cluster.node.host.device_attained
-        return self.network.copies(payload_bytes(program, op.reads), ranks, attained, to_host=to_host)
+        return Activity(host.device_latency_s + latency_s, (own, *shared))
 
     def kernel(self, program: Program, op: Compute, rank: int) -> Activity:
-        """Return the activity of a kernel on the host's cores: its bytes load the host's memory.
+        """Return the activity of a kernel on the host's cores: its bytes pass the link of the host's memory.
 
-        A kernel with a stated duration takes at least that long.
+        A kernel with a stated duration takes at least that long, and spreads its bytes over it.
         """
-        work = kernel_work(program, op)
-        seconds = streaming_s(work.num_bytes, self.cluster.node.host, self.cluster.devices_per_node)
-        latency_s = max(work.duration_s - seconds, 0.0)
-        return Activity(latency_s, ((("host_memory", rank), seconds),) if seconds else ())
+        key = (rank, *kernel_signature(program, op))
+        if key not in self._known:
+            stated_s = kernel_work(program, op).duration_s
+            in_memory = _demands(self.links(program, op, np.array([rank])))
+            of_cores = (((("host_cores", rank), s * self.cluster.devices_per_node)) for _, s in in_memory)
+            self._known[key] = Activity(0.0, (*of_cores, *in_memory), stated_s) if in_memory else Activity(stated_s)
+        return self._known[key]
+
+    def links(self, program: Program, op: Copy | Compute, ranks: Ints) -> LinkUse:
+        """Return the load of a copy, or of a kernel on the host, of each rank on the links that neighbours share."""
+        if isinstance(op, Compute):
+            return self.paths.memory(round(kernel_work(program, op).num_bytes), ranks)
+        num_bytes = payload_bytes(program, op.reads)
+        if _uses_storage(program, op):
+            assert self.cluster.node.host.storage, "a plan with state on drives is for nodes that have some"
+            return self.paths.drives(num_bytes, ranks)
+        to_host = _target(program, op) is Tier.HOST
+        return self.paths.copies(num_bytes, ranks, self.cluster.node.host.device_attained, to_host=to_host)
 
 
-def runs_on_host(program: Program, op: Compute) -> bool:
-    """Return whether a kernel's buffers lie in host memory: all of them do, or none."""
-    return Tier.HOST in [program.buffers[name].tier for name in op.reads[:1] + op.writes[:1]]
+def _demands(use: LinkUse) -> tuple[tuple[Resource, float], ...]:
+    """Return the demands of the first case."""
+    links, seconds = (part.tolist() for part in use.of_row(0))
+    return tuple((("link", link), busy_s) for link, busy_s in zip(links, seconds, strict=True))
 
 
 def _uses_storage(program: Program, op: Copy) -> bool:

@@ -16,15 +16,24 @@ from costmodels.profile import Profile, network_parameters
 from costmodels.roofline import KernelTime, times_of_kernels
 from costmodels.software import Software
 from sim.cluster.cluster import Cluster
-from sim.cluster.network import LinkCost, LinkUse, Network
+from sim.cluster.host_paths import HostPaths
+from sim.cluster.link_use import LinkUse
+from sim.cluster.network import LinkCost, Network
 from sim.cluster.nominal import library_on
 from sim.cluster.topology.links import LinkKind
 from sim.engine.prices.activity import Activity
-from sim.engine.prices.host import HostPricing, runs_on_host
+from sim.engine.prices.host import HostPricing
 from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load, signature
 from sim.engine.prices.variation import Variation
-from sim.plan.facts.description import collective_bytes, kernel_signature, kernel_work, pair_bytes, payload_bytes
+from sim.plan.facts.description import (
+    collective_bytes,
+    kernel_signature,
+    kernel_work,
+    pair_bytes,
+    payload_bytes,
+    runs_on_host,
+)
 from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.op import Collective, Compute, Copy, Op, Send
 from sim.plan.words.program import Plan, Program, Task
@@ -227,7 +236,7 @@ class ClusterPricing:
     @cached_property
     def hosts(self) -> HostPricing:
         """Return the prices of the hosts' work."""
-        return HostPricing(self.cluster, self.network)
+        return HostPricing(self.cluster, HostPaths(self.cluster.topology, self.cluster.devices))
 
     # --- what folding must respect -------------------------------------------------------------------------
 
@@ -290,11 +299,11 @@ class ClusterPricing:
         return (op.kind, op.axes, op.members, op.root, blake2b(groups.tobytes()).digest(), *alike)
 
     def use_of(self, exchange: Exchange) -> LinkUse:
-        """Return the loads on links of each group of an exchange, or of each of its messages or copies."""
+        """Return the loads on links of each group, message, copy or kernel on a host that an exchange stands for."""
         program, op, groups = exchange.program, exchange.op, exchange.groups
         if (known := self._uses.get(_same(exchange))) is not None:
             return known
-        if isinstance(op, Copy):
+        if isinstance(op, Copy | Compute):
             return self.hosts.links(program, op, groups[:, 0])
         if isinstance(op, Send):
             return self.network.messages(payload_bytes(program, op.reads), groups[:, 0], groups[:, 1])

@@ -1,30 +1,35 @@
 """Who communicates with whom in a plan: collectives with their groups, messages with their two ends.
 
-A copy between a device and its host is like a message of a rank to itself.
+A copy between a device and its host is like a message of a rank to itself. So is a kernel on the host's cores, whose
+bytes pass the link of the host's memory.
 """
 
 from collections.abc import Iterator
+from typing import TypeGuard
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from sim.plan.facts.description import kernel_signature, runs_on_host
 from sim.plan.words.mesh import Mesh
-from sim.plan.words.op import Collective, Copy, LinkOp, Op, Send
+from sim.plan.words.op import Collective, Compute, Copy, LinkOp, Op, Send
 from sim.plan.words.program import Plan, Program
 
 Ints = NDArray[np.int64]
+Exchanging = LinkOp | Compute
+"""Ops that move bytes over links; of kernels those on the host's cores."""
 
 
 class Exchange(Struct, frozen=True, eq=False):
     """Ops that are alike in all but the ranks: ``op`` of ``program`` is one of them.
 
     ``groups`` [groups, positions]: the ranks of each group of a collective; of a message, sender and receiver; of a
-    copy, its rank twice. ``streams``: all that such ops run on.
+    copy or a kernel, its rank twice. ``streams``: all that such ops run on.
     """
 
     program: Program
-    op: LinkOp
+    op: Exchanging
     groups: Ints
     streams: frozenset[str] = frozenset()
 
@@ -42,14 +47,14 @@ class Load(Struct, frozen=True, eq=False):
 
 
 def exchanges(plan: Plan) -> Iterator[Exchange]:
-    """Yield every collective, message and copy of a plan once for all that move equally many bytes the same way."""
-    found: dict[tuple[object, ...], tuple[Program, LinkOp, list[Ints], set[str]]] = {}
+    """Yield what moves bytes over links in a plan once for all that move equally many bytes the same way."""
+    found: dict[tuple[object, ...], tuple[Program, Exchanging, list[Ints], set[str]]] = {}
     for program in plan.programs:
         ranks = np.array(plan.ranks_of(program), dtype=np.int64)
         seen = set[tuple[object, ...]]()
         for task in program.tasks.values():
             for op in task.ops:
-                if isinstance(op, LinkOp):
+                if exchanges_bytes(op, program):
                     key = signature(program, op)
                     _, _, parts, streams = found.setdefault(key, (program, op, [], set()))
                     streams.add(op.stream)
@@ -60,9 +65,14 @@ def exchanges(plan: Plan) -> Iterator[Exchange]:
         yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts)), frozenset(streams))
 
 
-def groups_of(mesh: Mesh, op: LinkOp, ranks: Ints) -> Ints:
+def exchanges_bytes(op: Op, program: Program) -> TypeGuard[Exchanging]:
+    """Return whether an op moves bytes over links."""
+    return isinstance(op, LinkOp) or (isinstance(op, Compute) and runs_on_host(program, op))
+
+
+def groups_of(mesh: Mesh, op: Exchanging, ranks: Ints) -> Ints:
     """Return the groups that some ranks are in, each once; the two ends of each message that they send."""
-    if isinstance(op, Copy):
+    if isinstance(op, Copy | Compute):
         return np.stack([ranks, ranks], axis=1)
     if isinstance(op, Send):
         return np.stack([ranks, shifted(mesh, ranks, op.axis, op.offset)], axis=1)
@@ -99,6 +109,8 @@ def family(program: Program, op: Collective) -> tuple[object, ...]:
 
 def signature(program: Program, op: Op) -> tuple[object, ...]:
     """Return a key that is equal for ops of a plan with the same number of bytes and the same way of moving them."""
+    if isinstance(op, Compute):
+        return ("host", *kernel_signature(program, op))
     buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
     num_bytes = sum(buffer.num_bytes for buffer in buffers)
     if isinstance(op, Collective):

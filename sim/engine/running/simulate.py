@@ -13,7 +13,7 @@ from sim.engine.compiling.repricing import Priced, StructureKey, structure_of
 from sim.engine.compiling.shape import TaskShape, analyse
 from sim.engine.compiling.structure import Structure, compiled
 from sim.engine.folding.folding import Folding, fold
-from sim.engine.prices.activity import Activity, Pricing
+from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.deadlock import refuse_deadlock
@@ -26,7 +26,6 @@ from sim.engine.running.shorter import Shorter
 from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_period
 from sim.plan.facts.alike import with_equal_ops
 from sim.plan.facts.repetition import Repetition
-from sim.plan.words.op import LinkOp, Op
 from sim.plan.words.program import Call, Plan, Program, Task
 from sim.plan.words.steps import repeated
 
@@ -298,12 +297,10 @@ def _price(
     ops = [op for task in program.tasks.values() for op in task.ops]
     alone = iter(folding.in_turn(program, ops, [pricing.price(plan, program, op, rank) for op in ops]))
 
-    def folded(op: Op, activity: Activity) -> Activity:
-        return folding.folded(op, rank, activity) if isinstance(op, LinkOp) else activity
-
     def priced(name: str, task: Task) -> PricedTask:
         launches_s, waits = pricing.launches_s(task), shapes[id(program)][name].predecessors
         late = launched(waits, launches_s, list(islice(alone, len(task.ops))))  # as late as each rank's own
-        return PricedTask(tuple(map(folded, task.ops, late)), launches_s)
+        of_all = (folding.folded(op, rank, activity) for op, activity in zip(task.ops, late, strict=True))
+        return PricedTask(tuple(of_all), launches_s)
 
     return {name: priced(name, task) for name, task in program.tasks.items()}

@@ -6,7 +6,7 @@ from math import prod
 from msgspec import Struct
 
 from costmodels.kernels import KERNELS, TensorSpec, Work
-from sim.plan.words.buffer import BYTES_PER_ELEMENT
+from sim.plan.words.buffer import BYTES_PER_ELEMENT, Tier
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
 from sim.plan.words.program import Program, Task
 
@@ -77,6 +77,11 @@ def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> tuple[
 def payload_bytes(program: Program, names: tuple[str, ...]) -> int:
     """Return the bytes of several buffers together."""
     return sum(program.buffers[name].num_bytes for name in names)
+
+
+def runs_on_host(program: Program, op: Compute) -> bool:
+    """Return whether a kernel's buffers lie in host memory: all of them do, or none."""
+    return Tier.HOST in [program.buffers[name].tier for name in op.reads[:1] + op.writes[:1]]
 
 
 def buffer_spec(program: Program, name: str) -> TensorSpec:

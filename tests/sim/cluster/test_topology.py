@@ -301,19 +301,20 @@ def test_nvlinks_may_be_listed() -> None:
 
 
 @pytest.mark.parametrize("name", ["rails", "torus", "hybrid cube mesh", "torus behind adapters"])
-def test_drives_change_no_other_link(name: str) -> None:
-    """Each node has one link to its drives; routes, names and numbers of other links stay."""
+def test_memory_and_drives_change_no_other_link(name: str) -> None:
+    """Each node has one link to its memory and one to its drives; routes, names and numbers of other links stay."""
     plain = MINIMAL[name]()
-    topology = plain.with_drives(Cable(bandwidth_bytes_per_s=7.0))
+    topology = plain.with_host_links(LinkKind.MEMORY, Cable(bandwidth_bytes_per_s=9.0))
+    topology = topology.with_host_links(LinkKind.DRIVES, Cable(bandwidth_bytes_per_s=7.0))
     devices = np.arange(plain.num_devices)
     assert [topology.name_of(link) for link in range(plain.num_links)] == [
         plain.name_of(link) for link in range(plain.num_links)
     ]
     ends = np.zeros_like(devices), devices
     assert topology.routes(*ends).links.tolist() == plain.routes(*ends).links.tolist()
-    links = topology.drive_links(devices)
-    assert [topology.name_of(link) for link in links.tolist()] == [
-        f"node {n} drives to host" for n in plain.node_of(devices)
-    ]
-    assert topology.bandwidth_bytes_per_s[links].tolist() == [7.0] * len(devices)
-    assert [topology.link_named(topology.name_of(link)) for link in set(links.tolist())] == list(set(links.tolist()))
+    for kind, words, rate in ((LinkKind.MEMORY, "memory", 9.0), (LinkKind.DRIVES, "drives", 7.0)):
+        links = topology.host_link(kind, devices)
+        names = [topology.name_of(link) for link in links.tolist()]
+        assert names == [f"node {n} {words} to host" for n in plain.node_of(devices)]
+        assert topology.bandwidth_bytes_per_s[links].tolist() == [rate] * len(devices)
+        assert [topology.link_named(name) for name in names] == links.tolist()

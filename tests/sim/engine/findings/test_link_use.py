@@ -95,7 +95,7 @@ def test_devices_bring_to_links_what_ranks_send(
     pricing = ClusterPricing(cluster, load_profile("h100"), algorithms=rings)
     run = simulate(plan, pricing)
     use = link_use(run, pricing)
-    from_devices = topology.source < topology.num_devices
+    from_devices = use.topology.source < topology.num_devices
     sent = sum(sent_bytes(run, pricing).values()) * plan.mesh.size
     assert per_link(use, use.num_bytes)[from_devices].sum() == pytest.approx(sent, rel=1e-9)
 

@@ -1,0 +1,62 @@
+"""The load of messages, copies and collectives on links, as arrays over many cases at once."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from sim.cluster.distinct import distinct
+from sim.cluster.topology.links import AnyInts
+from sim.cluster.topology.topology import Routes
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+class LinkUse(Struct, frozen=True, eq=False):
+    """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once.
+
+    ``num_bytes``: the payload on the link, without the protocol's overhead.
+    ``latencies_s``: by case, without the part that all cases share.
+    """
+
+    rows: Ints
+    links: Ints
+    seconds: Floats
+    num_bytes: Floats
+    latencies_s: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def of_row(self, row: int) -> tuple[Ints, Floats]:
+        """Return the links of one case, and the seconds on each."""
+        first, last = np.searchsorted(self.rows, [row, row + 1])
+        return self.links[first:last], self.seconds[first:last]
+
+
+def route_sums(routes: Routes, values: Floats) -> Floats:
+    """Return the sum of the values of each route's links."""
+    sums: Floats = np.append(0.0, np.cumsum(values[routes.links]))
+    return sums[routes.indptr[1:]] - sums[routes.indptr[:-1]]
+
+
+def link_use(rows: Ints, links: AnyInts, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
+    """Return the sums per case and link, without links of zero seconds."""
+    return summed(*distinct(rows.astype(np.int64) * num_links + links), seconds, num_bytes, num_links)
+
+
+def summed(cells: Ints, where: Ints, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
+    """Return the sums per cell, which is case x number of links + link, without links of zero seconds."""
+    in_all, carried = (
+        np.bincount(where, values, minlength=len(cells)).astype(np.float64) for values in (seconds, num_bytes)
+    )
+    kept = in_all > 0
+    return LinkUse(cells[kept] // num_links, cells[kept] % num_links, in_all[kept], carried[kept])
+
+
+def together(uses: Sequence[LinkUse], num_links: int) -> LinkUse:
+    """Return several uses as one, sorted by case and link."""
+    rows, links = np.concatenate([use.rows for use in uses]), np.concatenate([use.links for use in uses])
+    seconds, num_bytes = (
+        np.concatenate(parts) for parts in zip(*((u.seconds, u.num_bytes) for u in uses), strict=True)
+    )
+    return link_use(rows, links, seconds, num_bytes, num_links)
