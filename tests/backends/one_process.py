@@ -24,7 +24,7 @@ from backends.torch.reference.checking import checked, kept_by
 from backends.torch.reference.references import References
 from backends.torch.running.interpreter import Interpreter
 from backends.torch.running.memory import account_memory
-from backends.torch.running.schedule import OpInstance
+from backends.torch.running.schedule import OpInstance, Waits
 from backends.torch.running.state import persistent_slots
 from backends.torch.values.packing import FlatMemory
 from sim.inference.spec import InferenceJob
@@ -138,11 +138,11 @@ def ranks_after_a_step(plan: Plan, mute: frozenset[str] = frozenset()) -> Sequen
 def _interpreters(request: ExecutionRequest) -> list[Interpreter]:
     communicators: Any = SimpleNamespace(group=_group_of)
     device: Any = SimpleNamespace(torch_device=CPU, sleep=lambda _: None)
-    plan, ranks = request.plan, []
+    plan, ranks, waits = request.plan, [], Waits()
     for rank in range(plan.mesh.size):
         kept = request.keep | kept_by(request, rank)
         slots = persistent_slots(plan, rank, CPU)
-        ranks.append(Interpreter(plan, rank, device, communicators, slots, request.mute, kept))
+        ranks.append(Interpreter(plan, rank, device, communicators, slots, request.mute, kept, waits=waits))
     return ranks
 
 

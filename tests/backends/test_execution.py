@@ -18,7 +18,7 @@ from sim.training.spec.job import DenseTraining
 from tests.backends.jobs import prices
 from tests.backends.one_process import CPU, run_in_one_process
 from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, SILENT, SILENT_ON_PROCESSES, SLICED, WRONG_STEPS
-from traces.timeline import Timeline
+from traces.timeline import Timeline, Words
 
 EVERYTHING = [*JOBS, *LOWER_PRECISIONS]
 
@@ -30,19 +30,18 @@ def simulated(plan: Plan, job: DenseTraining) -> Timeline:
 
 def streams(t: Timeline) -> dict[tuple[int, str], list[tuple[object, ...]]]:
     """Return what each stream ran, in order: op, kind, micro-batch, stage, bytes, FLOP, group."""
+    of_stream = zip(t.rank.tolist(), _words(t.stream), strict=True)
+    numbers = (t.microbatch.tolist(), t.stage.tolist(), t.bytes.tolist(), t.flop.tolist())
     table: dict[tuple[int, str], list[tuple[object, ...]]] = {}
-    for i in range(len(t)):
-        row = (
-            t.name.at(i),
-            t.kind.at(i),
-            int(t.microbatch[i]),
-            int(t.stage[i]),
-            int(t.bytes[i]),
-            t.flop[i],
-            t.group.at(i),
-        )
-        table.setdefault((int(t.rank[i]), t.stream.at(i)), []).append(row)
+    rows = zip(_words(t.name), _words(t.kind), *numbers, _words(t.group), strict=True)
+    for stream, row in zip(of_stream, rows, strict=True):
+        table.setdefault(stream, []).append(row)
     return table
+
+
+def _words(column: Words) -> list[str]:
+    """Return the words of all rows."""
+    return [column.values[code] for code in column.codes.tolist()]
 
 
 # --- the same numbers as the dense reference ---------------------------------------------------------------

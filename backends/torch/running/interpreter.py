@@ -16,7 +16,7 @@ from backends.torch.communication.collectives import GroupCollectives
 from backends.torch.communication.groups import Communicators, GroupKey, group_key
 from backends.torch.kernels import DTYPES, KERNELS, KernelContext, RankContext
 from backends.torch.running.devices import Device, RankTimes
-from backends.torch.running.schedule import OpInstance, Schedule, Slot, unroll
+from backends.torch.running.schedule import OpInstance, Schedule, Slot, Waits, unroll
 from backends.torch.values.copying import copy_between_tiers, empty
 from backends.torch.values.packing import FlatMemory
 from sim.plan.facts.rank_work import RankWork, kind_of, payload_of, sent_bytes
@@ -34,6 +34,7 @@ class Interpreter:
     ``kept``: names of buffers whose tensors stay in ``schedule.slots`` after the step, as persistent tensors do.
     ``explicit``: how to run collectives as step lists; None: use the library's collectives.
     ``first_step``: number of optimizer steps before the first step of the plan.
+    ``waits``: what the ops of programs wait for; interpreters of one process may share it.
     A call that completes an earlier step uses the optimizer's step number of that earlier step.
     """
 
@@ -46,6 +47,7 @@ class Interpreter:
     kept: frozenset[str] = frozenset()
     explicit: ExplicitCollectives | None = None
     first_step: int = 0
+    waits: Waits = field(default_factory=Waits)
     program: Program = field(init=False)
     schedule: Schedule = field(init=False)
     _contexts: dict[int, RankContext] = field(init=False)
@@ -63,7 +65,8 @@ class Interpreter:
         device = self.device.torch_device, self.device.sleep
         lags = {call.lag for call in self.program.calls}
         self._contexts = {lag: RankContext(*place, self._number(step - lag), *device) for lag in lags}
-        self.schedule = unroll(program_of_step(self.program, step, num_steps), self.persistent, self.kept)
+        program = program_of_step(self.program, step, num_steps)
+        self.schedule = unroll(program, self.persistent, self.kept, self.waits)
 
     def _number(self, step: int) -> int:
         """Return the number of optimizer steps before those of the plan's ``step``-th iteration."""

@@ -20,6 +20,8 @@ def account_memory(program: Program, slots: Mapping[InstanceKey, Slot], tier: Ti
     for slot in slots.values():
         if slot.buffer.scope is Scope.PERSISTENT and slot.buffer.tier is tier:
             live[slot.buffer.kind] += allocated_bytes(slot.num_bytes)
+    if all(slot.buffer.tier is not tier for slot in slots.values()):
+        return _nothing(live, len(program.calls))
     total = peak = sum(live.values())
     at_peak = dict(live)
     before: list[int] = []
@@ -42,3 +44,9 @@ def account_memory(program: Program, slots: Mapping[InstanceKey, Slot], tier: Ti
             if total > peak:
                 peak, at_peak = total, dict(live)
     return MemoryAccount(peak, at_peak, before, most, most_at, total)
+
+
+def _nothing(none_by_kind: Mapping[str, int], num_calls: int) -> MemoryAccount:
+    """Return the account of a tier in which a rank has nothing."""
+    zeros = [0] * num_calls
+    return MemoryAccount(0, none_by_kind, zeros, zeros, zeros, 0)

@@ -13,6 +13,9 @@ from sim.plan.words.buffer import Buffer, Scope, Tier
 from sim.plan.words.op import Compute, Op, Send
 from sim.plan.words.program import Call, Program, Task
 
+Positions = tuple[tuple[int, ...], ...]
+"""Positions of other ops, for each op in issue order."""
+
 
 @dataclass(slots=True, eq=False)
 class Slot:
@@ -87,10 +90,37 @@ def touched(instance: OpInstance) -> Iterable[Slot]:
     return dict.fromkeys((*instance.reads, *instance.writes))
 
 
-def unroll(program: Program, persistent: Mapping[str, Slot], kept: frozenset[str] = frozenset()) -> Schedule:
+@dataclass(slots=True)
+class Waits:
+    """The ops that every op of a program waits for, found once for equal steps and for all ranks that run them."""
+
+    _known: dict[tuple[int, tuple[Call, ...]], tuple[Program, Positions]] = field(default_factory=dict)
+
+    def of(self, program: Program) -> Positions:
+        """Return ``OpInstance.waits`` of every op in issue order."""
+        key = (id(program.tasks), program.calls)
+        if key not in self._known:
+            self._known[key] = program, _waits(program)  # kept, so that no other tasks get this identity
+        return self._known[key][1]
+
+
+def _waits(program: Program) -> Positions:
+    ops = [op for *_, op in program.instances()]
+    return tuple(
+        tuple([p for p in earlier if ops[p].stream != op.stream or isinstance(ops[p], Send)])
+        for earlier, op in zip(hazards(program), ops, strict=True)
+    )
+
+
+def unroll(
+    program: Program,
+    persistent: Mapping[str, Slot],
+    kept: frozenset[str] = frozenset(),
+    waits: Waits | None = None,
+) -> Schedule:
     """Return one step of a program over the given persistent slots.
 
-    Slots of buffers named in ``kept`` hold their tensors to the end of the step.
+    Slots of buffers named in ``kept`` hold their tensors to the end of the step. ``waits``: those found before.
     """
     slots: dict[InstanceKey, Slot] = {}
     repeated = per_microbatch(program)
@@ -105,11 +135,11 @@ def unroll(program: Program, persistent: Mapping[str, Slot], kept: frozenset[str
         return slot
 
     instances: list[OpInstance] = []
-    for position, (earlier, (_, call, task, op)) in enumerate(zip(hazards(program), program.instances(), strict=True)):
+    every = zip((waits or Waits()).of(program), program.instances(), strict=True)
+    for position, (waiting, (_, call, task, op)) in enumerate(every):
         reads = tuple([slot_of(name, call) for name in op.reads])
         writes = tuple([slot_of(name, call) for name in op.writes])
-        waits = tuple(p for p in earlier if instances[p].op.stream != op.stream or isinstance(instances[p].op, Send))
-        instance = OpInstance(position, call, task, op, reads, writes, waits)
+        instance = OpInstance(position, call, task, op, reads, writes, waiting)
         for slot in touched(instance):
             slot.touches_left += 1
         instances.append(instance)
