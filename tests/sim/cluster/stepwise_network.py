@@ -53,14 +53,14 @@ def stepwise_s(
 ) -> float:
     """Return how long a step list with chunks of one size takes; rank r lies on ``devices[r]``."""
     messages = _messages(topology, np.array(devices), case, chunk_bytes, order)
-    bandwidth = topology.bandwidth_bytes_per_s
+    fair = FairRates([message.links for message in messages], topology.bandwidth_bytes_per_s)
     arrivals: list[tuple[float, int]] = []
     now_s, under_way = 0.0, [i for i, message in enumerate(messages) if not message.waits]
     left = np.array([message.num_bytes for message in messages])
     finished = 0
     while under_way or arrivals:
         active = np.array(under_way, dtype=np.int64)
-        rates = fair_rates([messages[i].links for i in under_way], bandwidth)
+        rates = fair.of(active)
         ends_s = now_s + (left[active] / rates if len(active) else np.zeros(0))
         then_s = min(ends_s.min(initial=np.inf), arrivals[0][0] if arrivals else np.inf)
         left[active] -= rates * (then_s - now_s)
@@ -80,6 +80,27 @@ def stepwise_s(
                 under_way.append(i)
     assert finished == len(messages), "some steps wait for ever"
     return now_s
+
+
+class FairRates:
+    """The max-min fair rates of any of some routes at once; for routes that meet again they are known."""
+
+    def __init__(self, routes: Sequence[np.ndarray], bandwidth: np.ndarray) -> None:
+        numbers = dict[bytes, int]()
+        self._number = np.array([numbers.setdefault(route.tobytes(), len(numbers)) for route in routes])
+        self._routes, self._bandwidth = routes, bandwidth
+        self._known: dict[bytes, np.ndarray] = {}
+
+    def of(self, active: np.ndarray) -> np.ndarray:
+        """Return the rates of some routes, each named by its place."""
+        numbers = self._number[active]
+        order = np.argsort(numbers, kind="stable")
+        key = numbers[order].tobytes()
+        if key not in self._known:
+            self._known[key] = fair_rates([self._routes[i] for i in active[order].tolist()], self._bandwidth)
+        rates = np.empty(len(active))
+        rates[order] = self._known[key]
+        return rates
 
 
 def fair_rates(routes: Sequence[np.ndarray], bandwidth: np.ndarray) -> np.ndarray:
