@@ -13,7 +13,7 @@ Background User's Guide (tiles, waves); CUTLASS, efficient_gemm.md (split k); NV
 Energy (a cap on power as a bound of its own).
 """
 
-from functools import cache
+from functools import cache, reduce
 from typing import Final
 
 import numpy as np
@@ -266,7 +266,7 @@ def _candidates(
 
 def _norm(p: float, *seconds: Array) -> Array:
     """Return the p-norm of times, which is at least the largest."""
-    largest = np.maximum.reduce(np.broadcast_arrays(*seconds))
-    total = sum((part / largest) ** p for part in seconds)
-    whole: Array = largest * np.asarray(total) ** (1.0 / p)
+    largest = reduce(np.maximum, seconds)
+    total = reduce(np.add, [(part / largest) ** p for part in seconds])
+    whole: Array = largest * total ** (1.0 / p)
     return whole

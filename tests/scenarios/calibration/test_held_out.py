@@ -22,7 +22,7 @@ from scenarios.calibration.calibration import Calibration
 from scenarios.calibration.tables import HELD_OUT_TABLES, MeasuredTables, calibrate_tables
 
 CPU = load_node("local-cpu")
-REACHED = 44
+REACHED = 24
 
 
 def fitted_part(calibration: Calibration) -> dict[str, Any]:
