@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from itertools import count
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -70,8 +71,8 @@ def _ops(size: int, rank: int) -> Iterator[Op]:
     def slice_of(source: str, name: str, dim: int, parts: int) -> Compute:
         return Compute(f"slice.{name}", "slice", (source,), (name,), {"dim": dim, "axes": (), "parts": parts})
 
-    def over(kind: K, reads: tuple[str, ...], writes: tuple[str, ...], **keys: object) -> Collective:
-        return Collective(f"{kind}.{next(numbers)}", kind, ("g",), reads, writes, "wire", **keys)  # type: ignore[arg-type]
+    def over(kind: K, reads: tuple[str, ...], writes: tuple[str, ...], **keys: Any) -> Collective:
+        return Collective(f"{kind}.{next(numbers)}", kind, ("g",), reads, writes, "wire", **keys)
 
     root = size - 1
     yield slice_of("x", "first", 0, ROWS)

@@ -22,6 +22,7 @@ from sim.training.spec.job import (
     OsdpSpec,
     ParallelSpec,
     PipelineSpec,
+    Precision,
     ShardingSpec,
     TrainingSpec,
     stated_training,
@@ -52,7 +53,7 @@ def training(
     *,
     model: Mapping[str, Any] = GPT,
     pipeline: Mapping[str, Any] | None = None,
-    precision: str = "fp64",
+    precision: Precision = "fp64",
     recompute: Recompute = "none",
     batch: tuple[int, int] = (4, 1),
     numbers: Mapping[str, Any] | None = None,
@@ -72,7 +73,7 @@ def training(
         training=TrainingSpec(
             global_batch_size=batch[0],
             microbatch_size=batch[1],
-            precision=precision,  # type: ignore[arg-type]
+            precision=precision,
             recompute=recompute,
             **(numbers or {}),
         ),

@@ -63,7 +63,7 @@ def _without(plan: Plan, rank: int, task: str, op_name: str) -> Plan:
     """Return a plan in which a rank's task reads its own block's gradient where another is added to it."""
     programs = list(plan.programs)
     old = programs[rank].tasks[task]
-    ops = tuple(replace(op, reads=(op.reads[0], op.reads[0])) if op.name == op_name else op for op in old.ops)  # type: ignore[call-arg]
+    ops = tuple(replace(op, reads=(op.reads[0], op.reads[0])) if op.name == op_name else op for op in old.ops)
     programs[rank] = replace(programs[rank], tasks={**programs[rank].tasks, task: replace(old, ops=ops)})
     return replace(plan, programs=tuple(programs))
 

@@ -183,4 +183,4 @@ def test_entry_that_is_no_mapping_is_refused() -> None:
     for entry in (None, 5, "a", ["a"]):
         for parse in (parse_device, parse_node):
             with pytest.raises(CatalogueError, match="mine must be a mapping"):
-                parse("mine", entry)  # type: ignore[arg-type]
+                parse("mine", entry)

@@ -136,7 +136,7 @@ def textbook_job(
             gradient_sync_s=sync_s,
         ),
         num_microbatches=m,
-        pipeline=PipelineSpec(degree=p, schedule=name, virtual_stages=v, **keys),  # type: ignore[arg-type]
+        pipeline=PipelineSpec(degree=p, schedule=name, virtual_stages=v, **keys),
         **data,
     )  # fmt: skip
 

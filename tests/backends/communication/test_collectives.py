@@ -32,6 +32,7 @@ from tests.backends.collective_plans import (
     ways,
 )
 from tests.backends.jobs import prices
+from traces.timeline import Timeline
 
 Array = NDArray[np.float64]
 NAMES = list(collective_requests())
@@ -154,8 +155,8 @@ def test_both_timelines_have_the_same_ops_and_bytes(results: Mapping[str, Execut
     executed = timeline(plan, results[name].ranks)
     executed.check_streams()
 
-    def ops(t: object) -> set[tuple[object, ...]]:
-        return {(int(t.rank[i]), t.stream.at(i), t.name.at(i), t.kind.at(i), int(t.bytes[i])) for i in range(len(t))}  # type: ignore[attr-defined, arg-type]
+    def ops(t: Timeline) -> set[tuple[object, ...]]:
+        return {(int(t.rank[i]), t.stream.at(i), t.name.at(i), t.kind.at(i), int(t.bytes[i])) for i in range(len(t))}
 
     assert ops(simulated) == ops(executed)
     uneven = max(int(t[2].rsplit(".", 1)[1]) for t in ops(executed) if "all_to_all" in str(t[2]))

@@ -89,7 +89,7 @@ class Float8Product(torch.autograd.Function):
 def product(x: Tensor, w: Tensor, contract: int = 1) -> Tensor:
     """Return x[s, b, *k] w[*k, *n] of rounded operands."""
     rows = int(np.prod(w.shape[:contract]))
-    y: Tensor = Float8Product.apply(x.flatten(2), w.reshape(rows, -1))  # type: ignore[no-untyped-call]
+    y: Tensor = Float8Product.apply(x.flatten(2), w.reshape(rows, -1))
     return y.reshape(*x.shape[:2], *w.shape[contract:])
 
 
@@ -119,9 +119,9 @@ def through_float8_experts(spec: ExpertsSpec, layer: Mapping[str, Tensor], x: Te
     outputs = []
     for tokens in x.unbind(1):
         weights = (tokens @ layer["router.weight"]).softmax(-1).gather(1, chosen[:, None])
-        y = Float8ProductOfRows.apply(tokens, layer["experts.fc1.weight"], chosen)  # type: ignore[no-untyped-call]
+        y = Float8ProductOfRows.apply(tokens, layer["experts.fc1.weight"], chosen)
         y = nn.gelu(y, approximate="tanh")
-        y = Float8ProductOfRows.apply(y, layer["experts.fc2.weight"], chosen)  # type: ignore[no-untyped-call]
+        y = Float8ProductOfRows.apply(y, layer["experts.fc2.weight"], chosen)
         outputs.append(weights * y)
     return torch.stack(outputs, 1)
 

@@ -1,5 +1,7 @@
 """Random numbers that do not depend on how the work is divided."""
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -100,9 +102,9 @@ def test_tokens_of_micro_batches_make_the_global_batch() -> None:
 
 def test_dropout_of_micro_batches_makes_the_global_batch() -> None:
     """The mask of samples 4 and 5 is cut from the global batch's, also of some of its rows alone."""
-    common = {"batch_dim": 1, "probability": 0.5}
+    common: dict[str, Any] = {"batch_dim": 1, "probability": 0.5}
     rows, samples, hidden = torch.arange(6), torch.arange(8), torch.arange(4)
-    whole = kept_by_dropout(9, (6, 8, 4), (rows, samples, hidden), first_sample=0, **common)  # type: ignore[arg-type]
+    whole = kept_by_dropout(9, (6, 8, 4), (rows, samples, hidden), first_sample=0, **common)
     places = (torch.tensor([0, 3, 4]), samples[:2], hidden)
-    part = kept_by_dropout(9, (6, 2, 4), places, first_sample=4, **common)  # type: ignore[arg-type]
+    part = kept_by_dropout(9, (6, 2, 4), places, first_sample=4, **common)
     assert torch.equal(whole[[0, 3, 4], 4:6], part)

@@ -17,7 +17,7 @@ from tests.examples import examples
 
 def spread(deviation: dict[float, float], **parts: float) -> Spread:
     """Return errors with deviations by predicted seconds."""
-    return Spread(deviation=tuple(deviation.items()), **({"common": 0.0} | parts))  # type: ignore[arg-type]
+    return Spread(deviation=tuple(deviation.items()), **({"common": 0.0} | parts))
 
 
 def measured(true: Spread, places: list[Place], predicted_s: list[float], seed: int) -> list[Erred]:

@@ -176,8 +176,8 @@ def test_fitted_curves_are_the_profile_s_own(calibration: Calibration) -> None:
     curves = re.findall(r'stroke-width:1.6" d="M([^"]*)"', drawing)
     assert len(curves) == 2
     last = max((p.sample for p in points), key=lambda s: (getattr(s, "num_bytes", 0), getattr(s, "ranks_per_node", ())))
-    (alone_s,) = predict_collectives([last], node, profile)  # type: ignore[list-item]
-    (first_s,) = predict_collectives([replace(last, num_bytes=1024)], node, profile)  # type: ignore[list-item,call-arg]
+    (alone_s,) = predict_collectives([last], node, profile)
+    (first_s,) = predict_collectives([replace(last, num_bytes=1024)], node, profile)
     begin, end = (float(curves[1].split("L")[place].split()[1]) for place in (0, -1))
     ticks = {1e-4: "100 us", 1e-3: "1 ms"}
     places = {

@@ -1,7 +1,6 @@
 """What ``--collectives`` takes, and what it refuses."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -71,7 +70,6 @@ def test_documentation_lists_every_algorithm() -> None:
         assert row.split("|")[2].strip() == ", ".join(f"`{name}`" for name in algorithms)
 
 
-@pytest.mark.skipif("RANK" in os.environ, reason="launches processes of its own")
 def test_tiny_gpt_passes_its_check_with_explicit_collectives(capsys: pytest.CaptureFixture[str]) -> None:
     """``execute --check`` of the tiny scenario, all_reduce by trees: same numbers, ops, bytes and memory."""
     with pytest.raises(SystemExit) as caught:

@@ -25,9 +25,9 @@ def test_the_temperature_falls_to_its_end_and_stays() -> None:
     """Half way it is the geometric mean of start and end, or the arithmetic one; and one expert is left when hard."""
     keys = {"start": 2.0, "end": 0.5, "decay_steps": 1000}
     for decay, half in (("exponential", 1.0), ("linear", 1.25)):
-        found = [DenseToSparse(decay=decay, step=step, **keys).temperature for step in (0, 500, 1000, 9000)]  # type: ignore[arg-type]
+        found = [DenseToSparse(decay=decay, step=step, **keys).temperature for step in (0, 500, 1000, 9000)]
         assert found == pytest.approx([2.0, half, 0.5, 0.5])
-    counts = [DenseToSparse(step=step, hard_after=2000, **keys).active_experts(16) for step in (0, 500, 1000, 2000)]  # type: ignore[arg-type]
+    counts = [DenseToSparse(step=step, hard_after=2000, **keys).active_experts(16) for step in (0, 500, 1000, 2000)]
     assert counts == sorted(counts, reverse=True)
     assert counts[-1] == 1.0
 

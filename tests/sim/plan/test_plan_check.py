@@ -1,6 +1,7 @@
 """Broken plans are refused, and the message names role, stream, op and peer."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -24,10 +25,10 @@ from tests.sim.strategies import bare_ended_plans, dense_plans
 COPY = Compute("copy", "copy", ("x",), ("y",))
 
 
-def with_program(plan: Plan, index: int, **changes: object) -> Plan:
+def with_program(plan: Plan, index: int, **changes: Any) -> Plan:
     """Return the plan with one program changed."""
     programs = list(plan.programs)
-    programs[index] = replace(programs[index], **changes)  # type: ignore[arg-type]
+    programs[index] = replace(programs[index], **changes)
     return replace(plan, programs=tuple(programs))
 
 

@@ -41,7 +41,7 @@ def buffer(name: str, *shape: int, dtype: str = "float32") -> Buffer:
 
 def program(op: Op | Sequence[Op], *buffers: Buffer, role: dict[str, int] | None = None) -> Program:
     """Return a program of one task that is called once."""
-    ops = (op,) if isinstance(op, Collective) else tuple(op)  # type: ignore[arg-type]
+    ops = (op,) if isinstance(op, Collective) else tuple(op)
     return Program(role or {}, {b.name: b for b in buffers}, {"t": Task("t", Phase.FORWARD, ops)}, (Call("t"),))
 
 

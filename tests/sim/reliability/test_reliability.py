@@ -52,7 +52,7 @@ class Scripted:
 
 def run_scripted(spec: ReliabilitySpec, cycle: Cycle, spans_s: Sequence[float]) -> Outcome:
     """Return one run with stated failures."""
-    return run_once(spec, cycle, Scripted(spans_s))  # type: ignore[arg-type]
+    return run_once(spec, cycle, Scripted(spans_s))
 
 
 def run_step_by_step(spec: ReliabilitySpec, cycle: Cycle, spans_s: Sequence[float]) -> Outcome:

@@ -1,5 +1,7 @@
 """Plans whose layers' products multiply eight bits: what is cast, when, what it costs and what it takes."""
 
+from typing import Any
+
 import pytest
 
 from costmodels.hardware import load_device
@@ -158,8 +160,8 @@ def test_large_products_take_half_the_time_over_what_eight_bits_attain() -> None
         ({"pp": 2, "schedule": "pipedream_2bw", "model": LLAMA, "m": 4}, "parallel.pipeline.schedule"),
     ],
 )
-def test_weights_that_are_not_whole_for_a_step_are_refused(keys: dict[str, object], key: str) -> None:
+def test_weights_that_are_not_whole_for_a_step_are_refused(keys: dict[str, Any], key: str) -> None:
     """Operators sharded by need, and two versions of weights; the error names the key and what to write."""
     with pytest.raises(SpecError, match="precision: bf16") as caught:
-        dense_job(precision="fp8", **keys)  # type: ignore[arg-type]
+        dense_job(precision="fp8", **keys)
     assert caught.value.key == key

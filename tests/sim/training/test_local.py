@@ -131,7 +131,7 @@ def test_messages_go_forward_and_at_most_one_block_back(update: str) -> None:
     for rank, program in enumerate(plan.programs):
         ops = [op for _, _, _, op in program.instances()]
         kinds = {
-            (type(op), str(op.direction)): sum(isinstance(o, type(op)) and o.direction == op.direction for o in ops)  # type: ignore[union-attr]
+            (type(op), str(op.direction)): sum(isinstance(o, type(op)) and o.direction == op.direction for o in ops)
             for op in ops
             if isinstance(op, Send | Recv)
         }
