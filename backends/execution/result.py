@@ -94,8 +94,13 @@ class Execution(Struct, frozen=True):
     @property
     def check(self) -> CheckReport | None:
         """Return the checks of all ranks as one report, with names that begin with the rank; None without a check."""
-        reports = [(result.rank, result.check) for result in self.ranks if result.check is not None]
-        if not reports:
-            return None
-        errors = {f"rank {rank}: {name}": error for rank, report in reports for name, error in report.errors.items()}
-        return CheckReport(errors, reports[0][1].tolerance)
+        return joined({result.rank: result.check for result in self.ranks})
+
+
+def joined(reports: Mapping[int, CheckReport | None]) -> CheckReport | None:
+    """Return the reports of ranks as one, with names that begin with the rank; None without a report."""
+    found = {rank: report for rank, report in reports.items() if report is not None}
+    if not found:
+        return None
+    errors = {f"rank {rank}: {name}": error for rank, report in found.items() for name, error in report.errors.items()}
+    return CheckReport(errors, next(iter(found.values())).tolerance)

@@ -42,10 +42,12 @@ class Runs(Mapping[str, Execution]):
     """
 
     def __init__(
-        self, on_processes: Mapping[str, Execution], here: Mapping[str, Callable[[], ExecutionRequest]]
+        self,
+        on_processes: Mapping[str, Execution],
+        here: Mapping[str, Callable[[], ExecutionRequest]],
+        references: References,
     ) -> None:
-        self._on_processes, self._here = on_processes, here
-        self._references = References(CPU)
+        self._on_processes, self._here, self._references = on_processes, here, references
         self._last: tuple[str, Execution] | None = None
 
     def __getitem__(self, name: str) -> Execution:
@@ -63,15 +65,21 @@ class Runs(Mapping[str, Execution]):
 
 
 @pytest.fixture(scope="session")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Execution]:
-    """Return all runs of ``tests.backends.runs``; of several test processes one starts those on processes for all."""
-    return Runs(_shared(tmp_path_factory, "executions", process_requests), one_process_requests())
+def references() -> References:
+    """Return the dense runs that tests have needed so far: plans of equal models share one."""
+    return References(CPU)
 
 
 @pytest.fixture(scope="session")
-def wide_results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Execution]:
+def results(tmp_path_factory: pytest.TempPathFactory, references: References) -> Mapping[str, Execution]:
+    """Return all runs of ``tests.backends.runs``; of several test processes one starts those on processes for all."""
+    return Runs(_shared(tmp_path_factory, "executions", process_requests), one_process_requests(), references)
+
+
+@pytest.fixture(scope="session")
+def wide_results(tmp_path_factory: pytest.TempPathFactory, references: References) -> Mapping[str, Execution]:
     """Return the runs of ``tests.backends.mesh_runs`` on eight ranks."""
-    return Runs(_shared(tmp_path_factory, "wide", wide_requests), wide_requests_in_one_process())
+    return Runs(_shared(tmp_path_factory, "wide", wide_requests), wide_requests_in_one_process(), references)
 
 
 Requests = Callable[[], Mapping[str, ExecutionRequest]]

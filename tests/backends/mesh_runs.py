@@ -17,6 +17,7 @@ from tests.backends.jobs import GPT, LLAMA, training
 
 SHORT: Mapping[str, Any] = {**GPT, "num_layers": 2}
 SHORT_LLAMA: Mapping[str, Any] = {**LLAMA, "num_layers": 2}
+ONE: Mapping[str, Any] = {**GPT, "num_layers": 1}
 THREES: Mapping[str, Any] = {
     **SHORT, "hidden_size": 24, "num_heads": 3, "num_kv_heads": 3, "ffn_hidden_size": 30, "vocab_size": 33,
 }  # fmt: skip
@@ -70,8 +71,8 @@ MANY_JOBS: Mapping[str, DenseTraining] = {
     "2d 3x3, prefetch, recompute full": training(
         model=THREES, tensor=mesh("2d", 3, 3, overlap="prefetch"), batch=(3, 3), recompute="full"
     ),
-    "2d 4x4": training(model=SHORT, tensor=mesh("2d", 4, 4), batch=(4, 4)),
-    "2d 4x4, recompute full": training(model=SHORT, tensor=mesh("2d", 4, 4), batch=(4, 4), recompute="full"),
+    "2d 4x4": training(model=ONE, tensor=mesh("2d", 4, 4), batch=(4, 4)),
+    "2d 4x4, recompute full": training(model=ONE, tensor=mesh("2d", 4, 4), batch=(4, 4), recompute="full"),
     "2d x dp2 zero1, llama, recompute full": training(
         model=SHORT_LLAMA, tensor=SQUARE, data_degree=2, zero_stage=1, batch=(8, 2), bucket_bytes=4000,
         recompute="full",
@@ -132,11 +133,11 @@ MANY_JOBS: Mapping[str, DenseTraining] = {
 }  # fmt: skip
 """On as many ranks as they need, all in one process."""
 
-ONE: Mapping[str, Any] = {**GPT, "num_layers": 1}
+_MUTED: Mapping[str, Any] = {**ONE, "dropout": 0.0}
 MUTED_JOBS: Mapping[str, DenseTraining] = {
-    "2.5d": training(model=ONE, tensor=DEEP, batch=(4, 4)),
-    "2.5d, per step": training(model=ONE, tensor=DEEP_BY_STEP, batch=(4, 4)),
-    "3d": training(model=ONE, tensor=CUBE_AGAIN, batch=(4, 4)),
+    "2.5d": training(model=_MUTED, tensor=DEEP, batch=(4, 4)),
+    "2.5d, per step": training(model=_MUTED, tensor=DEEP_BY_STEP, batch=(4, 4)),
+    "3d": training(model=_MUTED, tensor=CUBE_AGAIN, batch=(4, 4)),
 }
 """Each kind of communication of theirs is silenced alone, in one process."""
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from backends.execution.request import ExecutionRequest
-from backends.execution.result import CheckReport, Execution, InstanceKey, RankResult
+from backends.execution.result import CheckReport, Execution, InstanceKey, RankResult, joined
 from backends.torch.communication.buffers import Channel, copy_alone, run_collective
 from backends.torch.communication.collectives import GroupCollectives, Table
 from backends.torch.reference.checking import checked, kept_by
@@ -100,17 +100,15 @@ def run_in_one_process(
     """
     iterations = 3 if any(longest_lag(program) for program in plan.programs) else num_steps
     request = ExecutionRequest(plan=plan, check_against=job, mute=mute, iterations=iterations)
-    report = execute_in_one_process(request, references or References(CPU)).check
+    references = references or References(CPU)
+    report = joined({rank.rank: checked(rank, request, references) for rank in _ran(request).ranks})
     assert report is not None
     return report
 
 
 def execute_in_one_process(request: ExecutionRequest, references: References) -> Execution:
     """Return what all ranks find out about a request; its times are counts of ops."""
-    plan = request.plan
-    run = _AllRanks(plan, _interpreters(request))
-    run.steps(request.iterations, drained=bool(request.longest_lag))
-    results = []
+    run, results = _ran(request), []
     for rank in run.ranks:
         slots = rank.slots
         results.append(RankResult(
@@ -120,7 +118,14 @@ def execute_in_one_process(request: ExecutionRequest, references: References) ->
             values=_kept_values(rank, request.keep),
             host_peak_bytes=account_memory(rank.program, slots, Tier.HOST).peak_bytes, work=rank.work,
         ))  # fmt: skip
-    return Execution(plan, tuple(results))
+    return Execution(request.plan, tuple(results))
+
+
+def _ran(request: ExecutionRequest) -> "_AllRanks":
+    """Return all ranks after the steps of a request."""
+    run = _AllRanks(request.plan, _interpreters(request))
+    run.steps(request.iterations, drained=bool(request.longest_lag))
+    return run
 
 
 def _kept_values(rank: Interpreter, names: frozenset[str]) -> Mapping[InstanceKey, NDArray[np.float64]]:

@@ -46,7 +46,7 @@ LOWER_PRECISIONS = {
         numbers={"low_precision_gradients": True, "fused_gradient_accumulation": False},
     ),
 } | FLOAT8  # fmt: skip
-MUTED_MODEL = {**GPT, "num_layers": 2}
+MUTED_MODEL = {**GPT, "num_layers": 2, "dropout": 0.0}
 MUTED = {
     "tensor": training(model=MUTED_MODEL, tensor_degree=4, batch=(1, 1)),
     "sequence and zero": training(
@@ -84,18 +84,20 @@ SHARDED = {
     ),
     "zero 2": training(model=MUTED_MODEL, data_degree=2, zero_stage=2, pipeline={"degree": 2}, batch=(4, 1)),
     "offload": training(
-        model={**GPT, "num_layers": 1}, data_degree=2, zero_stage=2, batch=(4, 1), bucket_bytes=4000, sharding=OFFLOAD
+        model={**MUTED_MODEL, "num_layers": 1}, data_degree=2, zero_stage=2, batch=(4, 1), bucket_bytes=4000,
+        sharding=OFFLOAD,
     ),
     "fsdp pipeline": training(model=MUTED_MODEL, data_degree=2, zero_stage=3, pipeline={"degree": 2}, batch=(4, 1)),
     "hierarchical": training(
-        model={**GPT, "num_layers": 1}, data_degree=4, zero_stage=3, batch=(8, 1), sharding=ShardingSpec(local_degree=2)
+        model={**MUTED_MODEL, "num_layers": 1}, data_degree=4, zero_stage=3, batch=(8, 1),
+        sharding=ShardingSpec(local_degree=2),
     ),
     "osdp pipeline": training(
         model=MUTED_MODEL, data_degree=2, pipeline={"degree": 2}, batch=(4, 1),
         osdp=sharded_operators(layer0__qkv=(1, 1), layer1__fc2=(1, 1), embedding__word=(1, 1)),
     ),
     "osdp": training(
-        model={**GPT, "num_layers": 1}, data_degree=2, batch=(4, 1),
+        model={**MUTED_MODEL, "num_layers": 1}, data_degree=2, batch=(4, 1),
         osdp=sharded_operators(layer0__qkv=(2, 1), layer0__fc2=(2, 2), embedding__word=(1, 1)),
     ),
 }  # fmt: skip

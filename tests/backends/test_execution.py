@@ -16,7 +16,7 @@ from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan
 from sim.training.spec.job import DenseTraining
 from tests.backends.jobs import prices
-from tests.backends.one_process import CPU, run_in_one_process
+from tests.backends.one_process import run_in_one_process
 from tests.backends.runs import JOBS, LOWER_PRECISIONS, SHARDED, SILENT, SILENT_ON_PROCESSES, SLICED, WRONG_STEPS
 from traces.timeline import Timeline, Words
 
@@ -92,12 +92,6 @@ def test_several_steps_reproduce_as_many_of_the_reference(results: Mapping[str, 
     report = results[name].check
     assert report is not None
     assert report.passed, report.worst
-
-
-@pytest.fixture(scope="module")
-def references() -> References:
-    """Return the dense runs that tests of this file have needed so far."""
-    return References(CPU)
 
 
 @pytest.mark.parametrize("name", SILENT)

@@ -11,7 +11,7 @@ from sim.plan.checking.check import check
 from sim.plan.words.op import Collective
 from sim.training.steps.builder import build_dense_training
 from tests.backends.expert_runs import EXACT_ALONE, EXCHANGING, GATES, REPLICATED, exchanges
-from tests.backends.one_process import CPU, run_in_one_process
+from tests.backends.one_process import run_in_one_process
 from tests.backends.runs import SILENT
 
 
@@ -35,21 +35,22 @@ def test_every_exchange_is_left_out_in_turn(results: Mapping[str, Execution]) ->
 
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("name", EXACT_ALONE | GATES | REPLICATED)
-def test_routing_computes_the_numbers_of_the_dense_reference(name: str) -> None:
+def test_routing_computes_the_numbers_of_the_dense_reference(references: References, name: str) -> None:
     """Loss, gradients and parameters are within 1e-9 on every rank, whatever routing, gate and replicas."""
     job = (EXACT_ALONE | GATES | REPLICATED)[name]
     plan = build_dense_training(job, name)
     check(plan)
-    report = run_in_one_process(plan, job, num_steps=4 if name.startswith("bias") else 1)  # biases begin as zeros
+    num_steps = 4 if name.startswith("bias") else 1  # biases begin as zeros
+    report = run_in_one_process(plan, job, references, num_steps=num_steps)
     assert {key.split(": ")[0] for key in report.errors} == {f"rank {rank}" for rank in range(plan.mesh.size)}
     assert report.tolerance == 1e-9
     assert report.passed, report.worst
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_an_exchange_of_rows_is_missed_when_it_is_left_out() -> None:
+def test_an_exchange_of_rows_is_missed_when_it_is_left_out(references: References) -> None:
     """Without one of the uneven exchanges the numbers are far from the reference."""
-    job, references = EXACT_ALONE["ep2 x tp2 sp"], References(CPU)
+    job = EXACT_ALONE["ep2 x tp2 sp"]
     plan = build_dense_training(job, "exact")
     tasks = plan.programs[0].tasks.values()
     uneven = [op.name for task in tasks for op in task.ops if isinstance(op, Collective) and op.sizes]
@@ -60,12 +61,12 @@ def test_an_exchange_of_rows_is_missed_when_it_is_left_out() -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_sum_over_replicas_is_missed_when_it_is_left_out() -> None:
+def test_a_sum_over_replicas_is_missed_when_it_is_left_out(references: References) -> None:
     """Without the sum of gradients over the holders of an expert the numbers are far from the reference."""
     job = REPLICATED["replicas, ep4, one expert gets most, one none"]
     plan = build_dense_training(job, "replicas")
     tasks = [task for program in plan.programs for task in program.tasks.values()]
     sums = {op.name for task in tasks for op in task.ops if isinstance(op, Collective) and op.members}
     assert sums
-    report = run_in_one_process(plan, job, References(CPU), frozenset(sums))
+    report = run_in_one_process(plan, job, references, frozenset(sums))
     assert report.worst[1] > 1e-3

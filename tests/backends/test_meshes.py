@@ -14,7 +14,7 @@ from sim.plan.words.op import Collective, CollectiveKind, Op
 from sim.plan.words.program import Plan
 from sim.training.steps.builder import build_dense_training
 from tests.backends.mesh_runs import AS_RINGS, MANY_JOBS, MUTED_JOBS, WIDE_JOBS, WRONG_ROOTS
-from tests.backends.one_process import CPU, run_in_one_process
+from tests.backends.one_process import run_in_one_process
 from tests.backends.runs import silenced
 from tests.backends.test_execution import simulated, streams
 
@@ -68,9 +68,9 @@ def test_check_notices_a_wrong_root(results: Mapping[str, Execution], what: str)
     assert report.worst[1] > 1e-3
 
 
-def test_a_wrong_root_of_each_axis_is_noticed_with_depth() -> None:
+def test_a_wrong_root_of_each_axis_is_noticed_with_depth(references: References) -> None:
     """On [2, 2, 2], a broadcast or a reduce along either axis from, or to, the rank of another step is far off."""
-    job, references, wrong = MUTED_JOBS["2.5d"], References(CPU), dict[tuple[str, str], str]()
+    job, wrong = MUTED_JOBS["2.5d"], dict[tuple[str, str], str]()
     plan = build_dense_training(job, "wrong root")
     (program,) = plan.programs
     for op in collectives(plan):
@@ -93,20 +93,20 @@ def _from_next(op: Op) -> Op:
 
 
 @pytest.mark.parametrize("name", MANY_JOBS)
-def test_a_plan_for_many_ranks_computes_the_numbers_of_the_dense_reference(name: str) -> None:
+def test_a_plan_for_many_ranks_computes_the_numbers_of_the_dense_reference(references: References, name: str) -> None:
     """Every rank's loss, gradients and updated parameters are within 1e-9, all ranks run in one process."""
     plan = build_dense_training(MANY_JOBS[name], name)
     check(plan)
-    report = run_in_one_process(plan, MANY_JOBS[name])
+    report = run_in_one_process(plan, MANY_JOBS[name], references)
     assert {key.split(": ")[0] for key in report.errors} == {f"rank {rank}" for rank in range(plan.mesh.size)}
     assert report.tolerance == 1e-9
     assert report.passed, report.worst
 
 
 @pytest.mark.parametrize("name", MUTED_JOBS)
-def test_each_kind_of_communication_on_a_mesh_is_missed_when_it_is_left_out(name: str) -> None:
+def test_each_kind_of_communication_on_a_mesh_is_missed_when_it_is_left_out(references: References, name: str) -> None:
     """Gathers, broadcasts, sums along each axis, those over depth too: without one the numbers are far off."""
-    job, references = MUTED_JOBS[name], References(CPU)
+    job = MUTED_JOBS[name]
     plan = build_dense_training(job, name)
     kinds = dict(silenced(plan))
     assert {axis for axis, _ in job.parallel.tensor.axes} <= {axis for op in collectives(plan) for axis in op.axes}

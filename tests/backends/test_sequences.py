@@ -10,26 +10,26 @@ from sim.plan.checking.check import check
 from sim.plan.words.op import Collective, Op, Recv, Send
 from sim.plan.words.program import Phase, Plan
 from sim.training.steps.builder import build_dense_training
-from tests.backends.one_process import CPU, run_in_one_process
+from tests.backends.one_process import run_in_one_process
 from tests.backends.runs import silenced
 from tests.backends.sequence_runs import MANY_SEQUENCE_JOBS, MUTED_SEQUENCE_JOBS
 
 
 @pytest.mark.parametrize("name", MANY_SEQUENCE_JOBS)
-def test_shared_sequences_compute_the_numbers_of_the_dense_reference(name: str) -> None:
+def test_shared_sequences_compute_the_numbers_of_the_dense_reference(references: References, name: str) -> None:
     """Every rank's loss, gradients and updated parameters are within 1e-9, all ranks run in one process."""
     plan = build_dense_training(MANY_SEQUENCE_JOBS[name], name)
     check(plan)
-    report = run_in_one_process(plan, MANY_SEQUENCE_JOBS[name])
+    report = run_in_one_process(plan, MANY_SEQUENCE_JOBS[name], references)
     assert {key.split(": ")[0] for key in report.errors} == {f"rank {rank}" for rank in range(plan.mesh.size)}
     assert report.tolerance == 1e-9
     assert report.passed, report.worst
 
 
 @pytest.mark.parametrize("name", MUTED_SEQUENCE_JOBS)
-def test_each_exchange_of_a_shared_sequence_is_missed_when_it_is_left_out(name: str) -> None:
+def test_each_exchange_of_a_shared_sequence_is_missed_when_it_is_left_out(references: References, name: str) -> None:
     """Without one message or collective of each kind the numbers are far off."""
-    job, references = MUTED_SEQUENCE_JOBS[name], References(CPU)
+    job = MUTED_SEQUENCE_JOBS[name]
     plan = build_dense_training(job, name)
     silent = dict(silenced(plan)) | (every_message(plan) if job.parallel.sequence.name == "ring_self_attention" else {})
     for what, mute in silent.items():
@@ -38,9 +38,9 @@ def test_each_exchange_of_a_shared_sequence_is_missed_when_it_is_left_out(name: 
 
 
 @pytest.mark.parametrize("name", MUTED_SEQUENCE_JOBS)
-def test_a_wrong_exchange_of_a_shared_sequence_is_noticed(name: str) -> None:
+def test_a_wrong_exchange_of_a_shared_sequence_is_noticed(references: References, name: str) -> None:
     """Keys where values belong, or messages that go around a ring the wrong way: the numbers are far off."""
-    job, references = MUTED_SEQUENCE_JOBS[name], References(CPU)
+    job = MUTED_SEQUENCE_JOBS[name]
     plan = build_dense_training(job, name)
     changes = (keys_for_values, *([backwards] if job.parallel.sequence.axes[0][1] > 2 else []))
     wrong = [turned for change in changes if (turned := altered(plan, change)) != plan]
