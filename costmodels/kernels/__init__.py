@@ -21,6 +21,7 @@ from costmodels.kernels.model_ends import MODEL_END_KERNELS
 from costmodels.kernels.moe import MOE_KERNELS
 from costmodels.kernels.one_hot_moe import ONE_HOT_MOE_KERNELS
 from costmodels.kernels.ring_scores import RING_SCORE_KERNELS
+from costmodels.kernels.scaled_latents import SCALED_LATENT_KERNELS
 from costmodels.kernels.tensor import BYTES_PER_ELEMENT, Attributes, Family, GemmShape, Kernel, TensorSpec, Work
 
 KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
@@ -36,6 +37,7 @@ KERNELS: Final[Mapping[str, Kernel]] = MappingProxyType(
             *ELEMENTWISE_KERNELS,
             *BLOCK_KERNELS,
             *LATENT_KERNELS,
+            *SCALED_LATENT_KERNELS,
             *MODEL_END_KERNELS,
             *MOE_KERNELS,
             *RING_SCORE_KERNELS,

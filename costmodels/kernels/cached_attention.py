@@ -85,7 +85,8 @@ def _decode_work(inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], at
     return Work(flop, flop, _read_bytes(inputs, of.keys), total_bytes(outputs), shape)
 
 
+DECODE_ATTENTION = Kernel("decode_attention", "decode", (2, 3), _outputs, _decode_work)
 CACHED_ATTENTION_KERNELS = (
     Kernel("cached_attention", "attention", (2, 3), _outputs, _prompt_work),
-    Kernel("decode_attention", "decode", (2, 3), _outputs, _decode_work),
+    DECODE_ATTENTION,
 )

@@ -32,7 +32,8 @@ class InferenceJob(Struct, frozen=True, kw_only=True):
     ``num_microbatches``: batches of such sequences that are in flight, as stages of a pipeline need them.
     ``block_tokens``: slots of the caches are reserved in blocks of so many tokens.
     ``precision``: ``fp8`` keeps the weights of the layers' products in eight bits, and multiplies eight bits.
-    ``cache_precision``: ``fp8`` keeps keys and values in eight bits, without a scale; None: as activations.
+    ``cache_precision``: ``fp8`` keeps keys and values in eight bits, without a scale, and latents with one for 128
+    numbers each; None: as activations.
     ``wide``: all that has more than eight bits has 64, for checks.
     """
 
@@ -51,7 +52,6 @@ class InferenceJob(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         self._check_lengths()
         _check_model(self.model)
-        self._check_eight_bits()
         _check_parallel(self.parallel)
         self.parallel.tensor.check(self.model.sizes, scatters=False)
         check_expert_degree(self.model, self.parallel.expert_degree, self.parallel.data_degree)
@@ -72,11 +72,6 @@ class InferenceJob(Struct, frozen=True, kw_only=True):
         if longest > most:
             rule = f"the longest sequence comes to {longest:,} tokens, and the model knows {most:,} positions"
             raise SpecError("inference.prompt_tokens", rule, "write fewer, or a longer model.sequence_length")
-
-    def _check_eight_bits(self) -> None:
-        """Raise SpecError where latents are to be cached in eight bits."""
-        if self.model.latent_attention is not None and self.cache_precision is not None:
-            raise SpecError("inference.cache_precision", "latents are cached as activations are", "leave it out")
 
     @property
     def types(self) -> PrecisionTypes:

@@ -47,5 +47,4 @@ def weight_bytes(cost: KernelCost, stage: Stage) -> int:
 
 def cached_bytes(cost: KernelCost, stage: Stage) -> int:
     """Return the bytes that a token leaves in the caches of a stage, on each device of its group."""
-    elements = stage.num_layers * cost.model.kv_elements(cost.layout.tensor_degree)
-    return elements * BYTES_PER_ELEMENT[cost.cache_dtype]
+    return stage.num_layers * cost.model.cached_bytes(cost.cache_dtype, cost.layout.tensor_degree)

@@ -31,6 +31,8 @@ EXPERTS: Final = replace(
 _SIZES: Final = LatentAttention(kv_rank=10, head_size=4, rotary_head_size=2, value_head_size=3)
 PLAIN_QUERIES: Final = replace(GROUPED, num_kv_heads=4, latent_attention=_SIZES)
 LATENT: Final = replace(GROUPED, num_kv_heads=4, latent_attention=replace(_SIZES, q_rank=8))
+TILED: Final = replace(GROUPED, num_kv_heads=4, latent_attention=replace(_SIZES, kv_rank=136))
+"""Its latents in eight bits have two scales each, one of 128 numbers and one of eight."""
 
 
 def job(model: TransformerSpec = GROUPED, **changes: Any) -> InferenceJob:
@@ -58,6 +60,10 @@ JOBS: Final[Mapping[str, InferenceJob]] = {
     "caches in eight bits, tp2": job(wide=True, tp=2, cache_precision="fp8"),
     "eight bits, tp2 x pp2": job(GPT, precision="fp8", wide=True, tp=2, pp=2, cache_precision="fp8"),
     "latents and weights in eight bits, tp2": job(LATENT, precision="fp8", wide=True, tp=2),
+    "caches of latents in eight bits, tp2": job(TILED, wide=True, tp=2, cache_precision="fp8"),
+    "all in eight bits, three tokens per step, pp2": job(
+        TILED, precision="fp8", wide=True, pp=2, tokens_per_step=3, cache_precision="fp8"
+    ),
     "queries in eight bits, two tokens per step": job(PLAIN_QUERIES, precision="fp8", wide=True, tokens_per_step=3),
     "experts in eight bits, ep2 x tp2": job(EXPERTS, precision="fp8", wide=True, ep=2, tp=2),
 }

@@ -11,7 +11,8 @@ from backends.torch.reference.references import References
 from sim.inference.builder import build_inference
 from sim.inference.spec import InferenceJob
 from sim.plan.checking.check import check
-from tests.backends.inference_runs import EXPERTS, JOBS, job
+from sim.training.spec.models.model import TransformerSpec
+from tests.backends.inference_runs import EXPERTS, GROUPED, JOBS, TILED, job
 from tests.backends.one_process import CPU, execute_in_one_process, run_in_one_process
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,10 +31,11 @@ def test_logits_are_those_of_a_pass_over_the_whole_sequence(name: str) -> None:
     assert report.passed, report.worst
 
 
+@pytest.mark.parametrize("model", [GROUPED, TILED])
 @pytest.mark.parametrize("changes", [{"precision": "fp8"}, {"cache_precision": "fp8"}])
-def test_a_check_sees_eight_bits(changes: dict[str, Any]) -> None:
+def test_a_check_sees_eight_bits(model: TransformerSpec, changes: dict[str, Any]) -> None:
     """A plan in eight bits is far from the model in 64, so that a reference without the rounding would notice."""
-    report = run_in_one_process(build_inference(job(wide=True, **changes), "eight bits"), job())
+    report = run_in_one_process(build_inference(job(model, wide=True, **changes), "eight bits"), job(model))
     assert 1e-3 < report.worst[1] < 0.3
 
 

@@ -1,7 +1,12 @@
 """The work of attention to caches of several sequences."""
 
-from costmodels.kernels import GemmShape
-from tests.costmodels.test_kernel import t, work_of
+from typing import Any
+
+import pytest
+
+from costmodels.errors import KernelError
+from costmodels.kernels import GemmShape, TensorSpec
+from tests.costmodels.test_kernel import SCALED, SPANS, N, S, f32, t, work_of
 
 
 def test_decoding_reads_every_key_and_value_once() -> None:
@@ -33,6 +38,33 @@ def test_a_cache_of_latents_serves_all_heads() -> None:
     assert work.flop == 2.0 * n * (2 * r + p) * 30
     assert work.bytes_read == 2 * (n * (r + p) + 30 * (r + p))
     assert work.gemm == GemmShape(n, 30, r + p, 1)
+
+
+def test_deepseeks_latents_in_eight_bits_have_656_bytes() -> None:
+    """A token is written and read as 512 numbers, 4 scales and 64 positions in 16 bits; the FLOP are as before."""
+    n, r, p, slots, spans = 128, 512, 64, 40, ((0, 30, 1),)
+    caches = (TensorSpec((slots, 1, r), "float8_e4m3fn"), TensorSpec((slots, 1, 4), "float32"), t(slots, 1, p))
+    written = work_of("append_latents", [t(3, 1, r), t(3, 1, 1, p)], {"places": ((0, 3),), "rows": slots})
+    assert written.bytes_written == 3 * 656
+    work = work_of("decode_latents", [t(1, 1, n, r + p), *caches], {"spans": spans})
+    assert work.bytes_read == 2 * n * (r + p) + 30 * 656
+    whole = work_of("decode_attention", [t(1, 1, n, r + p), t(slots, 1, r + p)], {"spans": spans, "value_size": r})
+    assert (work.flop, work.executed_flop, work.gemm) == (whole.flop, whole.executed_flop, whole.gemm)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "attributes"),
+    [
+        ("append_latents", [t(3, 1, 130), t(3, 1, 1, 4)], {"places": ((6, 3),), "rows": S}),
+        ("append_latents", [t(3, 1, 130), t(3, 1, 1, 5), *SCALED], {"places": ((0, 3),), "rows": S}),
+        ("decode_latents", [t(3, 1, N, 133), *SCALED], {"spans": SPANS}),
+        ("decode_latents", [t(3, 1, N, 134), SCALED[0], f32(S, 1, 1), SCALED[2]], {"spans": SPANS}),
+    ],
+)
+def test_caches_of_latents_fit_each_other(name: str, inputs: list[TensorSpec], attributes: dict[str, Any]) -> None:
+    """Rows beyond the caches, other widths and a scale too few are refused."""
+    with pytest.raises(KernelError, match="got shapes"):
+        work_of(name, inputs, attributes)
 
 
 def test_absorbed_projections_read_their_part_of_the_weight() -> None:

@@ -47,6 +47,7 @@ COUNTS, FORCED = TensorSpec((2 * E,), "int64"), {"top_k": K, "forced": (16, 0, 9
 
 RING = {"causal": False, "ring": "cp", "step": 1}
 CACHES, SPANS = (t(S, 1, G, D), t(S, 1, G, 2)), ((0, 2, 2), (4, 3, 1))
+SCALED = (TensorSpec((S, 1, 130), "float8_e4m3fn"), f32(S, 1, 2), t(S, 1, 4))
 BLOCKS = {"ring": "cp", "step": 1, "blocks": 3, "factor": 1.0}
 PIECE = {"size": 2, "num_gradients": 2, "num_parameters": 2}
 """Seven parameters in two tensors, of which a rank updates two."""
@@ -212,6 +213,9 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("decode_attention", [t(3, 1, N, D), *CACHES], {"spans": SPANS}, [t(3, 1, N, 2)]),
     ("cached_attention", [t(3, 1, N, D), *CACHES], {"spans": SPANS}, [t(3, 1, N, 2)]),
     ("decode_attention", [t(3, 1, N, D), CACHES[0]], {"spans": SPANS, "value_size": 3}, [t(3, 1, N, 3)]),
+    ("append_latents", [t(3, 1, 130), t(3, 1, 1, 4)], {"places": ((5, 2), (1, 1)), "rows": S}, [*SCALED]),
+    ("append_latents", [t(3, 1, 130), t(3, 1, 1, 4), *SCALED], {"places": ((0, 3),), "rows": S}, [*SCALED]),
+    ("decode_latents", [t(3, 1, N, 134), *SCALED], {"spans": SPANS}, [t(3, 1, N, 130)]),
     ("take_rows", [KV], {"rows": (5, 2)}, [t(2, B, G, D)]),
     ("flash_attention_backward", [Q, Q, KV, KV, Q, f32(B, N, S)], {}, [Q, KV, KV]),
     ("rotary", [Q], {"base": 1e4, "width": 2}, [Q]),

@@ -22,6 +22,7 @@ from backends.torch.kernels.model_ends import MODEL_END_KERNELS
 from backends.torch.kernels.moe import MOE_KERNELS
 from backends.torch.kernels.one_hot_moe import ONE_HOT_MOE_KERNELS
 from backends.torch.kernels.ring_scores import RING_SCORE_KERNELS
+from backends.torch.kernels.scaled_latents import SCALED_LATENT_KERNELS
 
 KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
@@ -34,6 +35,7 @@ KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         **ELEMENTWISE_KERNELS,
         **BLOCK_KERNELS,
         **LATENT_KERNELS,
+        **SCALED_LATENT_KERNELS,
         **MODEL_END_KERNELS,
         **MOE_KERNELS,
         **RING_SCORE_KERNELS,

@@ -215,7 +215,7 @@ class DenseModel(Struct, frozen=True):
         return x
 
     def kept(self, x: Tensor) -> Tensor:
-        """Return keys or values as later queries see them: as they are."""
+        """Return keys, values or latents as later queries see them: as they are."""
         return x
 
     def loss(self) -> Tensor:
@@ -319,10 +319,14 @@ class DenseModel(Struct, frozen=True):
         return self._dropped(y, f"{layer}.{salt}", batch_dim=1)
 
     def _attention(self, index: int, x: Tensor) -> Tensor:
+        context, weight = self.context(index, x), self.parameters[f"layer{index}.projection.weight"]
+        return torch.einsum("sbnd,ndh->sbh", self.operand(context, shared=2), weight)
+
+    def context(self, index: int, x: Tensor) -> Tensor:
+        """Return the attention [s, b, n, d] of a layer's input, before the last projection."""
         m, name = self._spec, f"layer{index}"
         window = m.sliding_window if m.sliding_window is not None and m.sliding_window.is_of(index) else None
         q, k, v = self._qkv(name, x, m.rotary_base_of(index))
-        k, v = self.kept(k), self.kept(v)
         scores = torch.einsum("sbnd,tbnd->bnst", q, k) / sqrt(q.shape[-1])
         if m.score_cap:
             scores = m.score_cap * torch.tanh(scores / m.score_cap)
@@ -332,9 +336,7 @@ class DenseModel(Struct, frozen=True):
         probabilities = (scores.masked_fill(hidden, -torch.inf) if m.causal else scores).softmax(-1)
         if m.attention == "core":
             probabilities = self._dropped(probabilities, f"{name}.attention", batch_dim=0)
-        context = torch.einsum("bnst,tbnd->sbnd", probabilities, v)
-        weight = self.parameters[f"{name}.projection.weight"]
-        return torch.einsum("sbnd,ndh->sbh", self.operand(context, shared=2), weight)
+        return torch.einsum("bnst,tbnd->sbnd", probabilities, v)
 
     def _qkv(self, name: str, x: Tensor, rotary_base: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values [s, b, n, d], with one key head and one value head for each query head."""
@@ -342,7 +344,7 @@ class DenseModel(Struct, frozen=True):
         if m.latent_attention is not None:
             own = {key.removeprefix(f"{name}."): value for key, value in p.items() if key.startswith(f"{name}.")}
             turn = partial(self._turned, base=rotary_base)
-            return latent_qkv(x, own, m.latent_attention, turn, _NORM_EPSILON, self.operand)
+            return latent_qkv(x, own, m.latent_attention, turn, _NORM_EPSILON, self.operand, self.kept)
         qkv = torch.einsum("sbh,hgcd->sbgcd", self.operand(x), p[f"{name}.qkv.weight"])
         if m.family == "gpt" or m.qkv_bias:
             qkv = qkv + p[f"{name}.qkv.bias"]
@@ -355,7 +357,7 @@ class DenseModel(Struct, frozen=True):
             )
         if m.family == "llama":
             q, k = self._turned(q, rotary_base), self._turned(k, rotary_base)
-        return q, k.repeat_interleave(repeats, 2), v.repeat_interleave(repeats, 2)
+        return q, self.kept(k).repeat_interleave(repeats, 2), self.kept(v).repeat_interleave(repeats, 2)
 
     def _turned(self, x: Tensor, base: float) -> Tensor:
         """Return x with rotary positions, by complex numbers: pair (i, i + d/2) times e^(i position base^(-2i/d))."""

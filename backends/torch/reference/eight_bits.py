@@ -2,17 +2,19 @@
 
 E4M3 (Micikevicius et al. 2022, FP8 Formats for Deep Learning, table 1): three bits after the leading one, exponents of
 -6 and more, below which numbers are multiples of 2^-9, and 448 as the largest number. A tensor is scaled by the largest
-power of two with which it fits.
+power of two with which it fits, and so are 128 neighbouring numbers of a cached latent.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from backends.torch.reference.dense import DenseModel
 
+_TILE: Final = 128
 _LARGEST: Final = 448.0
 _LEAST_EXPONENT: Final = -6
 _DIGITS: Final = 3
@@ -38,12 +40,14 @@ def scaled_and_rounded(x: Tensor, dims: tuple[int, ...] = ()) -> Tensor:
 class EightBitModel(DenseModel, frozen=True):
     """A dense model in eight bits. ``ranks``: that share every layer, and scale their own parts of inputs.
 
-    ``operands``: inputs of products are rounded, token by token. ``caches``: keys and values are.
+    ``operands``: inputs of products are rounded, token by token. ``caches``: keys and values are, or latents, 128
+    numbers of which share a scale. ``num_prompt``: first tokens, which see each other's latents before they are cached.
     """
 
     ranks: int = 1
     operands: bool = True
     caches: bool = False
+    num_prompt: int = 0
 
     def operand(self, x: Tensor, *, rows: int = 2, shared: int | None = None) -> Tensor:
         """Return an input of a product, rounded row by row; see ``DenseModel``."""
@@ -55,8 +59,20 @@ class EightBitModel(DenseModel, frozen=True):
         return torch.cat([scaled_and_rounded(part, dims) for part in x.chunk(self.ranks, shared)], shared)
 
     def kept(self, x: Tensor) -> Tensor:
-        """Return keys or values as caches keep them."""
-        return rounded(x) if self.caches else x
+        """Return keys, values or latents as caches keep them."""
+        if not self.caches:
+            return x
+        if self.job.model.latent_attention is None:
+            return rounded(x)
+        return torch.cat([scaled_and_rounded(tile, (-1,)) for tile in torch.split(x, _TILE, -1)], -1)
+
+    def context(self, index: int, x: Tensor) -> Tensor:
+        """Return the attention of a layer's input; see ``DenseModel``."""
+        found = super().context(index, x)
+        if not self.caches or self.job.model.latent_attention is None:
+            return found
+        prompt = replace(self, caches=False).context(index, x[: self.num_prompt])
+        return torch.cat((prompt, found[self.num_prompt :]))
 
 
 def rounded_weights(parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:

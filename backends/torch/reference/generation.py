@@ -60,7 +60,7 @@ class _Check(Struct, frozen=True):
         logits = [self._value(op.reads[0], microbatch).flatten(0, 1) for op in choices]
         chosen = [self._value(op.writes[0], microbatch).flatten() for op in choices]
         for index in range(len(self.job.prompt_tokens)):
-            expected = self._expected(self._text(index, microbatch, chosen))
+            expected = self._expected(self._text(index, microbatch, chosen), self.job.prompt_tokens[index])
             for tokens, op, of_pass, ids in zip(self.job.passes, choices, logits, chosen, strict=True):
                 span, count = tokens.spans[index], 1 if tokens.index == 0 else self.job.tokens_per_step
                 own = slice(index * count, (index + 1) * count)
@@ -84,9 +84,11 @@ class _Check(Struct, frozen=True):
                 text[position] = ids[index]
         return text
 
-    def _expected(self, text: Tensor) -> Tensor:
-        """Return the dense model's logits [tokens, V] at every position of a text."""
+    def _expected(self, text: Tensor, num_prompt: int) -> Tensor:
+        """Return the dense model's logits [tokens, V] at every position of a text that begins with a prompt."""
         dense, model = self.dense, self.job.model
+        if isinstance(dense, EightBitModel):
+            dense = replace(dense, num_prompt=num_prompt)
         x = dense.through(dense.embedded(text[:, None]), range(model.num_layers))
         return dense.logits_of(x, "final_norm", "embedding.word" if model.tied_embeddings else "head.weight")[:, 0]
 

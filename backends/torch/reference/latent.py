@@ -36,10 +36,11 @@ def latent_qkv(
     turn: Turn,
     epsilon: float,
     operand: Callable[[Tensor], Tensor],
+    kept: Callable[[Tensor], Tensor],
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries and keys [s, b, n, d+p] and values [s, b, n, e] of x[s, b, h]. ``weights``: by name in a layer.
 
-    ``operand``: how products take x, and compressed queries.
+    ``operand``: how products take x, and compressed queries. ``kept``: how later queries see latents.
     """
     x = operand(x)
     queries, compressed = x, x @ weights["kv_down.weight"]
@@ -49,7 +50,7 @@ def latent_qkv(
     q = torch.einsum("sbr,rnd->sbnd", queries, weights["q.weight" if latent.q_rank is None else "q_up.weight"])
     c, shared = compressed[..., : latent.kv_rank], compressed[..., latent.kv_rank :]
     c = nn.rms_norm(c, (latent.kv_rank,), weights["kv_norm.weight"], epsilon)
-    kv = torch.einsum("sbr,rnd->sbnd", c, weights["kv_up.weight"])
+    kv = torch.einsum("sbr,rnd->sbnd", kept(c), weights["kv_up.weight"])
     shared = turn(shared.unsqueeze(2)).repeat(1, 1, kv.shape[2], 1)
     q = torch.cat((q[..., : latent.head_size], turn(q[..., latent.head_size :])), -1)
     return q, torch.cat((kv[..., : latent.head_size], shared), -1), kv[..., latent.head_size :]

@@ -68,15 +68,19 @@ class CachedTokens(Struct, frozen=True):
             ends.append(total - 1)
         return tuple(ends)
 
+    @property
+    def places(self) -> tuple[tuple[int, int], ...]:
+        """Return the first slot and the number of the new tokens of each sequence."""
+        return tuple((span.slot + span.start, span.num_tokens) for span in self.spans)
+
     def cached(self, t: TaskTracer, name: str, x: Tensor) -> Tensor:
         """Write the rows of x[tokens, ...] into their slots of the cache ``name``; return the cache."""
         shape, known = (self.num_slots, *x.shape[1:]), name in t.program.buffers
         dtype = self.cache_dtype or x.dtype
         if not known:
             t.program.add_buffer(Buffer(name, shape, dtype, Kind.CACHE, t.scope))
-        places = tuple((span.slot + span.start, span.num_tokens) for span in self.spans)
         reads = (x.name, name) if known else (x.name,)
-        attributes = {"places": places, "rows": self.num_slots} | ({"dtype": dtype} if dtype != x.dtype else {})
+        attributes = {"places": self.places, "rows": self.num_slots} | ({"dtype": dtype} if dtype != x.dtype else {})
         t.emit(Compute(t.unique(f"{name}.append"), "append", reads, (name,), attributes))
         return Tensor(name, shape, dtype, x.layout)
 
@@ -99,10 +103,15 @@ class CachedTokens(Struct, frozen=True):
         (y,) = t.compute(name, self.kernel, qkv, (qkv[0].layout,), spans=spans)
         return y
 
-    def attend(self, t: TaskTracer, name: str, qkv: Sequence[Tensor], **attributes: Any) -> Tensor:
-        """Return the attention of queries [tokens, 1, n, d] to caches. ``attributes``: further ones of the kernel."""
+    def attend(
+        self, t: TaskTracer, name: str, qkv: Sequence[Tensor], kernel: str | None = None, **attributes: Any
+    ) -> Tensor:
+        """Return the attention of queries [tokens, 1, n, d] to caches.
+
+        ``kernel``: one for caches of its own; None: that of the pass. ``attributes``: further ones of the kernel.
+        """
         spans = tuple((span.slot, span.end, span.num_tokens) for span in self.spans)
-        (y,) = t.compute(name, self.kernel, qkv, (qkv[0].layout,), spans=spans, **attributes)
+        (y,) = t.compute(name, kernel or self.kernel, qkv, (qkv[0].layout,), spans=spans, **attributes)
         return y
 
 

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from costmodels.kernels.scaled_latents import LATENT_DTYPE, scaled_caches
 from costmodels.kernels.tensor import TensorSpec
 from sim.serving.prices.calls import WIDE, KernelCall, call, norm, product
 from sim.serving.prices.model import ServedLatent, ServedModel
@@ -90,8 +91,12 @@ class _Latents(Struct, frozen=True):
 
     def of_step(self, rows: int, positions: int, context: int) -> KernelCall:
         q = TensorSpec((rows * positions, 1, self.heads, self.latent.cached_size), WIDE)
-        cache = TensorSpec((context * rows, 1, self.latent.cached_size), self.cache_dtype)
         spans = ((0, context, positions),) * rows
+        if self.cache_dtype == LATENT_DTYPE:
+            position = TensorSpec((1, 1, 1, self.latent.rotary_head_size), WIDE)
+            caches = scaled_caches(context * rows, self.latent.kv_rank, position)
+            return call("decode_latents", (q, *caches), {"spans": spans})
+        cache = TensorSpec((context * rows, 1, self.latent.cached_size), self.cache_dtype)
         return call("decode_attention", (q, cache), {"spans": spans, "value_size": self.latent.kv_rank})
 
     def of_prompt(self, tokens: int, computed: int) -> Sequence[KernelCall]:

@@ -2,6 +2,10 @@
 
 from msgspec import Struct
 
+from costmodels.kernels.scaled_latents import LATENT_DTYPE, scaled_caches
+from costmodels.kernels.tensor import TensorSpec, total_bytes
+from sim.serving.prices.calls import WIDE
+
 
 class ServedExperts(Struct, frozen=True, kw_only=True):
     """Experts in place of the MLP; widths in channels. See ``ExpertsSpec`` of training for the words."""
@@ -30,6 +34,13 @@ class ServedLatent(Struct, frozen=True, kw_only=True):
     def cached_size(self) -> int:
         """Return the width of the vector that is cached per token, for all heads."""
         return self.kv_rank + self.rotary_head_size
+
+    def cached_bytes(self, dtype: str) -> int:
+        """Return the bytes that a token leaves in a layer's cache; see ``costmodels/kernels/scaled_latents``."""
+        if dtype == LATENT_DTYPE:
+            position = TensorSpec((1, 1, 1, self.rotary_head_size), WIDE)
+            return total_bytes(scaled_caches(1, self.kv_rank, position))
+        return TensorSpec((self.cached_size,), dtype).num_bytes
 
     @property
     def query_head_size(self) -> int:
@@ -101,8 +112,9 @@ class ServedModel(Struct, frozen=True, kw_only=True):
         sparse = (self.num_layers - self.num_dense_layers) * sum(self.expert_parameters)
         return ends + self.num_layers * sum(self.attention_parameters) + dense + sparse
 
-    def kv_elements(self, tensor_degree: int = 1) -> int:
-        """Return the elements that a token leaves in a layer's cache, on one rank of a tensor-parallel group."""
+    def cached_bytes(self, dtype: str, tensor_degree: int = 1) -> int:
+        """Return the bytes that a token leaves in a layer's cache of a type, on one rank of a tensor-parallel group."""
         if self.latent is not None:
-            return self.latent.cached_size
-        return 2 * max(1, self.num_kv_heads // tensor_degree) * self.head_size
+            return self.latent.cached_bytes(dtype)
+        heads = max(1, self.num_kv_heads // tensor_degree)
+        return TensorSpec((2, heads, self.head_size), dtype).num_bytes

@@ -5,10 +5,13 @@ compresses its own part of the sequence and the latents are gathered, which are 
 (Megatron-LM, multi_latent_attention.py).
 """
 
+from collections.abc import Sequence
+
 from sim.plan.functions import basic as f
 from sim.plan.functions.cached_tokens import CachedTokens
 from sim.plan.functions.latent import absorbed_query, expanded_values, joined_latent, latent_heads, split_latent
 from sim.plan.functions.linear import PLAIN
+from sim.plan.functions.scaled_latents import scaled_latents
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.layout import REPLICATED
 from sim.training.layers.layer import LayerBuilder
@@ -86,10 +89,18 @@ def cached_latent_attention(
     assert latent is not None
     q = _queries(b, t, name, x, latent, rotary_base)
     compressed, position = _latents(b, t, name, x, latent, rotary_base)
-    cache = tokens.cached(t, f"{name}.latents", joined_latent(t, f"{name}.latent", compressed, position))
+    caches = _cached(t, name, compressed, position, tokens)
     if tokens.is_whole:
         return tokens.attend_to_own(t, f"{name}.attention", (q, *_expanded(b, t, name, compressed, position, latent)))
     (up,), size = _up(b, t, name, latent), latent.head_size
     q = absorbed_query(t, f"{name}.absorbed_q", q, up, size)
-    y = tokens.attend(t, f"{name}.attention", (q, cache), value_size=latent.kv_rank, scaled_as=latent.query_head_size)
+    form = {"kernel": "decode_latents"} if tokens.cache_dtype else {"value_size": latent.kv_rank}
+    y = tokens.attend(t, f"{name}.attention", (q, *caches), scaled_as=latent.query_head_size, **form)
     return expanded_values(t, f"{name}.expanded", y, up, size)
+
+
+def _cached(t: TaskTracer, name: str, compressed: Tensor, position: Tensor, tokens: CachedTokens) -> Sequence[Tensor]:
+    """Write new tokens' latents and positions into caches: one of both, or three where latents have eight bits."""
+    if tokens.cache_dtype:
+        return scaled_latents(t, f"{name}.latents", compressed, position, tokens)
+    return [tokens.cached(t, f"{name}.latents", joined_latent(t, f"{name}.latent", compressed, position))]

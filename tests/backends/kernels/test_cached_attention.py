@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from backends.torch.reference.eight_bits import scaled_and_rounded
 from tests.backends.kernels.test_kernels import D, G, N, S, assert_close, attention, random, run
 
 
@@ -43,3 +44,19 @@ def test_attention_to_latents_is_that_to_expanded_keys_and_values() -> None:
     spans = {"spans": ((0, S, S),), "value_size": rank, "scaled_as": size + turned}
     (y,) = run("decode_attention", absorbed, latents, **spans)
     assert_close(run("expand_values", y, weight, head_size=size), [attention(q, keys, expanded[..., size:])])
+
+
+def test_latents_in_eight_bits_are_those_of_the_definition() -> None:
+    """Latents that are written in parts, with a scale for 128 numbers each, get the attention of rounded ones."""
+    rank, turned = 130, 2
+    latents, positions = 9.0 * random(S, 1, rank), random(S, 1, 1, turned, seed=1)
+    latents[..., 128:] /= 1000.0
+    q = random(2, 1, N, rank + turned, seed=2)
+    parts = ((latents[:3], positions[:3]), (latents[3:], positions[3:]))
+    caches = run("append_latents", *parts[0], places=((0, 3),), rows=S)
+    caches = run("append_latents", *parts[1], *caches, places=((3, S - 3),), rows=S)
+    (y,) = run("decode_latents", q, *caches, spans=((0, S, 2),), scaled_as=6)
+    kept = torch.cat([scaled_and_rounded(tile, (-1,)) for tile in latents.split(128, -1)], -1)
+    whole = torch.cat((kept, positions[:, :, 0]), -1)
+    assert_close([y], run("decode_attention", q, whole, spans=((0, S, 2),), value_size=rank, scaled_as=6))
+    assert (kept - latents).abs().max() > 1e-3

@@ -28,7 +28,10 @@ LARGE = FOLDER / "inference" / "llama-3-70b-8-h100.yaml"
 TINY = FOLDER / "inference" / "tiny-experts-2x2.yaml"
 FEW = ("model.num_layers=4",)
 LONE = ("cluster.devices_per_node=1", "parallel.tensor.degree=1")
-UNFUSED = {"split_qkv", "rotary", "append", "embedding", "take_rows", "most_likely", "split_latent", "merge_latent"}
+UNFUSED = {
+    "split_qkv", "rotary", "append", "embedding", "take_rows", "most_likely", "split_latent", "merge_latent",
+    "append_latents",
+}  # fmt: skip
 """Kernels of a plan that the prices of services leave out, as serving engines fuse them or hide them."""
 
 
@@ -134,10 +137,11 @@ def test_services_have_the_prices_of_plans(changes: tuple[str, ...]) -> None:
     assert found.summary.prefill_time_s - _left_out_s(found, 0) == pytest.approx(prompts_s, rel=0.015)
 
 
-@pytest.mark.parametrize("degree", [1, 2])
-def test_services_of_latents_have_the_prices_of_plans(degree: int) -> None:
+@pytest.mark.parametrize("further", [(1,), (2,), (2, "inference.cache_precision=fp8")])
+def test_services_of_latents_have_the_prices_of_plans(further: tuple[int, *tuple[str, ...]]) -> None:
     """The same for latent attention, of whose small kernels a service leaves out more; prompts agree to 6 %."""
-    changes = (LATENT, f"parallel.tensor.degree={degree}", "inference.output_tokens=2")
+    degree, *cached = further
+    changes = (LATENT, f"parallel.tensor.degree={degree}", "inference.output_tokens=2", *cached)
     found = outcome(LARGE, *changes)
     cost, tokens = _service_cost(found, changes), found.scenario.job.prompt_tokens
     prompts_s = cost.pass_s(0, 0, 0.0, [Chunk(count, 0) for count in tokens])
@@ -182,12 +186,13 @@ def _service_cost(found: InferenceOutcome, changes: tuple[str, ...]) -> Any:
     """Return the prices of a service of the same model on the same devices."""
     scenario, of = found.scenario, found.scenario.job.parallel
     keys = {change.partition("=")[0]: change.partition("=")[2] for change in changes}
+    cached = keys.get("inference.cache_precision", "bf16")
     degrees = f"tensor_degree: {of.tensor.degree}, pipeline_degree: {of.pipeline.degree}"
     service = load_scenario(
         FOLDER / "services" / "llama-3-8b-8-h100.yaml",
         [
             f"model={keys.get('model', '{preset: llama-3-70b}')}",
-            f"service={{{degrees}, expert_degree: {of.expert_degree}}}",
+            f"service={{{degrees}, expert_degree: {of.expert_degree}, cache_precision: {cached}}}",
         ],
     )
     return dataclasses.replace(

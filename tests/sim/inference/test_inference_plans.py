@@ -134,7 +134,6 @@ def experts(**changes: Any) -> dict[str, Any]:
     ("changes", "key"),
     [
         ({"model": replace(GPT, causal=False)}, "model.causal"),
-        ({"model": LATENT, "cache_precision": "fp8"}, "inference.cache_precision"),
         ({"model": replace(GROUPED, sliding_window=SlidingWindow(size=8))}, "model.sliding_window"),
         (experts(gate="expert_choice"), "model.experts.gate"),
         (experts(dispatch="exact", routing="balanced"), "model.experts"),

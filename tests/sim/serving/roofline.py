@@ -39,7 +39,7 @@ class RooflineCost:
         model = self.model
         scores = rows * positions * (context + (positions + 1) / 2.0)
         flop = 4.0 * model.num_layers * model.num_heads * model.head_size * scores
-        num_bytes = rows * (context + positions) * model.num_layers * model.kv_elements() * _BYTES
+        num_bytes = rows * (context + positions) * model.num_layers * model.cached_bytes("bfloat16")
         return max(self._compute_s(flop), self._memory_s(num_bytes))
 
     def _compute_s(self, flop: float) -> float:

@@ -142,6 +142,15 @@ def test_a_token_that_crosses_once_saves_what_chance_says() -> None:
             assert found[1] / found[0] == pytest.approx(crossing / (k * (nodes - 1) / nodes), rel=0.05)
 
 
+def test_latents_in_eight_bits_take_their_bytes() -> None:
+    """256 numbers, 2 scales and 32 positions in 16 bits are 328 bytes of 576; steps are shorter, prompts as before."""
+    whole, scaled = priced(), dataclasses.replace(priced(), cache_dtype="float8_e4m3fn")
+    (stage,) = whole.stages
+    assert [cached_bytes(each, stage) for each in (whole, scaled)] == [7 * 2 * (256 + 32), 7 * (256 + 8 + 64)]
+    assert scaled.rows_s(64, 1)[-1] < 0.7 * whole.rows_s(64, 1)[-1]
+    assert scaled.chunk_s(Chunk(512, 512)) == whole.chunk_s(Chunk(512, 512))
+
+
 def test_more_groups_and_stages_take_more_load() -> None:
     """Full batches: groups and stages shorten an iteration; one sequence alone gains nothing from either."""
     context = 1000.0
