@@ -25,7 +25,7 @@ def num_blocks(
             raise ServingError(
                 "service.tensor_degree",
                 rule,
-                "write larger degrees, a larger memory_fraction, or precision: fp8",
+                "write larger degrees, a larger memory_fraction, less activation_memory, or precision: fp8",
             )
         found.append(blocks)
     return min(found) * cost.layout.expert_degree

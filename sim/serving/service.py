@@ -94,7 +94,7 @@ class _World:
         if self.spec.concurrency is None:
             self.env.process(self._arrivals())
         else:
-            for _ in range(self.spec.concurrency):
+            for _ in range(min(self.spec.concurrency, len(self.requests))):
                 self.env.timeout(0.0).callbacks.append(self._send_next)
         for failure in self.spec.failures:
             self.env.process(self._fail(failure))

@@ -48,9 +48,10 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
     """Return the scenario of a document. Raises ScenarioError for whatever is wrong with it."""
     checked = check_document(document, ServiceScenarioFile)
     cluster, section = cluster_spec(document, checked.cluster), checked.service
-    document, model = _model(document, checked)
+    document, written = _written_model(document, checked)
     requests = _requests(document, checked.requests, checked.seed)
-    cost = _cost(document, section, cluster, model)
+    _check_window(document, written, requests)
+    cost = _cost(document, section, cluster, _served_model(written))
     if requests.prefixes and requests.prefix_tokens % section.block_tokens:
         rule = f"blocks of {section.block_tokens} tokens do not divide the trace's pieces of {requests.prefix_tokens}"
         raise _error(document, "service.block_tokens", rule, "write a power of 2 up to 512")
@@ -194,8 +195,8 @@ def _software(section: ServiceSection) -> ServingSoftware:
     return replace(named, **{name: value for name, value in stated.items() if value is not None})
 
 
-def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, ServedModel]:
-    """Return the model, and the document with the keys of a preset or configuration in it."""
+def _written_model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, GptModel | LlamaModel]:
+    """Return the document with the keys of a preset or configuration in it, and the model that they describe."""
     section = checked.model
     if isinstance(section, PresetModel | HuggingFaceModel):
         document = written_out(document, section)
@@ -203,6 +204,20 @@ def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, 
     if not isinstance(section, GptModel | LlamaModel):
         message = f"a preset may not name another one: {section}"
         raise TypeError(message)
+    return document, section
+
+
+def _check_window(document: Document, section: GptModel | LlamaModel, requests: Requests) -> None:
+    """Raise ScenarioError where some request has more tokens than a window of the model's attention."""
+    window = section.sliding_window if isinstance(section, LlamaModel) else None
+    longest = int((requests.prompt_tokens + requests.output_tokens).max())
+    if window is not None and longest > window.size:
+        rule = f"a request comes to {longest:,} tokens, and services are built without windows, here of {window.size:,}"
+        raise _error(document, "model.sliding_window", rule, "write shorter requests, or take another model")
+
+
+def _served_model(section: GptModel | LlamaModel) -> ServedModel:
+    """Return the model as a service sees it."""
     experts = None
     if section.experts is not None:
         keys = ServedExperts.__struct_fields__
@@ -212,7 +227,7 @@ def _model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, 
         own_size = section.head_size
         if (of := section.latent_attention) is not None:
             latent = ServedLatent(**{key: getattr(of, key) for key in ServedLatent.__struct_fields__})
-    return document, ServedModel(
+    return ServedModel(
         num_layers=section.num_layers,
         hidden_size=section.hidden_size,
         num_heads=section.num_heads,

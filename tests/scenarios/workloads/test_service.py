@@ -95,6 +95,7 @@ def test_plan_seeks_the_fewest_replicas(service: Path, tmp_path: Path, capsys) -
         ("service.pipeline_degree=64", "service.pipeline_degree", "64 stages are more than the 32 layers"),
         ("service.pipeline_degree=16", "service.tensor_degree", "1 x 16 devices are more than the cluster's 8"),
         ("service.expert_degree=2", "service.expert_degree", "the model has none"),
+        ("model={preset: mistral-7b}; requests.prompt_tokens=5000", "model.sliding_window", "built without windows"),
         ("service.expert_messages=nodes", "service.expert_messages", "no groups that send each other tokens"),
         (
             "model={preset: deepseek-v2-lite, experts: {num_experts: 60}}; service.expert_degree=8",
