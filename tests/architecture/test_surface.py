@@ -209,7 +209,7 @@ KEYS = {
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
     *("jobs.format", "jobs.trainings", "durations", "jobs.measured", "jobs.batch", "whole_seconds"),
-    "policies.optimus.first",
+    *("policies.optimus.first", "policies.tiresias.order"),
     *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),
     *("policies.gavel.round", "policies.gandiva.slice"),
     *(f"policies.pollux.{key}" for key in ("round", "population_size", "generations")),

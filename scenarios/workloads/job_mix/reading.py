@@ -136,7 +136,7 @@ def _failures(section: FailuresSection, seed: int) -> Failures:
 
 
 def _tiresias(options: TiresiasSection) -> Tiresias:
-    return Tiresias(options.thresholds, options.starvation, options.past_services)
+    return Tiresias(options.thresholds, options.starvation, options.past_services, options.order == "fall")
 
 
 def _ones(options: OnesSection, seed: int) -> Ones:

@@ -284,6 +284,8 @@ class TiresiasSection(Section):
     """Waiting time per run time after which a fallen job goes back to the first queue; 0: never."""
     past_services: tuple[Above0, ...] = Field((), strict=False)
     """GPU-seconds of past jobs: they order the first queue by the Gittins index (Tiresias-G)."""
+    order: Literal["arrival", "fall"] = "arrival"
+    """The order in queues below the first: by arrival, or by when jobs fell into them."""
 
 
 class OptimusSection(Section):

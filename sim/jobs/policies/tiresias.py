@@ -1,7 +1,8 @@
 """Tiresias (Gu et al., NSDI 2019): queues by attained service, so that no job's duration need be known.
 
 A job begins in the first queue. When its GPUs times seconds reach a queue's threshold, it falls to the next. Inside a
-queue, Tiresias-L goes by arrival; Tiresias-G orders the first queue by the Gittins index of the services of past jobs.
+queue, Tiresias-L goes by arrival, or by the falls into it; Tiresias-G orders the first queue by the Gittins index of
+the services of past jobs.
 A job of a lower queue that waits too long is promoted: it goes to the first queue, and its service counts from zero.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.order import Ranking
@@ -34,6 +36,17 @@ def gittins_index(services_gpu_s: Sequence[float], attained_gpu_s: float) -> flo
     return float(np.max(number / spent))
 
 
+class TiresiasState(Struct, frozen=True):
+    """What is known of jobs, by index.
+
+    ``forgiven_gpu_s``: the service of a promoted one at its promotion. ``fell_s``: where a job is in a queue below the
+    first, that queue and the instant of the decision that found it there first.
+    """
+
+    forgiven_gpu_s: Mapping[int, float] = {}
+    fell_s: Mapping[int, tuple[int, float]] = {}
+
+
 @dataclass(frozen=True)
 class Tiresias:
     """Queues with thresholds in attained GPU-seconds.
@@ -41,11 +54,13 @@ class Tiresias:
     ``starvation``: a job below the first queue goes back to it once it has waited, since its last stop, this many times
     as long as it ran since its arrival or its last promotion; 0: never.
     ``services_gpu_s``: services of past jobs, which order the first queue by their Gittins index; empty: by arrival.
+    ``by_fall``: a job that falls goes to the end of its next queue; else queues go by arrival.
     """
 
     thresholds_gpu_s: tuple[float, ...] = (57_600.0,)
     starvation: float = 0.0
     services_gpu_s: tuple[float, ...] = ()
+    by_fall: bool = False
     name = "tiresias"
 
     @property
@@ -55,37 +70,49 @@ class Tiresias:
 
     @property
     def ranking(self) -> Ranking | None:
-        """Return the order by queue and arrival; None where jobs rise to the first queue, or have a Gittins index."""
-        if self.starvation or self.services_gpu_s:
+        """Return the order by queue and arrival; None where the order depends on more than a job's service."""
+        if self.starvation or self.services_gpu_s or self.by_fall:
             return None
+        none = TiresiasState()
         return Ranking(
-            waiting=lambda each, now_s: self._rank(each, 0.0, now_s),
-            running=lambda each, now_s: self._rank(each, 0.0, now_s),
+            waiting=lambda each, now_s: self._rank(each, none, now_s),
+            running=lambda each, now_s: self._rank(each, none, now_s),
             most=lambda place, _: place,
         )
 
-    def start(self) -> Mapping[int, float]:
-        """Return the service of each promoted job at its promotion: none."""
-        return {}
+    def start(self) -> TiresiasState:
+        """Return the state without promotions and falls."""
+        return TiresiasState()
 
-    def decide(self, state: Mapping[int, float], view: View) -> tuple[Mapping[int, float], Decision]:
-        """Return the forgiven services and the changes."""
-        state = self._promoted(state, view)
-        now_s = view.now_s
-        changes = first_gangs(view, lambda each: self._rank(each, state.get(each.index, 0.0), now_s), "first queue")
-        return state, Decision(changes, self._wake_s(state, view, changes) if self.starvation else None)
+    def decide(self, state: TiresiasState, view: View) -> tuple[TiresiasState, Decision]:
+        """Return the state after promotions and falls, and the changes."""
+        forgiven = self._promoted(state.forgiven_gpu_s, view)
+        state = TiresiasState(forgiven, self._fallen(state.fell_s, forgiven, view) if self.by_fall else {})
+        changes = first_gangs(view, lambda each: self._rank(each, state, view.now_s), "first queue")
+        return state, Decision(changes, self._wake_s(forgiven, view, changes) if self.starvation else None)
 
     def queue(self, each: ActiveJob, forgiven_gpu_s: float, now_s: float) -> int:
         """Return the index of a job's queue."""
         service = (each.attained_gpu_s(now_s) - forgiven_gpu_s) * (1.0 + ROUNDING)
         return bisect_right(self.thresholds_gpu_s, service)
 
-    def _rank(self, each: ActiveJob, forgiven_gpu_s: float, now_s: float) -> tuple[float, float, int]:
-        """Return queue, Gittins index in the first queue, and order of arrival."""
-        queue = self.queue(each, forgiven_gpu_s, now_s)
+    def _rank(self, each: ActiveJob, state: TiresiasState, now_s: float) -> tuple[float, float, int]:
+        """Return queue, Gittins index in the first queue or instant of the fall, and order of arrival."""
+        queue = self.queue(each, state.forgiven_gpu_s.get(each.index, 0.0), now_s)
         if queue or not self.services_gpu_s:
-            return queue, 0.0, each.index
+            return queue, state.fell_s.get(each.index, (0, 0.0))[1], each.index
         return queue, -gittins_index(self.services_gpu_s, each.attained_gpu_s(now_s)), each.index
+
+    def _fallen(
+        self, fell_s: Mapping[int, tuple[int, float]], forgiven: Mapping[int, float], view: View
+    ) -> Mapping[int, tuple[int, float]]:
+        """Return queue and instant of the fall of all jobs below the first queue, those that fell now included."""
+        found = {}
+        for each in view.active:
+            if queue := self.queue(each, forgiven.get(each.index, 0.0), view.now_s):
+                known = fell_s.get(each.index, (0, 0.0))
+                found[each.index] = known if known[0] == queue else (queue, view.now_s)
+        return found
 
     def _promoted(self, state: Mapping[int, float], view: View) -> Mapping[int, float]:
         """Return the forgiven services after all promotions that are due."""

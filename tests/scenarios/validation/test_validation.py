@@ -81,6 +81,7 @@ QUICK = {
     "megatron_deepspeed_a100_single_node": r"^\d*[048]4,",
     "megatron_sc21_table1": "^(1.7B|7.5B|39B|76B|145B),",
     "optimus_weak_scaling": "^.d,(4|16),",
+    "pollux_workload_6": "^(tiresias,1|optimus,0.5),",
     "sequence_parallel_activation_memory": "^(22B|175B),",
     "sequence_parallel_table5": "^(22B|175B),",
     "terapipe_table1": "GPT3-13B,",

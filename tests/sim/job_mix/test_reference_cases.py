@@ -111,8 +111,9 @@ def test_waiting_job_of_the_first_queue_keeps_its_service() -> None:
         each.start(0.0, ((0, 1),), 0.0)
         each.stop(ran_s)
     view = View(now_s=1000.0, waiting=[kept, fallen], running={}, free_gpus=0, waiting_gpus=2, gpus_per_node=(1,))
-    forgiven_gpu_s, _ = Tiresias((60.0,), starvation=1.0).decide({}, view)
-    assert forgiven_gpu_s == {1: 60.0}
+    policy = Tiresias((60.0,), starvation=1.0)
+    state, _ = policy.decide(policy.start(), view)
+    assert state.forgiven_gpu_s == {1: 60.0}
 
 
 def test_gittins_index_of_three_services() -> None:
@@ -148,3 +149,11 @@ def test_themis_leases_to_the_job_that_is_treated_least_fairly() -> None:
     assert [(made.at_s, made.job_id, made.num_gpus) for made in record.decisions] == [
         (0.0, "long", 1), (20.0, "long", 0), (20.0, "short", 1), (30.0, "long", 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("by_fall", "preemptions"), [(False, [0, 1, 0]), (True, [1, 0, 0])])
+def test_fallen_jobs_of_tiresias_queue_by_arrival_or_by_fall(by_fall: bool, preemptions: list[int]) -> None:
+    """The first job falls at 100 s, the second at 51 s; from 150 s on two GPUs are left, too few for both."""
+    jobs = [Job("a", 0.0, 1, 1000.0), Job("b", 1.0, 2, 1000.0), Job("c", 150.0, 2, 40.0)]
+    record = simulate_jobs(Mix(jobs=jobs, gpus_per_node=[4]), Tiresias((100.0,), by_fall=by_fall))
+    assert [job.num_preemptions for job in record.jobs] == preemptions
