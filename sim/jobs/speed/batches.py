@@ -45,7 +45,7 @@ class BatchLimits(Struct, frozen=True):
 
 
 class Goodput(Struct, frozen=True):
-    """Useful samples per second as a job estimates them: a fitted step, the last gradients, and its limits.
+    """Useful samples per second as a job estimates them: by a fitted step, the last gradients, and its limits.
 
     ``grad_sqr``, ``grad_var``: at the least batch. Source: Pollux, OSDI 2021, section 3; candidates as in its artifact.
     """
@@ -61,9 +61,11 @@ class Goodput(Struct, frozen=True):
         place = int(goodputs[:, 0].argmax())
         return self.limits.cut(SplitBatch(int(local[place, 0]), int(accumulated[place, 0])), num_gpus)
 
-    def most(self, num_nodes: Ints, num_gpus: Ints) -> Floats:
-        """Return the goodput of the best batch, in samples/s, for each pair of numbers of nodes and of GPUs."""
-        found: Floats = self._candidates(num_nodes, num_gpus)[2].max(axis=0)
+    def most(self, most_gpus: int) -> Floats:
+        """Return the goodput of the best batch, in samples/s, on 1, 2, ... GPUs: a row for one node, one for several."""
+        gpus = np.tile(np.arange(1, most_gpus + 1), 2)
+        nodes = np.repeat([1, 2], most_gpus)
+        found: Floats = self._candidates(nodes, gpus)[2].max(axis=0).reshape(2, most_gpus)
         return found
 
     def _candidates(self, num_nodes: Ints, num_gpus: Ints) -> tuple[Ints, Ints, Floats]:
@@ -73,7 +75,7 @@ class Goodput(Struct, frozen=True):
         """
         limits = self.limits
         least = np.maximum(limits.least, limits.least_local * num_gpus)
-        local = np.geomspace(least, limits.most, CANDIDATES) / num_gpus
+        local = least * (limits.most / least) ** (np.arange(CANDIDATES) / (CANDIDATES - 1))[:, None] / num_gpus
         accumulated = np.ceil(local / limits.most_local - ROUNDING) - 1
         alone = (num_gpus == 1) & (local > limits.least + ROUNDING)
         accumulated = np.where(alone, np.maximum(accumulated, 1), accumulated).astype(np.int64)

@@ -5,6 +5,7 @@ overlap and for synchronisation that grows with the GPUs. What no measurement te
 Constants are those of the paper's artifact (github.com/petuum/adaptdl, goodput.py).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -104,5 +105,5 @@ class _Errors:
 
 def _root_mean_square(values: Floats) -> tuple[float, Floats]:
     """Return the root of the mean square, and its gradient; that of 0 is 0."""
-    root = float(np.sqrt(np.mean(values**2)))
+    root = math.sqrt(float(values @ values) / len(values))
     return root, values / (len(values) * root) if root else np.zeros(len(values))

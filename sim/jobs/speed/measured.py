@@ -4,6 +4,7 @@ Work is in useful samples: progress in steps of the least batch, multiplied by t
 simulator of Pollux (OSDI 2021, github.com/petuum/adaptdl).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -31,6 +32,7 @@ class Application:
         self.limits = BatchLimits(self.epochs.batches[0], self.epochs.batches[-1], least, most)
         self.chosen_batch = recorded.limits.chosen_batch
         self._most_gpus = recorded.limits.most_gpus
+        self._fits: dict[tuple[tuple[Tried, tuple[float, float]], ...], StepTime] = {}
 
         self.epoch_ends = [end * self.limits.least for end in self.epochs.ends]
         """Work at the end of each epoch."""
@@ -42,6 +44,13 @@ class Application:
     def split(self, batch: int, num_gpus: int) -> SplitBatch:
         """Return a fixed batch on some GPUs; one GPU accumulates what is larger than the least batch."""
         return self.limits.split(batch, num_gpus, int(num_gpus == 1 and batch > self.limits.least))
+
+    def fitted(self, measured: Mapping[Tried, tuple[float, float]]) -> StepTime:
+        """Return the fit of a step to some measurements; jobs that measured the same share it."""
+        key = tuple(sorted(measured.items()))
+        if key not in self._fits:
+            self._fits[key] = fitted_step(dict(key))
+        return self._fits[key]
 
     def step_s(self, counts: Counts, split: SplitBatch) -> float:
         """Return the seconds of a step, accumulated micro-steps included."""
@@ -224,4 +233,4 @@ class Adaptive:
         """Fit the step anew to one more measurement; what was measured before is left as it is."""
         if tried not in self._measured:
             self._measured[tried] = times_s
-            self._step, self._choices = fitted_step(self._measured), {}
+            self._step, self._choices = self._application.fitted(self._measured), {}

@@ -19,7 +19,6 @@ from sim.jobs.policies.pollux.search import Floats, Ints, Problem, evolved
 from sim.jobs.policies.shares import rate
 from sim.jobs.policies.sia import rescale_factor
 from sim.jobs.policy import Change, Decision, View
-from sim.jobs.speed.batches import Goodput
 
 ROUNDING: Final = 1e-9
 """Relative error of the end of a round."""
@@ -93,7 +92,7 @@ class Pollux:
                 held[place, node] = count
         most = [min(2 * max(1, most_held[each.index]), MOST_GPUS, each.job.most_gpus, view.capacity) for each in jobs]
         kept = [self._kept(view, each) for each in jobs]
-        speedups = _Speedups(view, jobs, max(most))
+        speedups = _Speedups(view, jobs, most)
         return Problem(held, np.array(view.gpus_per_node, dtype=np.int64), np.array(most), np.array(kept), speedups.of)
 
     def _kept(self, view: View, each: ActiveJob) -> float:
@@ -107,9 +106,9 @@ class Pollux:
 class _Speedups:
     """The speedups of jobs, each worked out when an allocation first asks for it."""
 
-    def __init__(self, view: View, jobs: Sequence[ActiveJob], most_gpus: int) -> None:
+    def __init__(self, view: View, jobs: Sequence[ActiveJob], most_gpus: Sequence[int]) -> None:
         self._jobs = jobs
-        self._known = np.full((len(jobs), most_gpus + 1, len(view.gpus_per_node) + 1), np.nan)
+        self._known = np.full((len(jobs), max(most_gpus) + 1, len(view.gpus_per_node) + 1), np.nan)
         self._known[:, 0] = 0.0
         fair = -(-view.capacity // len(jobs))
         self._fair_gpus = [min(fair, each.job.most_gpus) for each in jobs]
@@ -117,7 +116,7 @@ class _Speedups:
         for place, each in enumerate(jobs):
             estimate = each.trainer.estimate if each.trainer else None
             if estimate is not None:
-                self._fill(place, estimate, fair)
+                self._fill(place, estimate.most(max(fair, most_gpus[place])), fair)
             elif each.first_start_s is not None:
                 self._fair[place] = rate(view, each, self._fair_gpus[place])
 
@@ -130,14 +129,12 @@ class _Speedups:
         found: Floats = self._known[places, num_gpus, num_nodes]
         return found
 
-    def _fill(self, place: int, estimate: Goodput, fair_gpus: int) -> None:
-        """Work out all speedups of a job that estimates its speed, which depends on one node or several."""
-        most_gpus, most_nodes = self._known.shape[1] - 1, self._known.shape[2] - 1
-        gpus = np.arange(1, most_gpus + 1)
-        fair = estimate.most(np.array([1]), np.array([fair_gpus]))[0]
-        self._known[place, 1:, 1] = estimate.most(np.ones_like(gpus), gpus) / fair
-        if most_nodes > 1:
-            self._known[place, 1:, 2:] = (estimate.most(np.full_like(gpus, 2), gpus) / fair)[:, None]
+    def _fill(self, place: int, goodputs: Floats, fair_gpus: int) -> None:
+        """Take note of all speedups of a job from its goodputs on one node and on several, by GPUs from 1."""
+        known, relative = self._known[place], goodputs / goodputs[0, fair_gpus - 1]
+        count = min(len(known) - 1, relative.shape[1])
+        known[1 : count + 1, 1] = relative[0, :count]
+        known[1 : count + 1, 2:] = relative[1, :count, None]
 
     def _speedup(self, place: int, num_gpus: int, num_nodes: int) -> float:
         each = self._jobs[place]

@@ -86,8 +86,8 @@ def mutated(problem: Problem, population: Ints, random: np.random.Generator) -> 
     count, num_jobs, _ = population.shape
     returns = random.random((count, num_jobs)) < MUTATED
     found = np.where(returns[:, :, None], problem.held, population)
-    loses = random.random((count, num_jobs)) < MUTATED
-    found = np.where(loses[:, :, None] & (random.random(found.shape) < MUTATED), 0, found)
+    rows, jobs = np.nonzero(random.random((count, num_jobs)) < MUTATED)
+    found[rows, jobs] = np.where(random.random((len(rows), found.shape[2])) < MUTATED, 0, found[rows, jobs])
     free = np.maximum(problem.node_gpus - found.sum(axis=1), 0)
     grows = random.random((count, num_jobs)) < MUTATED
     rows, jobs = np.nonzero(grows & (free.sum(axis=1) > 0)[:, None])
@@ -100,16 +100,29 @@ def mutated(problem: Problem, population: Ints, random: np.random.Generator) -> 
 
 
 def repaired(problem: Problem, population: Ints, random: np.random.Generator) -> Ints:
-    """Return allocations that keep the rules: one job of several nodes on a node, few enough GPUs of jobs and nodes."""
-    spread = (population > 0) & ((population > 0).sum(axis=2) > 1)[:, :, None]
-    found = np.where(spread & (np.cumsum(spread, axis=1) > 1), 0, population)
-    order = np.argsort(random.random((len(found), 1, found.shape[2])), axis=2)
-    shuffled = np.take_along_axis(found, np.broadcast_to(order, found.shape), axis=2)
-    shuffled = np.where(np.cumsum(shuffled > 0, axis=2) > MOST_NODES, 0, shuffled)
-    limited = np.minimum(np.cumsum(shuffled, axis=2), problem.most_gpus[None, :, None])
-    shuffled = np.diff(limited, axis=2, prepend=0)
-    back = np.argsort(order, axis=2)
-    found = np.take_along_axis(shuffled, np.broadcast_to(back, found.shape), axis=2)
-    taken = np.minimum(np.cumsum(found, axis=1), problem.node_gpus[None, None, :])
-    kept: Ints = np.diff(taken, axis=1, prepend=0)
+    """Return allocations that keep the rules: one job of several nodes on a node, few enough GPUs of jobs and nodes.
+
+    What breaks no rule is left as it is. A job that has too much keeps that of its first nodes, in random order.
+    """
+    found = population.copy()
+    used = found > 0
+    spread = used & (used.sum(axis=2) > 1)[:, :, None]
+    rows, nodes = np.nonzero(spread.sum(axis=1) > 1)
+    crowding = spread[rows, :, nodes]
+    found[rows, :, nodes] = np.where(crowding & (np.cumsum(crowding, axis=1) > 1), 0, found[rows, :, nodes])
+    rows, jobs = np.nonzero((found.sum(axis=2) > problem.most_gpus) | ((found > 0).sum(axis=2) > MOST_NODES))
+    found[rows, jobs] = _limited(found[rows, jobs], problem.most_gpus[jobs], random)
+    rows, nodes = np.nonzero(found.sum(axis=1) > problem.node_gpus)
+    taken = np.minimum(np.cumsum(found[rows, :, nodes], axis=1), problem.node_gpus[nodes][:, None])
+    found[rows, :, nodes] = np.diff(taken, axis=1, prepend=0)
+    return found
+
+
+def _limited(held: Ints, most_gpus: Ints, random: np.random.Generator) -> Ints:
+    """Return the GPUs of jobs, a row each, on at most as many nodes, and as many of them, as they may have."""
+    order = np.argsort(random.random(held.shape), axis=1)
+    found = np.take_along_axis(held, order, axis=1)
+    found = np.where(np.cumsum(found > 0, axis=1) > MOST_NODES, 0, found)
+    found = np.diff(np.minimum(np.cumsum(found, axis=1), most_gpus[:, None]), axis=1, prepend=0)
+    kept: Ints = np.take_along_axis(found, np.argsort(order, axis=1), axis=1)
     return kept
