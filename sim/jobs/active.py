@@ -39,6 +39,7 @@ class ActiveJob:
     network_share: float = 0.0
     trainer: Trainer | None = None
     _relative_speed: float = 1.0
+    _fraction: float = 1.0
     _until: float = math.inf
     _alone_per_s: float = 0.0
     _work_per_s: float = 0.0
@@ -105,7 +106,7 @@ class ActiveJob:
         self.first_start_s = now_s if self.first_start_s is None else self.first_start_s
         self.granted_s, self.ready_s, self.placement = now_s, now_s + delay_s, placement
         self.num_gpus = sum(count for _, count in placement)
-        self._relative_speed = relative_speed
+        self._relative_speed, self._fraction = relative_speed, 1.0
         self._set_pace()
         self.network_share = self.job.network_share(self.num_gpus, len(placement))
         self.version += 1
@@ -129,11 +130,11 @@ class ActiveJob:
 
     def slow(self, now_s: float, fraction: float) -> bool:
         """Let a running job go on at a fraction of the speed that it has alone; return whether that is another one."""
-        work_per_s = fraction * self._alone_per_s
-        if abs(work_per_s - self._work_per_s) <= ROUNDING * self._alone_per_s:
+        if abs(fraction - self._fraction) <= ROUNDING:
             return False
         self._useful_gpu_s, self._done = self.useful_gpu_s(now_s), self.done(now_s)
-        self.ready_s, self._work_per_s = max(now_s, self.ready_s), work_per_s
+        self.ready_s, self._fraction = max(now_s, self.ready_s), fraction
+        self._work_per_s = fraction * self._alone_per_s
         self.version += 1
         return True
 
@@ -148,10 +149,9 @@ class ActiveJob:
         """Let a running job choose its batch anew; return whether it has another speed then."""
         if self.trainer is None or not self.trainer.adapts or now_s < self.ready_s:
             return False
-        before, slowed = self._alone_per_s, self._work_per_s / self._alone_per_s
+        before = self._alone_per_s
         self._useful_gpu_s, self._done, self.ready_s = self.useful_gpu_s(now_s), self.done(now_s), now_s
         self._set_pace()
-        self._work_per_s = slowed * self._alone_per_s
         self.version += self._alone_per_s != before
         return self._alone_per_s != before
 
@@ -172,13 +172,13 @@ class ActiveJob:
             self._useful_gpu_s, self._done = kept_gpu_s, saved
 
     def _set_pace(self) -> None:
-        """Find the speed that it has alone on its GPUs from now on."""
+        """Find the speed that it has on its GPUs from now on."""
         if self.trainer is None:
             self._alone_per_s = self._relative_speed * self.job.work_per_s(self.num_gpus, len(self.placement))
         else:
             pace = self.trainer.pace(tuple(count for _, count in self.placement), self._done)
             self._alone_per_s, self._until = self._relative_speed * pace.work_per_s, pace.until
-        self._work_per_s = self._alone_per_s
+        self._work_per_s = self._fraction * self._alone_per_s
 
     def _progress_s(self, now_s: float) -> float:
         """Return the time with progress since it got its GPUs."""

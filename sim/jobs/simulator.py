@@ -7,6 +7,7 @@ its GPUs until the round ends.
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence, Set
 from functools import partial
 
@@ -38,6 +39,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     ones, and when a running job goes to other GPUs.
     ``round_s``: the time between decisions; None decides at every event. ``failures``: of nodes.
     ``shared_network``: jobs on several nodes slow each other down where they meet on the network of a node.
+    ``interference``: or, in its place, the fraction of its speed that such a job loses there, whoever it meets.
     ``scatter``: jobs whose nodes the policy leaves open get those with the most free GPUs, not few.
     ``whole_seconds``: the ends of epochs of other speeds count to the second, as in the simulator of Pollux.
     """
@@ -51,6 +53,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     round_s: float | None = None
     failures: Failures = NO_FAILURES
     shared_network: bool = False
+    interference: float = 0.0
     scatter: bool = False
     whole_seconds: bool = False
 
@@ -230,15 +233,26 @@ class _World:
         self._expect(each, now_s)
 
     def _share_network(self, now_s: float) -> None:
-        """Find the speeds anew of all jobs on several nodes, where jobs share the network."""
-        if not self._mix.shared_network:
+        """Find the speeds anew of all jobs on several nodes, where these slow each other down."""
+        if self._mix.shared_network:
+            jobs = [each for each in self._cluster.running.values() if each.network_share > 0.0]
+            fractions = fair_fractions([{node: each.network_share for node, _ in each.placement} for each in jobs])
+        elif self._mix.interference:
+            jobs = [each for each in self._cluster.running.values() if len(each.placement) > 1]
+            fractions = self._uncrowded(jobs)
+        else:
             return
-        jobs = [each for each in self._cluster.running.values() if each.network_share > 0.0]
-        shares = [{node: each.network_share for node, _ in each.placement} for each in jobs]
-        for each, fraction in zip(jobs, fair_fractions(shares), strict=True):
+        for each, fraction in zip(jobs, fractions, strict=True):
             if each.slow(now_s, fraction):
                 self._cluster.rank_again(each, now_s)
                 self._expect(each, now_s)
+
+    def _uncrowded(self, jobs: Sequence[ActiveJob]) -> list[float]:
+        """Return the fractions of their speed that jobs on several nodes keep; done ones count until a round ends."""
+        done = [each for each, _ in self._done if len(each.placement) > 1]
+        crowd = Counter(node for each in (*jobs, *done) for node, _ in each.placement)
+        crowded = [any(crowd[node] > 1 for node, _ in each.placement) for each in jobs]
+        return [1.0 - self._mix.interference * is_crowded for is_crowded in crowded]
 
     def _expect(self, each: ActiveJob, now_s: float) -> None:
         """Plan a running job's finish or next epoch, and the services that its policy watches."""
@@ -285,8 +299,8 @@ class _World:
             return
         self._unfinished -= 1
         self._cluster.finish(each)
-        self._share_network(self._environment.now)
         self._done.append((each, counted_s))
+        self._share_network(self._environment.now)
         self._decide_soon()
 
 

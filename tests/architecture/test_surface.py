@@ -107,7 +107,7 @@ OPTIONS = {
     "new": {"path", "--workload"},
 }
 
-JOB_MIX_CLUSTER = {"cluster.types", "cluster.placement", "cluster.shared_network"}
+JOB_MIX_CLUSTER = {"cluster.types", "cluster.placement", "cluster.shared_network", "cluster.interference"}
 """Keys of a cluster that only job mixes share."""
 KEYS = {
     *("name", "seed", "workload"),
@@ -212,7 +212,7 @@ KEYS = {
     *("policies.optimus.first", "policies.tiresias.order"),
     *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),
     *("policies.gavel.round", "policies.gandiva.slice"),
-    *(f"policies.pollux.{key}" for key in ("round", "population_size", "generations")),
+    *(f"policies.pollux.{key}" for key in ("round", "population_size", "generations", "avoid_interference")),
     *(f"failures.{key}" for key in ("list", "mtbf_per_node", "repair", "save_every")),
     *(f"policies.{key}" for key in ("las.quantum", "themis.lease", "tiresias.thresholds", "tiresias.starvation")),
     "policies.tiresias.past_services",

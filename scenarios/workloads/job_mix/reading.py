@@ -71,6 +71,7 @@ def mix_of(document: Document, file: JobMixScenario) -> Mix:
             rescale_s=file.costs.rescale,
             round_s=file.round,
             shared_network=file.cluster.shared_network,
+            interference=file.cluster.interference,
             scatter=file.cluster.placement == "most_free",
             whole_seconds=file.whole_seconds,
             failures=_failures(file.failures, file.seed),
@@ -80,6 +81,9 @@ def mix_of(document: Document, file: JobMixScenario) -> Mix:
 def _check_cluster(document: Document, file: JobMixScenario) -> None:
     """Raise ScenarioError for a cluster without one form, with two types of a name, or with too many GPUs."""
     section = file.cluster
+    if section.interference and section.shared_network:
+        rule, remedy = "a shared network already slows jobs down that meet", "write one of the two"
+        raise ScenarioError(document.origin(("cluster", "interference")), "cluster.interference", rule, remedy)
     plain = (section.num_nodes, section.devices_per_node)
     if any(plain) if section.types else not all(plain):
         rule = "the nodes have no form, or two"
@@ -144,7 +148,14 @@ def _ones(options: OnesSection, seed: int) -> Ones:
 
 
 def _pollux(options: PolluxSection, file: JobMixScenario) -> Pollux:
-    return Pollux(file.seed, options.round, options.population_size, options.generations, file.costs.rescale)
+    return Pollux(
+        seed=file.seed,
+        round_s=options.round,
+        population_size=options.population_size,
+        generations=options.generations,
+        penalty_s=file.costs.rescale,
+        avoids=options.avoid_interference,
+    )
 
 
 def _check_turn(document: Document, file: JobMixScenario, policy: str, option: str, turn_s: float) -> None:

@@ -63,6 +63,8 @@ class SharedClusterSection(Section):
     """The nodes of a job for which the policy names none: as few as can be, or those with the most free GPUs."""
     shared_network: bool = False
     """Jobs on several nodes slow each other down where they meet on the network of a node."""
+    interference: float = Field(0.0, ge=0, lt=1, allow_inf_nan=False)
+    """In its place: the fraction of its speed that a job on several nodes loses where it meets another one."""
 
     @property
     def nodes(self) -> tuple[tuple[str, int], ...]:
@@ -332,6 +334,8 @@ class PolluxSection(Section):
     """Allocations that are kept."""
     generations: int = Field(100, ge=1, le=1_000)
     """Of a search."""
+    avoid_interference: bool = True
+    """No node holds two jobs of several nodes."""
 
 
 class OnesSection(Section):

@@ -62,7 +62,7 @@ class Goodput(Struct, frozen=True):
         return self.limits.cut(SplitBatch(int(local[place, 0]), int(accumulated[place, 0])), num_gpus)
 
     def most(self, most_gpus: int) -> Floats:
-        """Return the goodput of the best batch, in samples/s, on 1, 2, ... GPUs: a row for one node, one for several."""
+        """Return the goodput of the best batch in samples/s, on 1, 2, ... GPUs: a row for one node, one for several."""
         gpus = np.tile(np.arange(1, most_gpus + 1), 2)
         nodes = np.repeat([1, 2], most_gpus)
         found: Floats = self._candidates(nodes, gpus)[2].max(axis=0).reshape(2, most_gpus)

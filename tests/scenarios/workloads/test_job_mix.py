@@ -169,6 +169,7 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
         ("policy=gandiva; costs.resume=60 s", "a slice of 60 s ends before a restart of 60 s"),
         ("failures={list: [{node: 1, at: 0 s, repair: 1 s}]}", "node 1 fails, where the cluster has nodes 0 to 0"),
         ("failures.mtbf_per_node=20 s", "a node of job one fails every 20 s; it needs 100 s to save anything"),
+        ("cluster.shared_network=true; cluster.interference=0.5", "a shared network already slows jobs down"),
         ("jobs={ones: {}}", "the jobs ask for up to 16 GPUs of 4"),
         ("jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}, "
          "{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}]}", "two jobs are called a"),

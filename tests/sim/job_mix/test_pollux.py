@@ -47,6 +47,15 @@ def test_repaired_allocations_keep_the_rules(num_jobs: int, num_nodes: int, seed
     assert np.array_equal(repaired(problem, found, random), found)
 
 
+def test_without_avoidance_a_node_holds_two_jobs_of_several_nodes() -> None:
+    """Two jobs that meet stay as they are; with avoidance the second leaves the node."""
+    meeting, ones = np.array([[[2, 1, 0], [0, 1, 2]]]), np.ones(2)
+    held, gpus, most = np.zeros((2, 3), dtype=np.int64), np.full(3, 2), np.full(2, 8)
+    for avoids, expected in ((False, meeting), (True, np.array([[[2, 1, 0], [0, 0, 2]]]))):
+        problem = Problem(held, gpus, most, ones, lambda gpus, _: gpus * 1.0, avoids)
+        assert np.array_equal(repaired(problem, meeting, np.random.default_rng(0)), expected)
+
+
 def allocations(problem: Problem) -> Iterator[Ints]:
     """All allocations that keep the rules."""
     shape = problem.held.shape

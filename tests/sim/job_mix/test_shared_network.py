@@ -17,6 +17,16 @@ from tests.examples import examples
 from tests.sim.job_mix.test_job_laws import Unordered
 
 
+@pytest.mark.parametrize(("round_s", "finish_s"), [(None, [150.0, 100.0]), (40.0, [160.0, 100.0])])
+def test_jobs_that_meet_lose_a_fraction(round_s: float | None, finish_s: list[float]) -> None:
+    """Two jobs meet on a node and lose half of their speed, until the shorter one leaves, with rounds at their end."""
+    jobs = [Job("a", 0.0, 3, 100.0), Job("b", 0.0, 3, 50.0), Job("c", 0.0, 1, 10.0)]
+    mix = Mix(jobs=jobs[:2], gpus_per_node=(2, 2, 2), interference=0.5, round_s=round_s)
+    assert [job.finish_s for job in simulate_jobs(mix, FifoStrict()).jobs] == pytest.approx(finish_s)
+    apart = Mix(jobs=jobs, gpus_per_node=(2, 2, 2, 1), interference=0.5)
+    assert simulate_jobs(apart, FifoStrict()).jobs[2].finish_s == 10.0
+
+
 def test_fractions_are_fair_on_progress() -> None:
     """Two meet on a link that they would fill one and a half times; a third has one for itself."""
     found = fair_fractions([{"a": 0.9}, {"a": 0.6, "b": 0.1}, {"c": 0.5}])

@@ -42,13 +42,14 @@ class PolluxState:
 
 @dataclass(frozen=True)
 class Pollux:
-    """The policy. ``round_s``: between searches. ``penalty_s``: assumed cost of a change."""
+    """The policy. ``round_s``: between searches. ``penalty_s``: assumed cost of a change. ``avoids``: see Problem."""
 
     seed: int = 0
     round_s: float = 60.0
     population_size: int = 100
     generations: int = 100
     penalty_s: float = 30.0
+    avoids: bool = True
     name = "pollux"
     watched_gpu_s: tuple[float, ...] = ()
     ranking: Ranking | None = None
@@ -93,7 +94,8 @@ class Pollux:
         most = [min(2 * max(1, most_held[each.index]), MOST_GPUS, each.job.most_gpus, view.capacity) for each in jobs]
         kept = [self._kept(view, each) for each in jobs]
         speedups = _Speedups(view, jobs, most)
-        return Problem(held, np.array(view.gpus_per_node, dtype=np.int64), np.array(most), np.array(kept), speedups.of)
+        nodes = np.array(view.gpus_per_node, dtype=np.int64)
+        return Problem(held, nodes, np.array(most), np.array(kept), speedups.of, self.avoids)
 
     def _kept(self, view: View, each: ActiveJob) -> float:
         """Return the fraction of its speedup that a job keeps if its GPUs change."""

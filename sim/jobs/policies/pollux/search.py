@@ -29,7 +29,7 @@ class Problem(Struct, frozen=True):
 
     ``held``: shape (jobs, nodes), the present allocation. ``node_gpus``: of every node. ``most_gpus``: of every job.
     ``kept``: the fraction of its speedup that a job keeps if its GPUs change. ``speedup``: from numbers of GPUs and of
-    nodes, each of shape (allocations, jobs), to speedups.
+    nodes, each of shape (allocations, jobs), to speedups. ``avoids``: no node holds two jobs of several nodes.
     """
 
     held: Ints
@@ -37,6 +37,7 @@ class Problem(Struct, frozen=True):
     most_gpus: Ints
     kept: Floats
     speedup: Callable[[Ints, Ints], Floats]
+    avoids: bool = True
 
 
 def fitness(problem: Problem, population: Ints) -> Floats:
@@ -104,17 +105,22 @@ def repaired(problem: Problem, population: Ints, random: np.random.Generator) ->
 
     What breaks no rule is left as it is. A job that has too much keeps that of its first nodes, in random order.
     """
-    found = population.copy()
-    used = found > 0
-    spread = used & (used.sum(axis=2) > 1)[:, :, None]
-    rows, nodes = np.nonzero(spread.sum(axis=1) > 1)
-    crowding = spread[rows, :, nodes]
-    found[rows, :, nodes] = np.where(crowding & (np.cumsum(crowding, axis=1) > 1), 0, found[rows, :, nodes])
+    found = _uncrowded(population) if problem.avoids else population.copy()
     rows, jobs = np.nonzero((found.sum(axis=2) > problem.most_gpus) | ((found > 0).sum(axis=2) > MOST_NODES))
     found[rows, jobs] = _limited(found[rows, jobs], problem.most_gpus[jobs], random)
     rows, nodes = np.nonzero(found.sum(axis=1) > problem.node_gpus)
     taken = np.minimum(np.cumsum(found[rows, :, nodes], axis=1), problem.node_gpus[nodes][:, None])
     found[rows, :, nodes] = np.diff(taken, axis=1, prepend=0)
+    return found
+
+
+def _uncrowded(population: Ints) -> Ints:
+    """Return allocations in which each node holds the first job alone of those on several nodes."""
+    found, used = population.copy(), population > 0
+    spread = used & (used.sum(axis=2) > 1)[:, :, None]
+    rows, nodes = np.nonzero(spread.sum(axis=1) > 1)
+    crowding = spread[rows, :, nodes]
+    found[rows, :, nodes] = np.where(crowding & (np.cumsum(crowding, axis=1) > 1), 0, found[rows, :, nodes])
     return found
 
 
