@@ -208,7 +208,7 @@ KEYS = {
     *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
-    *("jobs.format", "jobs.trainings", "durations", "jobs.measured", "jobs.batch", "whole_seconds"),
+    *("jobs.format", "jobs.trainings", "durations", "past_jobs", "jobs.measured", "jobs.batch", "whole_seconds"),
     *("policies.optimus.first", "policies.tiresias.order"),
     *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),
     *("policies.gavel.round", "policies.gandiva.slice"),
@@ -216,7 +216,7 @@ KEYS = {
     *(f"failures.{key}" for key in ("list", "mtbf_per_node", "repair", "save_every")),
     *(f"policies.{key}" for key in ("las.quantum", "themis.lease", "tiresias.thresholds", "tiresias.starvation")),
     "policies.tiresias.past_services",
-    *(f"policies.ones.{key}" for key in ("generation", "population_size", "refit_growth")),
+    *(f"policies.ones.{key}" for key in ("generation", "population_size", "refit_growth", "progress")),
 }
 
 TENSOR_AXIS = {"axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s"}

@@ -15,7 +15,7 @@ from scenarios.workloads.job_mix.schema import (
     PolluxSection,
     TiresiasSection,
 )
-from scenarios.workloads.job_mix.submitted import jobs_of
+from scenarios.workloads.job_mix.submitted import jobs_of, past_jobs_of
 from sim.jobs.outages import Failures, Outage
 from sim.jobs.policies.gandiva import Gandiva
 from sim.jobs.policies.gavel import Gavel
@@ -48,7 +48,7 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "afs": lambda _: ApatheticFutureSharing(),
     "sia": lambda file: Sia(file.costs.rescale),
     "pollux": lambda file: _pollux(file.policies.pollux, file),
-    "ones": lambda file: _ones(file.policies.ones, file.seed),
+    "ones": lambda file: _ones(file.policies.ones, file),
     "learned": lambda _: Learned(shipped_weights()),
 }
 _WITH_DURATIONS: Final = ("sjf", "srtf", "srsf", "themis", "optimus", "afs")
@@ -107,6 +107,8 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
     if file.jobs.measured is not None and (file.policy == "ones" or file.durations == "predicted"):
         rule = "ONES predicts the epochs that are left from losses, which measured trainings lack"
         raise ScenarioError(document.origin(("jobs", "measured")), "jobs.measured", rule, "choose another policy")
+    if file.past_jobs:
+        _check_past_jobs(document, file)
     if file.policy in _FOR_ELASTIC_JOBS and rigid:
         rule = f"{file.policy} gives jobs other numbers of GPUs than they ask for, and job {rigid[0]} is rigid"
         remedy = "write elastic jobs, or another policy"
@@ -126,7 +128,7 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
     if file.policy == "tiresias":
         _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
     policy = _POLICIES[file.policy](file)
-    return Predicted(policy, file.seed) if file.durations == "predicted" else policy
+    return Predicted(policy, file.seed, past_jobs_of(file)) if file.durations == "predicted" else policy
 
 
 def _failures(section: FailuresSection, seed: int) -> Failures:
@@ -143,8 +145,15 @@ def _tiresias(options: TiresiasSection) -> Tiresias:
     return Tiresias(options.thresholds, options.starvation, options.past_services, options.order == "fall")
 
 
-def _ones(options: OnesSection, seed: int) -> Ones:
-    return Ones(seed, options.generation, options.population_size, options.refit_growth)
+def _ones(options: OnesSection, file: JobMixScenario) -> Ones:
+    return Ones(
+        file.seed,
+        options.generation,
+        options.population_size,
+        options.refit_growth,
+        past_jobs_of(file),
+        options.progress == "drawn",
+    )
 
 
 def _pollux(options: PolluxSection, file: JobMixScenario) -> Pollux:
@@ -177,6 +186,16 @@ def _check_predicted(document: Document, file: JobMixScenario, rigid: Sequence[s
     if rigid:
         rule = f"durations are predicted from epochs, and job {rigid[0]} is rigid"
         raise ScenarioError(document.origin(("durations",)), "durations", rule, "write elastic jobs")
+
+
+def _check_past_jobs(document: Document, file: JobMixScenario) -> None:
+    """Raise ScenarioError where past jobs cannot be drawn, or nothing learns from them."""
+    origin = document.origin(("past_jobs",))
+    if file.jobs.ones is None:
+        raise ScenarioError(origin, "past_jobs", "past jobs are drawn as jobs.ones draws them", "write jobs.ones")
+    if file.policy != "ones" and file.durations != "predicted":
+        rule, remedy = f"nothing learns from them under {file.policy}", "write policy: ones, or durations: predicted"
+        raise ScenarioError(origin, "past_jobs", rule, remedy)
 
 
 def _check_learned(document: Document, file: JobMixScenario) -> None:

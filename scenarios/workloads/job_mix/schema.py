@@ -347,6 +347,8 @@ class OnesSection(Section):
     """Schedules that are kept."""
     refit_growth: float = Field(1.25, ge=1, le=100, allow_inf_nan=False)
     """The predictor is fitted anew when the epochs of jobs that are done have grown by this factor."""
+    progress: Literal["drawn", "expected"] = "drawn"
+    """The progress of a job is drawn in each generation, or the mean number of epochs left is taken."""
 
 
 class PoliciesSection(Section):
@@ -373,6 +375,8 @@ class JobMixScenario(ScenarioSection):
     """The scheduling policy."""
     durations: Literal["known", "predicted"] = "known"
     """What a policy that wants durations gets: those of the jobs, or a prediction from the jobs that are done."""
+    past_jobs: int = Field(0, ge=0, le=10_000)
+    """Drawn jobs that were done before the first one comes: what predicts lengths has learned from them."""
     round: Duration | None = None
     """Time between decisions; left out: decide at every event."""
     whole_seconds: bool = False

@@ -27,6 +27,9 @@ from sim.jobs.training import Training
 _FORMS: Final = ("list", "trace", "draw", "ones")
 _SPEEDS: Final = ("throughput", "scaled_batch", "goodput", "plan")
 
+PAST_SEEDS: Final = 10_000
+"""Difference of the seeds of past jobs and of jobs."""
+
 
 def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
     """Return the jobs of a file. Raises ScenarioError, or JobsError with a key, where a rule is broken."""
@@ -57,6 +60,14 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
     if file.jobs.format in TRAININGS:
         return _submitted(document, file, path, gpus_per_node)
     return recorded_jobs(document, path, file.jobs.format)
+
+
+def past_jobs_of(file: JobMixScenario) -> Sequence[Job]:
+    """Return the jobs that were done before: those of a seed of its own, drawn as ``jobs.ones`` draws."""
+    if not file.past_jobs:
+        return ()
+    gpus_per_node = tuple(count for _, count in file.cluster.nodes)
+    return OnesLike(num_jobs=file.past_jobs).jobs(gpus_per_node, file.seed + PAST_SEEDS)
 
 
 def _submitted(document: Document, file: JobMixScenario, path: Path, gpus_per_node: tuple[int, ...]) -> Sequence[Job]:

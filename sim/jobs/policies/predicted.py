@@ -13,9 +13,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from sim.jobs.active import ActiveJob
+from sim.jobs.job import Job
 from sim.jobs.order import Ranking
 from sim.jobs.policies.ones.history import History
-from sim.jobs.policies.ones.predictor import drawn, features
+from sim.jobs.policies.ones.predictor import features
 from sim.jobs.policy import Change, Decision, Policy, View
 
 REFIT_GROWTH = 1.25
@@ -23,10 +24,14 @@ REFIT_GROWTH = 1.25
 
 @dataclass(frozen=True)
 class Predicted:
-    """A policy whose jobs, all elastic, have predicted durations. State: the history, and that of the policy."""
+    """A policy whose jobs, all elastic, have predicted durations. State: the history, and that of the policy.
+
+    ``past``: jobs whose epochs the history begins with.
+    """
 
     policy: Policy
     seed: int = 0
+    past: Sequence[Job] = ()
     ranking: Ranking | None = None
 
     @property
@@ -40,8 +45,8 @@ class Predicted:
         return self.policy.watched_gpu_s
 
     def start(self) -> tuple[History, Any]:
-        """Return a history without jobs, and the policy's state."""
-        return History(drawn(self._random(0))), self.policy.start()
+        """Return the history of the past jobs, and the policy's state."""
+        return History.of(self.past, self._random(0)), self.policy.start()
 
     def decide(self, state: tuple[History, Any], view: View) -> tuple[tuple[History, Any], Decision]:
         """Return what the policy decides on jobs of predicted length."""

@@ -166,6 +166,8 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
          "a round of 20 s ends before a change of 30 s"),
         ("durations=predicted", "durations are predicted from epochs, and job one is rigid"),
         ("policy=fifo; durations=predicted", "fifo asks for no duration"),
+        ("past_jobs=3", "past jobs are drawn as jobs.ones draws them"),
+        ("jobs={ones: {num_jobs: 3}}; cluster.num_nodes=16; past_jobs=3", "nothing learns from them under srtf"),
         ("policy=gandiva; costs.resume=60 s", "a slice of 60 s ends before a restart of 60 s"),
         ("failures={list: [{node: 1, at: 0 s, repair: 1 s}]}", "node 1 fails, where the cluster has nodes 0 to 0"),
         ("failures.mtbf_per_node=20 s", "a node of job one fails every 20 s; it needs 100 s to save anything"),

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.jobs.active import ActiveJob
 from sim.jobs.job import elastic_job
 from sim.jobs.metrics import measure
 from sim.jobs.ones_mix import KINDS, OnesLike
@@ -14,8 +15,9 @@ from sim.jobs.policies.ones.evolution import Prospects, evolved, score_gpu_s
 from sim.jobs.policies.ones.genome import EMPTY, Genome, allocation_of, crossed, filled, placement_of, refreshed
 from sim.jobs.policies.ones.limits import Limit, lowered, shrunk
 from sim.jobs.policies.ones.policy import Ones
-from sim.jobs.policies.ones.predictor import Network, drawn, expected_rest, fitted, minus_log_density
+from sim.jobs.policies.ones.predictor import Network, drawn, expected_rest, features, fitted, minus_log_density
 from sim.jobs.policies.ones.reorder import changed_slots, reordered
+from sim.jobs.policy import View
 from sim.jobs.simulator import Mix, simulate_jobs
 from sim.jobs.speed.speed import MeasuredSpeed
 from sim.jobs.training import Training
@@ -217,3 +219,26 @@ def test_jobs_grow_while_they_train() -> None:
     assert max(held.values()) >= 8
     assert measure(record).num_rescales >= 5
     assert simulate_jobs(mix, policy) == record
+
+
+def test_past_jobs_are_what_the_history_begins_with() -> None:
+    """Their epochs are its rows, and it is not fitted again before these have grown."""
+    past = OnesLike(num_jobs=3).jobs((4,) * 4, 1)
+    history = Ones(seed=0, past=past).start().history
+    assert len(history.rows) == history.fitted_rows == sum(int(job.training.num_epochs) - 1 for job in past)
+    assert history.caught_up([], 1.25, np.random.default_rng).network is history.network
+    assert Ones(seed=0).start().history.rows == ()
+
+
+def test_expected_progress_is_beta_epochs() -> None:
+    """Without draws, what a job has left is beta times the samples of its epoch, the same in each generation."""
+    speed = MeasuredSpeed({1: 10.0})
+    training = Training(samples_per_epoch=50.0, num_epochs=9.0, speed=speed, most_gpus=1)
+    job = ActiveJob(elastic_job("a", 0.0, 1, training, 1), 0, 0.0)
+    job.start(0.0, ((0, 1),), 0.0)
+    view = View(now_s=20.0, waiting=(), running={0: job}, free_gpus=0, waiting_gpus=0, gpus_per_node=(1,))
+    policy = Ones(seed=3, draws=False)
+    state, _ = policy.decide(policy.start(), view)
+    beta = float(state.history.network.beta(np.array([features(job.job, 4.0)]))[0])
+    for each in (state, policy.decide(state, view)[0]):
+        assert policy._prospects(each, view).rests == {0: pytest.approx(50.0 * beta)}

@@ -7,7 +7,9 @@ import numpy as np
 
 from sim.jobs.active import ActiveJob
 from sim.jobs.job import Job
-from sim.jobs.policies.ones.predictor import Network, epoch_rows, fitted
+from sim.jobs.policies.ones.predictor import Network, drawn, epoch_rows, fitted
+
+Rows = tuple[tuple[list[float], float], ...]
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,16 @@ class History:
 
     network: Network
     jobs: Mapping[int, Job] = field(default_factory=dict)
-    rows: tuple[tuple[list[float], float], ...] = ()
+    rows: Rows = ()
     fitted_rows: int = 0
+
+    @classmethod
+    def of(cls, past: Sequence[Job], random: np.random.Generator) -> "History":
+        """Return the history of past jobs, fitted to their epochs; of none, with a network that is drawn."""
+        rows = _rows(past)
+        if not rows:
+            return cls(drawn(random))
+        return cls(_fitted(rows, random), rows=rows, fitted_rows=len(rows))
 
     def caught_up(
         self, active: Sequence[ActiveJob], growth: float, random: Callable[[int], np.random.Generator]
@@ -31,9 +41,17 @@ class History:
         """
         jobs = {each.index: each.job for each in active}
         done = [job for index, job in self.jobs.items() if index not in jobs]
-        rows = self.rows + tuple(pair for job in done for pair in zip(*epoch_rows(job), strict=True))
+        rows = self.rows + _rows(done)
         network, fitted_rows = self.network, self.fitted_rows
         if done and rows and len(rows) >= growth * fitted_rows:
-            table, progress = np.array([row for row, _ in rows]), np.array([each for _, each in rows])
-            network, fitted_rows = fitted(table, progress, random(len(rows))), len(rows)
+            network, fitted_rows = _fitted(rows, random(len(rows))), len(rows)
         return History(network, jobs, rows, fitted_rows)
+
+
+def _rows(jobs: Sequence[Job]) -> Rows:
+    """Return features and progress of each epoch of jobs that are done."""
+    return tuple(pair for job in jobs for pair in zip(*epoch_rows(job), strict=True))
+
+
+def _fitted(rows: Rows, random: np.random.Generator) -> Network:
+    return fitted(np.array([row for row, _ in rows]), np.array([each for _, each in rows]), random)

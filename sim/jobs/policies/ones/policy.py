@@ -13,12 +13,13 @@ import numpy as np
 from msgspec.structs import replace
 
 from sim.jobs.active import ActiveJob
+from sim.jobs.job import Job
 from sim.jobs.order import Ranking
 from sim.jobs.policies.ones.evolution import Prospects, evolved
 from sim.jobs.policies.ones.genome import EMPTY, Genome, allocation_of, genome_of, placement_of
 from sim.jobs.policies.ones.history import History
 from sim.jobs.policies.ones.limits import Limit, lowered
-from sim.jobs.policies.ones.predictor import Array, drawn, features
+from sim.jobs.policies.ones.predictor import Array, features
 from sim.jobs.policy import Change, Decision, View
 
 MATURE_EPOCHS = 2
@@ -46,20 +47,24 @@ class OnesState:
 class Ones:
     """The policy. ``generation_s``: between generations; ``refit_growth``: of the history, from one fit to the next.
 
-    The artifact fits whenever a job is done, beside the search; a factor of 1 does so here, and takes long.
+    The artifact fits whenever a job is done, beside the search; a factor of 1 does so here, and takes long. ``past``:
+    jobs whose epochs the history begins with. ``draws``: whether the progress of a job is drawn in each generation, or
+    its mean rest is taken.
     """
 
     seed: int = 0
     generation_s: float = 1.0
     population_size: int = 16
     refit_growth: float = 1.25
+    past: Sequence[Job] = ()
+    draws: bool = True
     name = "ones"
     watched_gpu_s: tuple[float, ...] = ()
     ranking: Ranking | None = None
 
     def start(self) -> OnesState:
-        """Return an empty population and a network that is not fitted."""
-        return OnesState(0, History(drawn(self._random(0, "network"))))
+        """Return an empty population and a network that knows the past jobs alone."""
+        return OnesState(0, History.of(self.past, self._random(0, "network")))
 
     def decide(self, state: OnesState, view: View) -> tuple[OnesState, Decision]:
         """Return the state after a generation, and the changes that install its best schedule."""
@@ -103,15 +108,7 @@ class Ones:
         """Return what the search needs to know of each job; the progress of mature ones is drawn."""
         now_s = view.now_s
         mature = [each for each in view.active if each.epochs(now_s) >= MATURE_EPOCHS and state.measured[each.index]]
-        random = self._random(state.generation, "progress")
-        rests: dict[int, float] = {}
-        if mature:
-            rows: Array = np.array([features(each.job, each.epochs(now_s)) for each in mature])
-            progress = random.beta(rows[:, 2], state.history.network.beta(rows)).clip(1e-6, 1.0)
-            rests = {
-                each.index: each.done(now_s) * (1.0 / float(rho) - 1.0)
-                for each, rho in zip(mature, progress, strict=True)
-            }
+        rests = self._rests(state, mature, now_s) if mature else {}
         return Prospects(
             caps={index: limit.granted for index, limit in state.limits.items()},
             limits={each.index: min(state.limits[each.index].most, each.job.most_gpus) for each in view.active},
@@ -119,6 +116,17 @@ class Ones:
             rests=rests,
             measured=state.measured,
         )
+
+    def _rests(self, state: OnesState, mature: Sequence[ActiveJob], now_s: float) -> dict[int, float]:
+        """Return the samples that jobs have left: by a drawn progress, or beta epochs, about the mean."""
+        rows: Array = np.array([features(each.job, each.epochs(now_s)) for each in mature])
+        beta = state.history.network.beta(rows)
+        if self.draws:
+            progress = self._random(state.generation, "progress").beta(rows[:, 2], beta).clip(1e-6, 1.0)
+            rests = np.array([each.done(now_s) for each in mature]) * (1.0 / progress - 1.0)
+        else:
+            rests = beta * np.exp(rows[:, 0])
+        return {each.index: rest for each, rest in zip(mature, rests.tolist(), strict=True)}
 
 
 def _changed_limits(limits: Mapping[int, Limit], view: View) -> Mapping[int, Limit]:

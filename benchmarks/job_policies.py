@@ -1,0 +1,98 @@
+"""ONES beside other policies on elastic jobs like those of its trace: ``python -m benchmarks.job_policies``.
+
+Mean completion times over seeds, and by how much that of ONES is shorter, with the 95 % interval of the seeds. All
+policies meet the same jobs. ``ones`` changes GPUs in 1 s, as its authors state; all others need 30 s, and those that
+share GPUs out anew decide every 60 s. With fewer nodes there are fewer jobs at the same load of a GPU.
+"""
+
+import sys
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Final
+
+from msgspec import Struct
+from scipy.stats import t
+
+from scenarios.workloads.job_mix.learned_weights import shipped_weights
+from sim.jobs.metrics import measure
+from sim.jobs.ones_mix import OnesLike
+from sim.jobs.policies.learned import Learned
+from sim.jobs.policies.ones.policy import Ones
+from sim.jobs.policies.predicted import Predicted
+from sim.jobs.policies.preemptive import ShortestRemainingTime
+from sim.jobs.policies.shares import Optimus
+from sim.jobs.policies.tiresias import Tiresias
+from sim.jobs.policy import Policy
+from sim.jobs.simulator import Mix, simulate_jobs
+
+GPUS_PER_NODE: Final = 4
+GENERATION_S: Final = 10.0
+THRESHOLDS_GPU_S: Final = (3_250.0, 7_200.0)
+GAP_OF_A_GPU_S: Final = 29.97 * 64.0
+"""Time between arrivals, multiplied by the GPUs: 400 jobs on 64 GPUs have the gaps of the trace."""
+
+
+class Contender(Struct, frozen=True):
+    """A policy of a seed. ``rescale_s``: cost of a change of GPUs; ``round_s``: time between decisions."""
+
+    policy: Callable[[int], Policy]
+    rescale_s: float = 30.0
+    round_s: float | None = None
+
+
+CONTENDERS: Final[Mapping[str, Contender]] = {
+    "ones": Contender(lambda seed: Ones(seed, GENERATION_S), rescale_s=1.0),
+    "tiresias": Contender(lambda _: Tiresias(THRESHOLDS_GPU_S)),
+    "learned": Contender(lambda _: Learned(shipped_weights()), round_s=60.0),
+    "optimus, predicted": Contender(lambda seed: Predicted(Optimus(), seed), round_s=60.0),
+    "srtf, predicted": Contender(lambda seed: Predicted(ShortestRemainingTime(), seed)),
+    "optimus, known": Contender(lambda _: Optimus(), round_s=60.0),
+    "srtf, known": Contender(lambda _: ShortestRemainingTime()),
+}
+
+
+def mean_jct_s(contender: Contender, num_jobs: int, num_nodes: int, seed: int) -> float:
+    """Return the mean completion time of a seed's jobs under a policy."""
+    nodes = (GPUS_PER_NODE,) * num_nodes
+    jobs = OnesLike(num_jobs=num_jobs, mean_gap_s=GAP_OF_A_GPU_S / sum(nodes)).jobs(nodes, seed)
+    mix = Mix(
+        jobs=jobs,
+        gpus_per_node=nodes,
+        start_s=10.0,
+        resume_s=30.0,
+        rescale_s=contender.rescale_s,
+        round_s=contender.round_s,
+    )
+    return measure(simulate_jobs(mix, contender.policy(seed))).mean_jct_s
+
+
+def interval(values: Sequence[float]) -> str:
+    """Return the mean of fractions in percent, and of several half of the 95 % interval (Student)."""
+    if len(values) == 1:
+        return f"{values[0]:.1%}"
+    half = float(t.ppf(0.975, len(values) - 1)) * stdev(values) / len(values) ** 0.5
+    return f"{100.0 * fmean(values):.1f} ± {100.0 * half:.1f} %"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=400)
+    parser.add_argument("--nodes", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=5)
+    asked = parser.parse_args()
+    found: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    for seed in range(asked.seeds):
+        for name, contender in CONTENDERS.items():
+            found[name].append(mean_jct_s(contender, asked.jobs, asked.nodes, seed))
+            sys.stderr.write(f"seed {seed}: {name} {found[name][-1]:.1f} s\n")
+    sys.stdout.write("| policy | mean completion time | that of ONES is shorter by |\n|---|---|---|\n")
+    for name, times_s in found.items():
+        shorter = [1.0 - ones_s / other_s for ones_s, other_s in zip(found["ones"], times_s, strict=True)]
+        margin = "" if name == "ones" else interval(shorter)
+        sys.stdout.write(f"| {name} | {fmean(times_s):,.0f} s | {margin} |\n")
+
+
+if __name__ == "__main__":
+    main()
