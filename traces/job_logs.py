@@ -2,7 +2,8 @@
 
 Philly (Jeon et al., ATC 2019, ``cluster_job_log``): a JSON list of objects with ``jobid``, ``submitted_time`` and
 ``attempts``, each with ``start_time``, ``end_time`` and ``detail``, a list of nodes with their ``gpus``. A job lasts as
-long as all its attempts together, and has the GPUs of the largest. Jobs that never ran to an end are left out.
+long as all its attempts together, and has the GPUs of the largest. Attempts that end before they begin, and jobs that
+never ran to an end, are left out.
 
 Alibaba (Weng et al., NSDI 2022, ``pai_task_table``): CSV without a line of names. A job has the tasks with its name,
 from the start of the first to the end of the last, and the GPUs of all of them: ``plan_gpu`` is per cent of a GPU for
@@ -60,11 +61,13 @@ def _json(path: Path, file: TextIO) -> Any:
 
 def _philly_job(entry: Any) -> RecordedJob | None:
     """Return a job, or None if it never ran to an end. Raises KeyError, TypeError or ValueError for a damaged one."""
+    if not isinstance(entry, dict):
+        raise TypeError("it is no object with attempts")
     duration_s, num_gpus = 0.0, 0
     for attempt in entry["attempts"]:
         start_s, end_s = _instant_s(attempt["start_time"]), _instant_s(attempt["end_time"])
         count = sum(len(node["gpus"]) for node in attempt["detail"])
-        if start_s is not None and end_s is not None and count:
+        if start_s is not None and end_s is not None and end_s > start_s and count:
             duration_s, num_gpus = duration_s + end_s - start_s, max(num_gpus, count)
     arrival_s, name = _instant_s(entry["submitted_time"]), str(entry["jobid"])[:200]
     if arrival_s is None or num_gpus < 1 or not duration_s >= MIN_DURATION_S:

@@ -22,7 +22,8 @@ def attempt(start: str | None, end: str | None, *gpus: int) -> dict[str, Any]:
 PHILLY_JOBS = [
     {"jobid": "a", "status": "Pass", "user": "u", "vc": "v", "submitted_time": "2017-10-03 23:59:00",
      "attempts": [attempt("2017-10-04 00:00:00", "2017-10-04 00:01:00", 2),
-                  attempt("2017-10-04 00:02:00", "2017-10-04 00:02:30", 4, 4)]},
+                  attempt("2017-10-04 00:02:00", "2017-10-04 00:02:30", 4, 4),
+                  attempt("2017-10-04 00:02:00", "2017-10-04 00:01:00", 16)]},
     {"jobid": "b", "submitted_time": "2017-10-03 23:58:30", "attempts": [attempt("2017-10-04 00:00:00", None, 1)]},
     {"jobid": "c", "submitted_time": "2017-10-04 00:00:00", "attempts": []},
     {"jobid": "d", "submitted_time": "2017-10-03 23:58:00",
@@ -42,7 +43,7 @@ ONES = f"{ONES_HEAD}3,resnet18,cifar,20000,10,256,0.005,0.08,0.7,4\n9,bert,cola,
 
 
 def test_logs_of_philly_are_read(tmp_path: Path) -> None:
-    """Attempts add up, the largest one counts, and jobs that never ended are left out."""
+    """Attempts add up, the largest one counts; jobs that never ended, and an attempt that ends too early, do not."""
     path = tmp_path / "log.json"
     path.write_text(PHILLY)
     assert read_philly(path) == [RecordedJob("a", 60.0, 8, 90.0), RecordedJob("d", 0.0, 1, 60.0)]
@@ -92,7 +93,7 @@ def test_trainings_are_read(tmp_path: Path) -> None:
         (read_philly, '[{"jobid": "a", "attempts": []}]', "job 0 of the list: there is no 'submitted_time'"),
         (read_philly, json.dumps([PHILLY_JOBS[0] | {"submitted_time": "yesterday"}]), "job 0 of the list: time data"),
         (read_philly, json.dumps(PHILLY_JOBS[:1] * 2), "job 1 of the list is there twice"),
-        (read_philly, "[1]", "job 0 of the list"),
+        (read_philly, "[1]", "job 0 of the list: it is no object with attempts"),
     ],
 )
 def test_wrong_rows_are_named(tmp_path: Path, read: Callable[[Path], list[Any]], text: str, words: str) -> None:
