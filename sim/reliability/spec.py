@@ -61,8 +61,8 @@ class SpareNodes(Struct, frozen=True, kw_only=True):
     repair_s: float
 
 
-class ReliabilitySpec(Struct, frozen=True, kw_only=True):
-    """A long run of one training job.
+class LongRun(Struct, frozen=True, kw_only=True):
+    """A long run of one training job: all but its checkpoints.
 
     ``duration_s``: machine time of the job. ``num_steps``: steps to train. Exactly one of the two is given.
     ``restart_s``: from a failure until training resumes: detection, rescheduling and loading. A failure in this time
@@ -72,7 +72,6 @@ class ReliabilitySpec(Struct, frozen=True, kw_only=True):
     """
 
     components: tuple[Component, ...]
-    checkpoint: CheckpointSpec
     restart_s: float
     duration_s: float | None = None
     num_steps: int | None = None
@@ -98,3 +97,25 @@ class ReliabilitySpec(Struct, frozen=True, kw_only=True):
     def mtbf_s(self) -> float:
         """Return the mean time between failures of the whole job in seconds; the rates of components add."""
         return 1.0 / sum(component.rate_per_s for component in self.components)
+
+
+class ReliabilitySpec(LongRun, frozen=True, kw_only=True):
+    """A long run, and how long its checkpoints take."""
+
+    checkpoint: CheckpointSpec
+
+
+class OpenReliability(LongRun, frozen=True, kw_only=True):
+    """A long run whose checkpoints are written beside so many steps each: a simulation says how long they take.
+
+    ``over_steps``: None: as few as the drives need.
+    """
+
+    interval_s: float | None
+    over_steps: int | None
+
+    def decided(self, stall_s: float, background_s: float) -> ReliabilitySpec:
+        """Return the long run with checkpoints that take so long."""
+        checkpoint = CheckpointSpec(stall_s=stall_s, background_s=background_s, interval_s=self.interval_s)
+        run = {name: getattr(self, name) for name in LongRun.__struct_fields__}
+        return ReliabilitySpec(checkpoint=checkpoint, **run)

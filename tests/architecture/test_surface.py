@@ -17,6 +17,7 @@ from scenarios.library.shipped import FOLDER
 from scenarios.recorded.trace_summary import summarise
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.planning import PLAN_SCHEMA, LostStrategies, PlanSummary, ProvedPlan, ShiftedPlan
+from scenarios.summaries.steps.study import SavingSummary
 from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
@@ -26,6 +27,7 @@ from scenarios.workloads.registry import json_schema, workload_named
 from scenarios.workloads.steps.advising import trials
 from scenarios.workloads.steps.advising.advise import advise
 from scenarios.workloads.steps.running import simulate
+from tests.architecture.long_run_keys import LONG_RUN_KEYS, RELIABILITY, SAVING
 from tests.architecture.table_keys import (
     INFERENCE_KEYS,
     INFERENCE_ROW,
@@ -202,10 +204,7 @@ KEYS = {
     *(f"memory.tiers.nvme.{key}" for key in ("capacity", "bandwidth", "latency", "parameters")),
     *("parallel.data.osdp.memory_limit", "parallel.data.osdp.splits", "parallel.data.osdp.gap"),
     *("parallel.data.osdp.layers", "parallel.data.osdp.ends"),
-    *("reliability.mtbf_per_device", "reliability.mtbf_per_nic", "reliability.mtbf_per_node"),
-    *("reliability.mtbf_of_job", "reliability.checkpoint.save", "reliability.checkpoint.interval"),
-    *("reliability.checkpoint.stall", "reliability.restart", "reliability.duration", "reliability.steps"),
-    *("reliability.spares.num_nodes", "reliability.spares.repair", "reliability.replications"),
+    *LONG_RUN_KEYS,
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
     *("jobs.format", "jobs.trainings", "durations", "past_jobs", "jobs.measured", "jobs.batch", "whole_seconds"),
@@ -249,16 +248,6 @@ SUMMARY = {
         "engine.repeated_periods",
         "engine.period_s",
     ),
-}
-
-RELIABILITY = {
-    *("mtbf_s", "stall_s", "background_s", "restart_s", "interval_s", "interval_steps"),
-    *("best_interval_s", "young_interval_s", "daly_interval_s", "replications"),
-    *("goodput.mean", "goodput.low", "goodput.high", "goodput.standard_error"),
-    *(f"{key}.{part}" for key in ("elapsed_s", "steps", "interruptions") for part in ("mean", "low", "high")),
-    *("interruptions_by_part.device",),
-    *(f"time_s.{key}" for key in ("useful", "lost", "checkpoint", "restart", "waiting")),
-    *("expected.goodput", "expected.elapsed_s", "expected.interruptions"),
 }
 
 ADVICE = {
@@ -473,6 +462,7 @@ def test_reliability_keys_are_the_stated_ones(root: Path) -> None:
     for key, value in reliability.items():
         found |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else {key}
     assert found == RELIABILITY
+    assert set(SavingSummary.__struct_fields__) == SAVING
 
 
 def test_advice_keys_are_the_stated_ones(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ from sim.memory.allocators import AllocatorName
 from sim.memory.spec import Manager, Placement, Update
 
 
-class NvmeSection(Section):
-    """NVMe drives of a node: master weights and moments lie there, and not in the host's memory."""
+class DrivesSection(Section):
+    """NVMe drives of a node."""
 
     capacity: Bytes
     """Of all drives of a node together."""
@@ -19,6 +19,11 @@ class NvmeSection(Section):
     """Of all drives of a node together; reading and writing share it."""
     latency: DurationOrZero = 1e-4
     """Of a read or a write."""
+
+
+class NvmeSection(DrivesSection):
+    """NVMe drives of a node: master weights and moments lie there, and not in the host's memory."""
+
     parameters: bool = False
     """Parameters lie there too, and come to the host's memory for each use (ZeRO-Infinity)."""
 

@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from costmodels.units import format_percent, format_time
-from scenarios.summaries.steps.study import StudySummary
+from costmodels.units import format_bytes, format_percent, format_time
+from scenarios.summaries.steps.study import SavingSummary, StudySummary
 from sim.reliability.study import Spread
 
 TIME_WORDS: Final[Mapping[str, str]] = {
@@ -44,14 +44,26 @@ def reliability_rows(reliability: StudySummary) -> list[Row]:
 
 
 def interval_words(reliability: StudySummary) -> str:
-    """Return the simulated interval, the best interval, and the closed form's goodput, in words."""
+    """Return the simulated and the best interval, the closed form's goodput, and how state is saved, in words."""
     steps = reliability.interval_steps
     chosen = f"a checkpoint every {format_time(reliability.interval_s)} ({steps:,} step{'s' if steps > 1 else ''})"
     estimates = f"Young {format_time(reliability.young_interval_s)}, Daly {format_time(reliability.daly_interval_s)}"
     best = f"best {format_time(reliability.best_interval_s)}; {estimates}"
     expected = reliability.expected
     goodput = f"; goodput in closed form {format_percent(expected.goodput)}" if expected else ""
-    return f"{chosen}; {best}{goodput}; an interruption every {format_time(reliability.mtbf_s)}"
+    saved = "" if reliability.saving is None else f"; {_saving_words(reliability.saving)}"
+    return f"{chosen}; {best}{goodput}; an interruption every {format_time(reliability.mtbf_s)}{saved}"
+
+
+def _saving_words(saving: SavingSummary) -> str:
+    """Return how a simulated checkpoint is saved, in words."""
+    steps = (
+        f"{saving.over_steps:,} steps of {format_time(saving.step_s)}"
+        if saving.over_steps > 1
+        else (f"a step of {format_time(saving.step_s)}")
+    )
+    standing = f"training stands still for {format_time(saving.snapshot_s)}"
+    return f"to save {format_bytes(saving.node_bytes)} of each node, {standing}, and drives are written beside {steps}"
 
 
 def _row(name: str, spread: Spread, show: Callable[[float], str], fraction: str = "") -> Row:

@@ -17,6 +17,21 @@ class Goodput(Spread, frozen=True, kw_only=True):
     standard_error: float
 
 
+class SavingSummary(Struct, frozen=True, kw_only=True):
+    """A simulated checkpoint: ``step_s`` of a step beside which a part of it is written, in ``over_steps`` such steps.
+
+    ``snapshot_s``: until the state is in the hosts' memory, while training stands still. ``writing_alone_s``: to write
+    it all to drives if nothing else ran. ``node_bytes``: of a node; ``node_host_bytes``: of these in the host's memory.
+    """
+
+    over_steps: int
+    snapshot_s: float
+    step_s: float
+    writing_alone_s: float
+    node_bytes: int
+    node_host_bytes: int
+
+
 class StudySummary(Struct, frozen=True, kw_only=True):
     """Simulated runs on hardware that fails, with the closed forms."""
 
@@ -37,3 +52,4 @@ class StudySummary(Struct, frozen=True, kw_only=True):
     interruptions_by_part: Mapping[str, float]
     time_s: Mapping[str, Spread]
     expected: Expectation | None
+    saving: SavingSummary | None

@@ -25,7 +25,8 @@ from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.workload import Workload
 from sim.memory.spec import ChunkSpec, MemorySpec
-from sim.reliability.spec import ReliabilitySpec
+from sim.reliability.errors import ReliabilityError
+from sim.reliability.spec import OpenReliability, ReliabilitySpec
 from sim.training.data.operators import choices_of_layers
 from sim.training.errors import SpecError
 from sim.training.sequence.registry import sequence_method
@@ -44,7 +45,8 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
         document = with_moe_system(document, checked.moe.system)
         checked = check_document(document, DenseScenario)
     document, model = read_transformer(document, checked.model, checked.seed, _model_of)
-    cluster = _with_storage(cluster_spec(document, checked.cluster), checked)
+    with located(document):
+        cluster = _with_storage(cluster_spec(document, checked.cluster), checked)
     algorithms = forced_algorithms(document, checked.network, cluster)
     parallel = _parallel(document, checked, cluster, model)
     with located(document):
@@ -103,12 +105,19 @@ def _refuse_unlike_hosts(document: Document, parallel: ParallelSpec, cluster: Cl
         raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out, or use nodes of one type")
 
 
-def _reliability(checked: DenseScenario, cluster: ClusterSpec) -> ReliabilitySpec | None:
-    """Return the long run that a scenario asks for, if any."""
+def _reliability(checked: DenseScenario, cluster: ClusterSpec) -> ReliabilitySpec | OpenReliability | None:
+    """Return the long run that a scenario asks for, if any. Raises ReliabilityError for rules between its keys."""
     if checked.reliability is None:
         return None
+    if checked.reliability.checkpoint.over_steps is not None and cluster.node_types:
+        rule = "saving is not simulated on hosts of several types"
+        raise ReliabilityError("reliability.checkpoint.over_steps", rule, "write save, or use nodes of one type")
     return reliability_spec(
-        checked.reliability, num_devices=cluster.world_size, num_nics=cluster.num_nics, num_nodes=cluster.num_nodes
+        checked.reliability,
+        num_devices=cluster.world_size,
+        num_nics=cluster.num_nics,
+        num_nodes=cluster.num_nodes,
+        has_drives=cluster.storage is not None,
     )
 
 
@@ -188,12 +197,20 @@ def _chunks(section: MemorySection) -> ChunkSpec | None:
 
 
 def _with_storage(cluster: ClusterSpec, checked: DenseScenario) -> ClusterSpec:
-    """Return a cluster whose nodes have the drives that the scenario states, if any."""
-    nvme = None if checked.memory is None else checked.memory.tiers.nvme
-    if nvme is None:
+    """Return a cluster whose nodes have the drives that the scenario states, if any.
+
+    Raises ReliabilityError for drives that are stated twice.
+    """
+    of_tiers = None if checked.memory is None else checked.memory.tiers.nvme
+    of_checkpoints = None if checked.reliability is None else checked.reliability.checkpoint.drives
+    if of_tiers is not None and of_checkpoints is not None:
+        rule, remedy = "memory.tiers.nvme states the same drives", "leave one of them out"
+        raise ReliabilityError("reliability.checkpoint.drives", rule, remedy)
+    drives = of_tiers or of_checkpoints
+    if drives is None:
         return cluster
     storage = StorageSpec(
-        capacity_bytes=round(nvme.capacity), bandwidth_bytes_per_s=nvme.bandwidth, latency_s=nvme.latency
+        capacity_bytes=round(drives.capacity), bandwidth_bytes_per_s=drives.bandwidth, latency_s=drives.latency
     )
     return dataclasses.replace(cluster, storage=storage)
 

@@ -17,6 +17,7 @@ from scenarios.report.pages.run_page import FoundStep, long_run_blocks, training
 from scenarios.summaries.steps.algorithm import algorithm_name
 from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.step import StepSummary
+from scenarios.summaries.steps.study import StudySummary
 from scenarios.workloads.steps.findings.changes import Change, Counterfactual, Overrides
 from scenarios.workloads.steps.findings.rates import Rates, rates_of
 from scenarios.workloads.steps.pricing import cluster_pricing, locating_algorithms
@@ -26,6 +27,7 @@ from scenarios.workloads.training.changes.against_time import changes_of
 from scenarios.workloads.training.changes.causes import counterfactuals_of
 from scenarios.workloads.training.goal import goal_of
 from scenarios.workloads.training.lock_free import lock_free_update
+from scenarios.workloads.training.long_run.saving import simulated_saving, stall_s
 from scenarios.workloads.training.long_run.summarise import summarise_study
 from scenarios.workloads.training.placing_registry import load_deciding
 from scenarios.workloads.training.resolved import resolved_step
@@ -35,7 +37,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.moe.balancing.replicas import Placed
 from sim.plan.facts.content import content_digest
 from sim.plan.words.program import Plan
-from sim.reliability.spec import ReliabilitySpec
+from sim.reliability.spec import OpenReliability, ReliabilitySpec
 from sim.reliability.study import study_reliability
 from sim.training.errors import SpecError
 from sim.training.local.builder import build_local_training
@@ -58,7 +60,7 @@ class TrainingScenario(StepScenario):
 
     job: TrainingJob
     cluster: ClusterSpec
-    reliability: ReliabilitySpec | None = None
+    reliability: ReliabilitySpec | OpenReliability | None = None
     length_from: str = "model.sequence_length"
     tokens: int | None = None
     placements: Sequence[Placed] = ()
@@ -184,15 +186,22 @@ class TrainingScenario(StepScenario):
         if self.job.parallel.osdp is not None:
             summary = dataclasses.replace(summary, osdp=summarise_choice(self.dense_job, plan))
         if self.reliability is not None:
-            with located(self.document):
-                study = study_reliability(self.reliability, summary.iteration_time_s, self.seed)
-            summary = dataclasses.replace(summary, reliability=summarise_study(self.reliability, study))
+            summary = dataclasses.replace(summary, reliability=self._studied(self.reliability, summary, plan))
         if self.tokens is not None:
             tokens_per_step = self.num_samples * self.job.model.sequence_length
             summary = dataclasses.replace(
                 summary, goal=goal_of(self.tokens, tokens_per_step, summary, self.cluster.price_usd_per_s)
             )
         return summary
+
+    def _studied(self, run: ReliabilitySpec | OpenReliability, summary: StepSummary, plan: Plan) -> StudySummary:
+        """Return the study of the long run; checkpoints are simulated beside steps unless their times are stated."""
+        step_s, saving = summary.iteration_time_s, None
+        with located(self.document):
+            if isinstance(run, OpenReliability):
+                saving = simulated_saving(self.dense_job, plan, self.pricing(), step_s, run.over_steps)
+                run = run.decided(stall_s(saving, step_s), saving.over_steps * step_s)
+            return summarise_study(run, study_reliability(run, step_s, self.seed), saving)
 
     def blocks(self, found: FoundStep) -> Sequence[Block]:
         """Return the report of the step, and of the long run if there is one."""

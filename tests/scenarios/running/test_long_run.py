@@ -176,3 +176,41 @@ def test_bad_reliability_is_refused(
     assert rule in message
     assert remedy in message
     assert not (tmp_path / "out").exists()
+
+
+DRIVES = "drives: {capacity: 1 TB, bandwidth: 2 GB/s}"
+
+
+def test_a_save_is_simulated_beside_steps(write) -> None:
+    """Its cost is the snapshot and what steps lose to the writing; a slower drive has it written beside more steps."""
+    found = []
+    for rate in ("2 GB/s", "0.5 GB/s"):
+        path = write(SMALL, ("save: 20 s", f"over_steps: auto, {DRIVES}".replace("2 GB/s", rate)))
+        summary = simulate(load_scenario(path)).as_json()
+        saving, study = summary["reliability"]["saving"], summary["reliability"]
+        slower_s = saving["step_s"] - summary["iteration_time_s"]
+        assert study["stall_s"] == pytest.approx(saving["snapshot_s"] + saving["over_steps"] * slower_s)
+        assert study["background_s"] == pytest.approx(saving["over_steps"] * summary["iteration_time_s"])
+        assert saving["node_bytes"] == pytest.approx(14 * summary["resolved"]["num_parameters"], rel=1e-6)
+        found.append(saving)
+    assert found[1]["writing_alone_s"] == pytest.approx(4 * found[0]["writing_alone_s"], rel=0.01)
+    assert found[1]["over_steps"] > found[0]["over_steps"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "words"),
+    [
+        ("save: 20 s, over_steps: 3", "save states how long a save takes"),
+        ("interval: 1 h", "nothing says how long a save takes"),
+        ("over_steps: 3", "no drives are stated"),
+        (f"over_steps: 3, stall: 1 s, {DRIVES}", "the simulation says how long training stands still"),
+        ("over_steps: auto, drives: {capacity: 500 MB, bandwidth: 2 GB/s}", "two checkpoints of a node take"),
+    ],
+)
+def test_saves_that_cannot_be_simulated_are_refused(write, capsys, checkpoint: str, words: str) -> None:
+    """The message has the key and the rule; the exit code is 2."""
+    path = write(SMALL, ("checkpoint: {interval: 30 min, save: 20 s}", f"checkpoint: {{{checkpoint}}}"))
+    with pytest.raises(SystemExit) as caught:
+        main([str(path)])
+    assert caught.value.code == 2
+    assert words in capsys.readouterr().err

@@ -1,16 +1,26 @@
 """A long run on hardware that fails."""
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 
 from scenarios.reading.quantities import Duration, DurationOrZero, IntervalOrAuto, LongDuration
+from scenarios.reading.schema.memory import DrivesSection
 from scenarios.reading.schema.values import Section
 
 
 class CheckpointSection(Section):
     """How the state of a long run is saved."""
 
-    save: Duration
-    """From the beginning of a save until it can be restarted from."""
+    save: Duration | None = None
+    """From the beginning of a save until it can be restarted from. Left out with over_steps."""
+    over_steps: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"] | None = None
+    """In place of save: state goes to the host, and beside so many steps to the node's drives; times are simulated.
+
+    `auto`: as few steps as the drives need.
+    """
+    drives: DrivesSection | None = None
+    """over_steps: the drives of every node; left out where memory.tiers.nvme states them."""
     interval: IntervalOrAuto = "auto"
     """Training time between two saves; `auto`: the best. Rounded to whole steps."""
     stall: DurationOrZero | None = None

@@ -5,14 +5,14 @@ from operator import attrgetter
 
 from msgspec.structs import asdict
 
-from scenarios.summaries.steps.study import TIMES, Goodput, StudySummary
+from scenarios.summaries.steps.study import TIMES, Goodput, SavingSummary, StudySummary
 from sim.reliability.run import Outcome
 from sim.reliability.spec import ReliabilitySpec
 from sim.reliability.study import Spread, Study
 
 
-def summarise_study(spec: ReliabilitySpec, study: Study) -> StudySummary:
-    """Return the summary of a study."""
+def summarise_study(spec: ReliabilitySpec, study: Study, saving: SavingSummary | None = None) -> StudySummary:
+    """Return the summary of a study; ``saving``: the simulated checkpoint, None where times of saves are stated."""
     outcomes, cycle = study.outcomes, study.cycle
 
     def spread(value: Callable[[Outcome], float]) -> Spread:
@@ -39,4 +39,5 @@ def summarise_study(spec: ReliabilitySpec, study: Study) -> StudySummary:
         },
         time_s={name: spread(attrgetter(f"{name}_s")) for name in TIMES},
         expected=study.expected,
+        saving=saving,
     )
