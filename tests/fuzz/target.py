@@ -85,14 +85,23 @@ def attempt(target: Target, case: Case, folder: Path, most_cpu_s: float = MOST_C
 
 def taken(target: Target, case: Case, folder: Path, most_cpu_s: float = MOST_CPU_S) -> int:
     """Return the exit code of a target for an input, which is laid into a folder. Raises whatever the reader raises."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    _empty(folder)
     for name, raw in case.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(raw)
     with limited(most_cpu_s), warnings.catch_warnings():
         warnings.simplefilter("error")
         return target.read(folder)
+
+
+def _empty(folder: Path) -> None:
+    """Make a folder, or leave nothing in it: to remove it and make it again would take milliseconds on a disk."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for child in folder.iterdir():
+        if child.is_dir() and not child.is_symlink():
+            shutil.rmtree(child)
+        else:
+            child.unlink()
 
 
 @contextmanager

@@ -7,6 +7,7 @@ package, or are JSON that is safe inside a script.
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -104,8 +105,9 @@ def _file(name: str) -> str:
     return (TEMPLATES / name).read_text(encoding="utf-8")
 
 
+@cache
 def _environment() -> Environment:
-    """Return the template engine, which escapes all values."""
+    """Return the template engine, which escapes all values. It compiles each template once for all pages."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, finalize=_finalized,
         trim_blocks=True, lstrip_blocks=True,

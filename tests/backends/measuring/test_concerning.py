@@ -5,15 +5,20 @@ import pytest
 from backends.execution.measuring.benchmarks import CollectiveBenchmark, HandoffBenchmark, MessageBenchmark
 from backends.execution.measuring.cases import kernel_steps, network_benchmarks
 from backends.execution.measuring.concerning import FEWEST, concerning_network, concerning_steps
-from backends.execution.measuring.steps import timed_kernels
+from backends.execution.measuring.steps import StepKernels, timed_kernels
 from scenarios.library.shipped import FOLDER
 from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.running import plan_of
 from sim.plan.words.program import Plan
 
 NETWORK = network_benchmarks("cpu", 4)
-STEPS = kernel_steps("cpu", 4, ("fp64",))
 TENSOR = ("parallel.tensor.degree=2", "parallel.pipeline.degree=1", "parallel.tensor.sequence_parallel=true")
+
+
+@pytest.fixture(scope="module")
+def steps() -> list[StepKernels]:
+    """Return all steps of one precision that are measured on four processes."""
+    return kernel_steps("cpu", 4, ("fp64",))
 
 
 def plan_with(*settings: str) -> Plan:
@@ -27,18 +32,20 @@ def kernels_of(*plans: Plan) -> set[str]:
 
 
 @pytest.mark.parametrize("settings", [(), TENSOR, ("parallel.pipeline.schedule=zb_h1",)])
-def test_steps_have_the_kernels_of_the_plan_that_any_step_has(settings: tuple[str, ...]) -> None:
+def test_steps_have_the_kernels_of_the_plan_that_any_step_has(
+    steps: list[StepKernels], settings: tuple[str, ...]
+) -> None:
     """Fewer steps are measured, and none of the plan's kernels is lost by that."""
     plan = plan_with(*settings)
-    chosen = concerning_steps(plan, STEPS)
-    assert 0 < len(chosen) < len(STEPS)
-    known = kernels_of(*(step.plan for step in STEPS))
+    chosen = concerning_steps(plan, steps)
+    assert 0 < len(chosen) < len(steps)
+    known = kernels_of(*(step.plan for step in steps))
     assert kernels_of(plan) & known <= kernels_of(*(step.plan for step in chosen))
 
 
-def test_steps_grow_with_the_plan() -> None:
+def test_steps_grow_with_the_plan(steps: list[StepKernels]) -> None:
     """A wider model is measured by wider steps too."""
-    small, large = (concerning_steps(plan_with(f"model.hidden_size={size}"), STEPS) for size in (64, 512))
+    small, large = (concerning_steps(plan_with(f"model.hidden_size={size}"), steps) for size in (64, 512))
     assert {step.key for step in small} < {step.key for step in large}
 
 

@@ -8,14 +8,18 @@ import pytest
 from backends.execution.measuring.benchmarks import HandoffBenchmark
 from backends.execution.measuring.cases import kernel_sample, kernel_steps, network_benchmarks, network_sample
 from backends.execution.measuring.rounds import QUIET, Run, figures_of, quiet
-from backends.execution.measuring.steps import StepBenchmark, kernel_calls
+from backends.execution.measuring.steps import StepBenchmark, StepKernels, kernel_calls
 from backends.execution.request import ExecutionRequest
 from backends.torch.measuring.session import measure
 from costmodels.kernels import KERNELS
 from sim.plan.checking.check import check
 from sim.plan.words.op import Compute
 
-CPU_STEPS = kernel_steps("cpu", 2)
+
+@pytest.fixture(scope="module")
+def cpu_steps() -> list[StepKernels]:
+    """Return all steps that are measured on two processes."""
+    return kernel_steps("cpu", 2)
 
 
 @dataclass(frozen=True)
@@ -28,26 +32,26 @@ class Known:
     cpu_s: float = 0.0
 
 
-def test_every_family_and_type_is_measured() -> None:
+def test_every_family_and_type_is_measured(cpu_steps: list[StepKernels]) -> None:
     """Steps cover all families that training plans use and that have an efficiency, in three types."""
-    samples = [kernel_sample(call, 1.0) for call in kernel_calls(CPU_STEPS).values()]
+    samples = [kernel_sample(call, 1.0) for call in kernel_calls(cpu_steps).values()]
     assert {s.family for s in samples} == {k.family for k in KERNELS.values()} - {"delay", "none", "decode"}
     assert {s.dtype for s in samples} == {"float32", "float64", "bfloat16"}
     assert len({s.key for s in samples}) == len(samples)
 
 
-def test_precisions_can_be_chosen_and_processes_bound_the_group() -> None:
+def test_precisions_can_be_chosen_and_processes_bound_the_group(cpu_steps: list[StepKernels]) -> None:
     """Only the precisions named are measured, and no step needs more ranks than there are processes."""
     chosen = kernel_steps("cpu", 1, ("fp64",))
     assert {kernel_sample(call, 1.0).dtype for call in kernel_calls(chosen).values()} == {"float64"}
     assert {step.plan.mesh.size for step in chosen} == {1}
-    assert {step.plan.mesh.size for step in CPU_STEPS} == {1, 2}
+    assert {step.plan.mesh.size for step in cpu_steps} == {1, 2}
 
 
 @pytest.mark.parametrize("processes", [2, 3, 4])
-def test_plans_are_valid(processes: int) -> None:
+def test_plans_are_valid(cpu_steps: list[StepKernels], processes: int) -> None:
     """Every benchmark gives a plan that passes all checks, on no more ranks than there are processes."""
-    for benchmark in [*CPU_STEPS[:4], *CPU_STEPS[-4:], *network_benchmarks("cpu", processes)]:
+    for benchmark in [*cpu_steps[:4], *cpu_steps[-4:], *network_benchmarks("cpu", processes)]:
         plan = benchmark.request(processes, 3).plan
         check(plan)
         assert plan.mesh.size <= processes
@@ -73,9 +77,9 @@ def test_window_gives_the_mean_of_all_repeats_but_the_first() -> None:
     assert figures == {message.key: pytest.approx(0.5), message.share_key: pytest.approx(0.5)}
 
 
-def test_kernels_of_a_step_get_their_mean_and_the_usual_pause() -> None:
+def test_kernels_of_a_step_get_their_mean_and_the_usual_pause(cpu_steps: list[StepKernels]) -> None:
     """A call's figure is the mean over its instances in the step plus the pause that most kernels have before them."""
-    step = CPU_STEPS[0]
+    step = cpu_steps[0]
     shuffler, clock_s, starts_s, ends_s, pause_s = random.Random(0), 0.0, [], [], 5e-6
     names = [op.kernel if isinstance(op, Compute) else "" for _, _, _, op in step.plan.program_of(0).instances()]
     for name in names:
@@ -107,15 +111,15 @@ def test_figures_are_of_quiet_runs() -> None:
     assert figures_of([*runs, Run("c", {"c": 4.0}, 0.1)]) == {"a": [1.0, 3.0], "b": [5.0], "c": [4.0]}
 
 
-def test_session_runs_benchmarks_and_plans_in_every_round() -> None:
+def test_session_runs_benchmarks_and_plans_in_every_round(cpu_steps: list[StepKernels]) -> None:
     """Two processes measure communication, kernels and a plan together; each round has each of them once.
 
     An execution runs between them.
     """
-    network, kernels = network_benchmarks("cpu", 2)[:4], CPU_STEPS[0]
-    plan = StepBenchmark("a plan", CPU_STEPS[1].plan)
+    network, kernels = network_benchmarks("cpu", 2)[:4], cpu_steps[0]
+    plan = StepBenchmark("a plan", cpu_steps[1].plan)
     benchmarks = [*network, kernels, plan]
-    beside = ExecutionRequest(plan=CPU_STEPS[1].request(2, 1).plan, iterations=2)
+    beside = ExecutionRequest(plan=cpu_steps[1].request(2, 1).plan, iterations=2)
     runs, executions = measure(benchmarks, processes=2, budget_s=2.0, seed=1, beside=beside)
     names = [benchmark.key for benchmark in benchmarks]
     assert [run.benchmark for run in runs[: len(names)]] == names
