@@ -31,6 +31,10 @@ class BlockPool:
         """Return the blocks that a request could have: free ones, and those of pieces that nobody uses."""
         return self.free + len(self.unused) * self.blocks_per_piece
 
+    def note_peak(self) -> None:
+        """Note that the blocks that are not obtainable now were in use; ``peak`` is the most of them."""
+        self.peak = max(self.peak, self.total - self.obtainable)
+
     def take(self, count: int) -> None:
         """Give a request so many private blocks, which must be obtainable."""
         while self.free < count:
@@ -41,7 +45,6 @@ class BlockPool:
             self.free += self.blocks_per_piece
         self.free -= count
         self.private += count
-        self.peak = max(self.peak, self.total - self.obtainable)
 
     def give_back(self, count: int) -> None:
         """Free private blocks of a request."""
@@ -64,7 +67,6 @@ class BlockPool:
         for name in pieces:
             self.unused.pop(name, None)
             self.users[name] = self.users.get(name, 0) + 1
-        self.peak = max(self.peak, self.total - self.obtainable)
 
     def share(self, pieces: Sequence[int]) -> None:
         """Turn a request's private blocks into pieces that it uses; blocks of pieces held already are freed."""

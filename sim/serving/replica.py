@@ -4,49 +4,18 @@ Iterations that only decode, with the same rows, are one event: their times foll
 that comes meanwhile ends the run after the iteration in progress, if it could be let in.
 """
 
-from collections.abc import Callable
 from typing import Final
 
 import simpy
-from msgspec import Struct
 
-from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
-from sim.serving.decoding.method import Decoding, Ints
-from sim.serving.prices.cost import IterationCost
 from sim.serving.prices.microbatches import Chunk
-from sim.serving.prices.steps import Run, steps_run
+from sim.serving.prices.steps import OneIteration, Run
 from sim.serving.prompts import Pending, Prompts
-from sim.serving.records import Records
-from sim.serving.requests import Requests
-from sim.serving.rows.drawn import DrawnRows
-from sim.serving.rows.row import GoneRow, Row, Rows
-from sim.serving.rows.steady import SteadyRows
+from sim.serving.rows.row import GoneRow, Row
+from sim.serving.setup import Setup
 
 _LONGEST_RUN: Final = 512
-_NOTHING: Final = Run(0, 0.0)
-
-
-class Setup(Struct, frozen=True):
-    """What all replicas of a service share. ``finished``: called with every request that is done."""
-
-    requests: Requests
-    records: Records
-    cost: IterationCost
-    batching: Batching
-    decoding: Decoding
-    seed: int
-    finished: Callable[[int], None]
-
-    def rows(self, block_tokens: int) -> Rows:
-        """Return an empty batch of rows with blocks of so many tokens."""
-        if self.decoding.is_plain:
-            return SteadyRows(block_tokens)
-        return DrawnRows(block_tokens, self._drawn)
-
-    def _drawn(self, requests: Ints, steps: Ints) -> Ints:
-        """Return the tokens of requests' next steps; ``steps``: those since they joined their batch."""
-        return self.decoding.drawn(self.seed, requests, self.records.steps[requests] + steps)
 
 
 class Replica:
@@ -61,7 +30,7 @@ class Replica:
         self.rows = setup.rows(pool.block_tokens)
         self.pieces: dict[int, tuple[int, ...]] = {}
         self.chunks: list[tuple[Pending, int]] = []
-        self.run = _NOTHING
+        self.run: Run = OneIteration(0.0)
         self.started_s = self.busy_s = self.stall_s = 0.0
         self.version = 0
         self.is_busy, self.decodes, self.is_up = False, False, True
@@ -121,6 +90,8 @@ class Replica:
 
     def _break_off(self) -> None:
         """End a run of iterations at this instant: keep those that have ended, and count the time of the last."""
+        self._shorten()
+        self.pool.note_peak()
         span_s = self.world.now - self.started_s
         ended = self.run.ended(span_s)
         if ended == self.run.count:
@@ -173,11 +144,12 @@ class Replica:
         cost, decoding, rows = self.setup.cost, self.setup.decoding, len(self.rows)
         chunks = [Chunk(tokens, pending.computed) for pending, tokens in self.chunks]
         if not self.decodes:
-            return Run(1, cost.pass_s(0, 1, 0.0, chunks))
+            return OneIteration(cost.pass_s(0, 1, 0.0, chunks))
+        draft_s = decoding.draft_s(rows)
+        if not chunks:
+            return self.rows.run(cost.steps(rows, decoding.positions), count, draft_s)
         context = self.rows.sum_held / rows
-        if count > 1:
-            return steps_run(cost.steps(rows, decoding.positions), context + decoding.positions, count)
-        return Run(1, cost.pass_s(rows, decoding.positions, context, chunks) + decoding.draft_s(rows))
+        return OneIteration(cost.pass_s(rows, decoding.positions, context, chunks) + draft_s)
 
     def _schedule(self) -> None:
         self.version += 1
@@ -185,18 +157,19 @@ class Replica:
         self.world.timeout(delay_s, self.version).callbacks.append(self._end_if_meant)
 
     def _end_if_meant(self, event: simpy.Event) -> None:
-        """End a run of iterations, unless it was given another end, or broken off."""
+        """End a run of iterations, unless it was given another end, or broken off, and begin the next."""
         if event.value == self.version:
-            self._end()
+            self._complete()
+            self._begin()
 
     def _run_length(self, whole: bool) -> int:
         """Return how many iterations the rows decode together, and give them the blocks for these.
 
-        Until one finishes or blocks run out; one with drafts, with prompts beside it, or where somebody had to go
-        (not ``whole``), who may be let in again after it.
+        Until one finishes or blocks run out; one with prompts beside it, or where somebody had to go (not ``whole``),
+        who may be let in again after it.
         """
-        if whole and not self.chunks and self.setup.decoding.is_plain:
-            count = min(self.rows.least_left, _LONGEST_RUN)
+        if whole and not self.chunks:
+            count = self.rows.steps_left(_LONGEST_RUN)
             while count and not self._hold_blocks(count):
                 count //= 2
             if count:
@@ -205,15 +178,15 @@ class Replica:
             self._make_room()
         return 1
 
-    def _hold_blocks(self, num_tokens: int) -> bool:
-        """Give the rows the blocks that they need for so many tokens more; none where they are not obtainable.
+    def _hold_blocks(self, num_steps: int) -> bool:
+        """Give the rows the blocks that they need for so many steps more; none where they are not obtainable.
 
         Returns whether they were.
         """
-        lacking = self.rows.lacking(num_tokens)
+        lacking = self.rows.lacking(num_steps)
         if lacking > self.pool.obtainable:
             return False
-        self.rows.hold(num_tokens)
+        self.rows.hold(num_steps)
         if lacking:
             self.pool.take(lacking)
         return True
@@ -224,7 +197,7 @@ class Replica:
         Returns whether nobody had to go.
         """
         whole = True
-        while not self._hold_blocks(self.setup.decoding.positions):
+        while not self._hold_blocks(1):
             whole = False
             if not self.waiting.release_last(self.world.now):
                 self._preempt()
@@ -254,12 +227,9 @@ class Replica:
 
     # --- the end of an iteration -----------------------------------------------------------------------------
 
-    def _end(self) -> None:
-        self._complete()
-        self._begin()
-
     def _complete(self) -> None:
         """Count what the iterations that have just ended computed."""
+        self.pool.note_peak()
         span_s = self.run.span_s
         self.busy_s += span_s
         if self.decodes:

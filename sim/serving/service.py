@@ -14,9 +14,10 @@ from sim.serving.decoding.method import Decoding
 from sim.serving.handover import Handover, LinkPrices, Links
 from sim.serving.prices.cost import IterationCost
 from sim.serving.records import Records
-from sim.serving.replica import Replica, Setup
+from sim.serving.replica import Replica
 from sim.serving.requests import Requests
 from sim.serving.routing import Router, RouterName
+from sim.serving.setup import Setup
 from sim.serving.split_replicas import DecodeReplica, PromptReplica
 
 

@@ -8,8 +8,9 @@ import simpy
 from sim.serving.blocks import BlockPool
 from sim.serving.handover import Handover
 from sim.serving.prompts import Pending
-from sim.serving.replica import Replica, Setup
+from sim.serving.replica import Replica
 from sim.serving.rows.row import Row
+from sim.serving.setup import Setup
 
 
 class PromptReplica(Replica):

@@ -51,7 +51,7 @@ class Decoding(Struct, frozen=True, kw_only=True):
         return self.draft.time_s(rows)
 
     def drawn(self, seed: int, requests: Ints, steps: Ints) -> Ints:
-        """Return how many tokens a step yields for each request at its own step number.
+        """Return how many tokens a step yields for each request at its own step number; shapes are broadcast.
 
         The draw depends on (seed, request, step) alone: another schedule does not change what is accepted.
         """
@@ -62,7 +62,7 @@ class Decoding(Struct, frozen=True, kw_only=True):
 def _uniform(seed: int, requests: Ints, steps: Ints) -> NDArray[np.float64]:
     """Return a number from 0 to 1 for each (seed, request, step): Steele et al. 2014, SplitMix64's finalizer."""
     with np.errstate(over="ignore"):
-        state = np.full(len(requests), seed, dtype=np.uint64)
+        state: NDArray[np.uint64] = np.full(1, seed, dtype=np.uint64)
         for part in (requests, steps):
             state = (state + part.astype(np.uint64) + np.uint64(1)) * _GOLDEN
             state = (state ^ (state >> np.uint64(30))) * _MIX[0]

@@ -1,10 +1,15 @@
-"""The time of decoding steps whose context grows by a token each: sums without a term per step."""
+"""Times of decoding steps whose context grows, and runs of steps; evenly growing ones are summed without terms."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil, sqrt
+from typing import Protocol
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 
 
 class StepTimes(Struct, frozen=True):
@@ -50,20 +55,52 @@ def step_times(points: Sequence[float], times_s: Sequence[float]) -> StepTimes:
     return StepTimes(tuple(points), (points[0], *points), (times_s[0], *times_s), (0.0, *slopes_s, 0.0))
 
 
-class Run(Struct, frozen=True):
-    """Iterations one after the other: ``count`` of them in ``span_s`` seconds; steps where there are several."""
+class Run(Protocol):
+    """Iterations one after the other: ``count`` of them in ``span_s`` seconds."""
 
-    count: int
-    span_s: float
-    times: StepTimes | None = None
-    seen: float = 0.0
+    @property
+    def count(self) -> int:
+        """Return the number of iterations."""
+
+    @property
+    def span_s(self) -> float:
+        """Return the time from the beginning of the first to the end of the last."""
 
     def ended(self, after_s: float) -> int:
         """Return the iterations that have ended so many seconds after the beginning."""
+
+    def first(self, count: int) -> "Run":
+        """Return the first so many iterations, at least one."""
+
+
+class OneIteration(Struct, frozen=True):
+    """A single iteration."""
+
+    span_s: float
+    count: int = 1
+
+    def ended(self, after_s: float) -> int:
+        """Return 1 if it has ended so many seconds after the beginning, else 0."""
+        return int(after_s >= self.span_s)
+
+    def first(self, count: int) -> Run:
+        """Return the iteration."""
+        assert count == 1, "there is only one"
+        return self
+
+
+class EvenSteps(Struct, frozen=True):
+    """Steps of which each sees a token more than the one before; the first sees ``seen``."""
+
+    times: StepTimes
+    seen: float
+    count: int
+    span_s: float
+
+    def ended(self, after_s: float) -> int:
+        """Return the steps that have ended so many seconds after the beginning."""
         if after_s >= self.span_s:
             return self.count
-        if self.times is None or self.count == 1:
-            return 0
         ended = self._about(after_s)
         while ended and self.times.sum_s(self.seen, ended) > after_s:
             ended -= 1
@@ -71,21 +108,48 @@ class Run(Struct, frozen=True):
             ended += 1
         return ended
 
-    def first(self, count: int) -> "Run":
-        """Return the first so many of several iterations."""
-        assert self.times is not None, "only steps are several"
-        return steps_run(self.times, self.seen, count)
+    def first(self, count: int) -> Run:
+        """Return the first so many steps."""
+        return even_steps(self.times, self.seen, count)
 
     def _about(self, after_s: float) -> int:
-        """Return the iterations that would have ended if times grew evenly from the first to the last."""
-        assert self.times is not None, "only steps are several"
+        """Return the steps that would have ended if times grew evenly from the first to the last."""
         first_s = self.times.at(self.seen)
         growth_s = 2.0 * (self.span_s / self.count - first_s) / self.count
-        return min(
-            self.count - 1, int(2.0 * after_s / (first_s + sqrt(max(0.0, first_s**2 + 2.0 * growth_s * after_s))))
-        )
+        root_s = sqrt(max(0.0, first_s**2 + 2.0 * growth_s * after_s))
+        return min(self.count - 1, int(2.0 * after_s / (first_s + root_s)))
 
 
-def steps_run(times: StepTimes, seen: float, count: int) -> Run:
-    """Return a run of steps, the first of which sees so many tokens."""
-    return Run(count, times.sum_s(seen, count), times, seen)
+def even_steps(times: StepTimes, seen: float, count: int) -> EvenSteps:
+    """Return so many steps, the first of which sees so many tokens."""
+    return EvenSteps(times, seen, count, times.sum_s(seen, count))
+
+
+class ListedSteps(Struct, frozen=True):
+    """Steps of which each sees as many tokens more as it likes. ``ends_s``: of each, from the beginning."""
+
+    ends_s: Floats
+
+    @property
+    def count(self) -> int:
+        """Return the number of steps."""
+        return len(self.ends_s)
+
+    @property
+    def span_s(self) -> float:
+        """Return the time from the beginning of the first to the end of the last."""
+        return float(self.ends_s[-1])
+
+    def ended(self, after_s: float) -> int:
+        """Return the steps that have ended so many seconds after the beginning."""
+        return int(np.searchsorted(self.ends_s, after_s, side="right"))
+
+    def first(self, count: int) -> Run:
+        """Return the first so many steps."""
+        return ListedSteps(self.ends_s[:count])
+
+
+def listed_steps(times: StepTimes, seen: Floats, beside_s: float) -> ListedSteps:
+    """Return a step for each number of tokens that is seen, and takes so much time beside."""
+    each_s = np.interp(seen, times.points, times.heights_s[1:]) + beside_s
+    return ListedSteps(each_s.cumsum())

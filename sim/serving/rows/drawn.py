@@ -6,33 +6,43 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.serving.prices.steps import Run, StepTimes, listed_steps
 from sim.serving.rows.row import GoneRow, Row
 
 Ints = NDArray[np.int64]
 
 _COLUMNS: Final = 7
 _FIRST_ROOM: Final = 16
+_DRAWN_AHEAD: Final = 64
+"""So many steps of all rows are drawn together."""
 
 
 class DrawnRows:
     """Decoding sequences; columns are views of one table, and are written in place.
 
-    ``draw``: returns the tokens of the next step of these requests, which have had so many steps since they joined.
+    ``positions``: tokens of a step, drafts included, which take blocks while they are verified. ``draw(ids, steps,
+    count)``: returns the tokens [count, rows] of the next steps of these requests, which have had so many steps since
+    they joined.
     ``ids``: their requests; ``held``: tokens whose keys and values are kept; ``steps``: decoding iterations, and
     ``decoded`` their tokens, since the row joined; ``wanted``: tokens held when the answer is complete; ``blocks``:
-    private blocks; ``shared``: tokens that lie in shared pieces. ``sum_held`` and ``least_left`` are kept up to date,
-    since every iteration asks for them.
+    private blocks; ``shared``: tokens that lie in shared pieces.
     """
 
-    def __init__(self, block_tokens: int, draw: Callable[[Ints, Ints], Ints]) -> None:
-        self.block_tokens, self.draw = block_tokens, draw
+    def __init__(self, block_tokens: int, positions: int, draw: Callable[[Ints, Ints, int], Ints]) -> None:
+        self.block_tokens, self.positions, self.draw = block_tokens, positions, draw
         self._table = np.zeros((_COLUMNS, _FIRST_ROOM), dtype=np.int64)
         self._stalls_s = np.zeros(_FIRST_ROOM)
         self._show(0)
-        self.sum_held = self.least_left = self.num_blocks = 0
+        self.num_blocks = 0
+        self._known: Ints | None = None
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def sum_held(self) -> int:
+        """Return the tokens whose keys and values they keep together."""
+        return int(np.add.reduce(self.held))
 
     def add(self, row: Row) -> None:
         """Add a sequence at the end."""
@@ -45,35 +55,47 @@ class DrawnRows:
         self._stalls_s[count] = row.stall_s
         self._show(count + 1)
         self.num_blocks += blocks
-        self._count_again()
+        self._known = None
 
-    def lacking(self, num_tokens: int) -> int:
-        """Return the private blocks that they lack to hold so many tokens more each."""
-        return int(np.add.reduce(np.maximum(self._needed(num_tokens) - self.blocks, 0)))
+    def steps_left(self, most: int) -> int:
+        """Return the steps until the first of them wants no more tokens, of those that are drawn already."""
+        done = (self._ahead[1:] == self.wanted - self.held).any(axis=1)
+        first = int(done.argmax()) + 1 if done.any() else len(done)
+        return min(first, most)
 
-    def hold(self, num_tokens: int) -> None:
-        """Count the private blocks that they lack for so many tokens more each as theirs."""
-        np.maximum(self.blocks, self._needed(num_tokens), out=self.blocks)
+    def lacking(self, num_steps: int) -> int:
+        """Return the private blocks that they lack for so many steps more."""
+        return int(np.add.reduce(np.maximum(self._needed(num_steps) - self.blocks, 0)))
+
+    def hold(self, num_steps: int) -> None:
+        """Count the private blocks that they lack for so many steps more as theirs."""
+        np.maximum(self.blocks, self._needed(num_steps), out=self.blocks)
         self.num_blocks = int(np.add.reduce(self.blocks))
 
-    def loosen(self, num_tokens: int) -> int:
-        """Leave them just the private blocks for so many tokens more each, and return how many they had beside."""
-        self.blocks[:] = self._needed(num_tokens)
+    def loosen(self, num_steps: int) -> int:
+        """Leave them just the private blocks for so many steps more, and return how many they had beside."""
+        self.blocks[:] = self._needed(num_steps)
         before, self.num_blocks = self.num_blocks, int(np.add.reduce(self.blocks))
         return before - self.num_blocks
 
+    def run(self, times: StepTimes, num_steps: int, draft_s: float) -> Run:
+        """Return so many steps with their times. ``draft_s``: of the draft of each."""
+        held = self.sum_held + np.add.reduce(self._ahead[:num_steps], axis=1)
+        return listed_steps(times, held / self._count + self.positions, draft_s)
+
     def decode(self, num_steps: int) -> None:
-        """Let so many decoding iterations pass; none yields more tokens than are wanted."""
-        for _ in range(num_steps):
-            tokens = np.minimum(self.draw(self.ids, self.steps), self.wanted - self.held)
-            self.held += tokens
-            self.steps += 1
-            self.decoded += tokens
-        self._count_again()
+        """Let so many decoding iterations pass, not more than ``steps_left``."""
+        ahead = self._ahead
+        tokens = ahead[num_steps]
+        self.held += tokens
+        self.steps += num_steps
+        self.decoded += tokens
+        self._known = ahead[num_steps:] - tokens if len(ahead) > num_steps + 1 else None
 
     def take_done(self) -> Sequence[GoneRow]:
         """Remove the sequences that want no more tokens, and return them in order."""
-        return self._take(self.wanted == self.held) if self._count and not self.least_left else []
+        done = self.wanted == self.held
+        return self._take(done) if done.any() else []
 
     def take_last(self) -> GoneRow:
         """Remove the sequence that joined last, and return it."""
@@ -84,6 +106,15 @@ class DrawnRows:
         """Remove all sequences, and return them in order."""
         return self._take(np.ones(self._count, dtype=bool))
 
+    @property
+    def _ahead(self) -> Ints:
+        """Return the tokens of each row after 0, 1, 2, ... further steps [steps + 1, rows], not more than it wants."""
+        if self._known is None:
+            drawn = self.draw(self.ids, self.steps, _DRAWN_AHEAD).cumsum(axis=0)
+            capped = np.minimum(drawn, self.wanted - self.held)
+            self._known = np.concatenate((np.zeros_like(capped[:1]), capped))
+        return self._known
+
     def _take(self, which: NDArray[np.bool_]) -> Sequence[GoneRow]:
         columns = (self.ids, self.blocks, self.steps, self.decoded, self.stall_s)
         gone = [GoneRow(*values) for values in zip(*(column[which].tolist() for column in columns), strict=True)]
@@ -92,12 +123,13 @@ class DrawnRows:
         self._stalls_s[: len(kept)] = self._stalls_s[kept]
         self._show(len(kept))
         self.num_blocks -= sum(row.blocks for row in gone)
-        self._count_again()
+        self._known = None if self._known is None else self._known[:, kept]
         return gone
 
-    def _needed(self, num_tokens: int) -> Ints:
-        """Return the private blocks that each row needs to hold so many tokens more."""
-        needed: Ints = -((self.shared - self.held - num_tokens) // self.block_tokens)
+    def _needed(self, num_steps: int) -> Ints:
+        """Return the private blocks that each row needs for so many steps more."""
+        more = self._ahead[num_steps - 1] + self.positions if num_steps else 0
+        needed: Ints = -((self.shared - self.held - more) // self.block_tokens)
         return needed
 
     def _show(self, count: int) -> None:
@@ -106,7 +138,3 @@ class DrawnRows:
         shown = self._table[:, :count]
         self.ids, self.held, self.steps, self.decoded, self.wanted, self.blocks, self.shared = shown
         self.stall_s = self._stalls_s[:count]
-
-    def _count_again(self) -> None:
-        self.sum_held = int(np.add.reduce(self.held))
-        self.least_left = int(np.minimum.reduce(self.wanted - self.held)) if self._count else 0

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from sim.serving.prices.steps import Run, StepTimes
+
 
 class Row(Struct, frozen=True, gc=False):
     """A sequence that joins, with just the private blocks that its tokens take.
@@ -49,24 +51,26 @@ class Rows(Protocol):
         """Return the tokens whose keys and values they keep together."""
 
     @property
-    def least_left(self) -> int:
-        """Return the fewest tokens that any of them still wants."""
-
-    @property
     def num_blocks(self) -> int:
         """Return their private blocks."""
 
     def add(self, row: Row) -> None:
         """Add a sequence at the end."""
 
-    def lacking(self, num_tokens: int) -> int:
-        """Return the private blocks that they lack to hold so many tokens more each."""
+    def steps_left(self, most: int) -> int:
+        """Return the steps until the first of them wants no more tokens, or fewer; at least 1, and at most ``most``."""
 
-    def hold(self, num_tokens: int) -> None:
-        """Count the private blocks that they lack for so many tokens more each as theirs."""
+    def lacking(self, num_steps: int) -> int:
+        """Return the private blocks that they lack for so many steps more."""
 
-    def loosen(self, num_tokens: int) -> int:
-        """Leave them just the private blocks for so many tokens more each, and return how many they had beside."""
+    def hold(self, num_steps: int) -> None:
+        """Count the private blocks that they lack for so many steps more as theirs."""
+
+    def loosen(self, num_steps: int) -> int:
+        """Leave them just the private blocks for so many steps more, and return how many they had beside."""
+
+    def run(self, times: StepTimes, num_steps: int, draft_s: float) -> Run:
+        """Return so many steps with their times. ``draft_s``: of the draft of each."""
 
     def decode(self, num_steps: int) -> None:
         """Let so many decoding iterations pass."""

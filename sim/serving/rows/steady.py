@@ -6,6 +6,7 @@ from heapq import heappop, heappush
 
 from msgspec import Struct
 
+from sim.serving.prices.steps import Run, StepTimes, even_steps
 from sim.serving.rows.row import GoneRow, Row
 
 
@@ -46,11 +47,6 @@ class SteadyRows:
         """Return the tokens whose keys and values they keep together."""
         return self._sum_offsets + self._sum_shared + self.clock * len(self._members)
 
-    @property
-    def least_left(self) -> int:
-        """Return the fewest tokens that any of them still wants; 0 without any."""
-        return self._ends[0][0] - self.clock if self._any_ends() else 0
-
     def add(self, row: Row) -> None:
         """Add a sequence at the end."""
         if not self._members:
@@ -66,19 +62,28 @@ class SteadyRows:
         insort(self._rests, rest)
         self.num_blocks += self._blocks_of(member)
 
-    def lacking(self, num_tokens: int) -> int:
-        """Return the private blocks that they lack to hold so many tokens more each."""
-        return max(0, self._blocks_for(num_tokens) - self.num_blocks)
+    def steps_left(self, most: int) -> int:
+        """Return the steps until the first of them wants no more tokens, at most ``most``."""
+        return min(self._ends[0][0] - self.clock, most) if self._any_ends() else most
 
-    def hold(self, num_tokens: int) -> None:
-        """Count the private blocks that they lack for so many tokens more each as theirs."""
-        if num_tokens > self.ahead:
-            self.loosen(num_tokens)
+    def lacking(self, num_steps: int) -> int:
+        """Return the private blocks that they lack for so many steps more."""
+        return max(0, self._blocks_for(num_steps) - self.num_blocks)
 
-    def loosen(self, num_tokens: int) -> int:
-        """Leave them just the private blocks for so many tokens more each, and return how many they had beside."""
-        before, self.ahead, self.num_blocks = self.num_blocks, num_tokens, self._blocks_for(num_tokens)
+    def hold(self, num_steps: int) -> None:
+        """Count the private blocks that they lack for so many steps more as theirs."""
+        if num_steps > self.ahead:
+            self.loosen(num_steps)
+
+    def loosen(self, num_steps: int) -> int:
+        """Leave them just the private blocks for so many steps more, and return how many they had beside."""
+        before, self.ahead, self.num_blocks = self.num_blocks, num_steps, self._blocks_for(num_steps)
         return before - self.num_blocks
+
+    def run(self, times: StepTimes, num_steps: int, draft_s: float) -> Run:
+        """Return so many steps with their times; nothing is drafted."""
+        del draft_s
+        return even_steps(times, self.sum_held / len(self._members) + 1, num_steps)
 
     def decode(self, num_steps: int) -> None:
         """Let so many decoding iterations pass, for which they have blocks."""
@@ -127,8 +132,8 @@ class SteadyRows:
     def _blocks_of(self, member: _Member) -> int:
         return -((-member.offset - self.clock - self.ahead) // self.block_tokens)
 
-    def _blocks_for(self, num_tokens: int) -> int:
-        """Return the private blocks of all sequences with just enough for so many tokens more each."""
-        whole, rest = divmod(self.clock + num_tokens, self.block_tokens)
+    def _blocks_for(self, num_steps: int) -> int:
+        """Return the private blocks of all sequences with just enough for so many steps more."""
+        whole, rest = divmod(self.clock + num_steps, self.block_tokens)
         carries = len(self._rests) - bisect_left(self._rests, self.block_tokens - rest)
         return self._sum_whole + whole * len(self._rests) + carries

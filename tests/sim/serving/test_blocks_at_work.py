@@ -79,4 +79,4 @@ def test_preemption_cancellation_and_failure_all_happen(batching: str, decoding:
     assert 3 < records.cancelled.sum() < count
     assert (records.preempted_s[records.preemptions == 0] > 0.0).any(), "a failure takes memory without a preemption"
     assert records.cached.sum() > 0
-    assert checks > count
+    assert checks > count / 2

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,14 +21,14 @@ EVENTS = st.lists(
 )
 
 
-def one_each(requests: Ints, steps: Ints) -> Ints:
-    """Return a token for each request."""
+def one_each(requests: Ints, steps: Ints, count: int) -> Ints:
+    """Return a token for each request in each of so many steps."""
     del steps
-    return 0 * requests + 1
+    return np.ones((count, len(requests)), dtype=np.int64)
 
 
 def after(rows: Rows, event: str, row: Row, num_steps: int, held: int) -> tuple[int, int, Sequence[GoneRow]]:
-    """Return the blocks lacking and let go, and the rows that leave, when a row joins or others decode or leave."""
+    """Return blocks that are lacking and let go, and rows that leave, when a row joins or others decode or leave."""
     if event == "join":
         rows.add(row)
     elif len(rows) and event == "preempt":
@@ -49,11 +50,11 @@ def test_steady_rows_are_rows_that_draw_a_token_in_each_step(
     block_tokens: int, events: list[tuple[str, int, int]]
 ) -> None:
     """Rows join, decode, are preempted and lost in any order: both know the same blocks, tokens and rows."""
-    steady, drawn = SteadyRows(block_tokens), DrawnRows(block_tokens, one_each)
+    steady, drawn = SteadyRows(block_tokens), DrawnRows(block_tokens, 1, one_each)
     for number, (event, size, pieces) in enumerate(events):
         row = Row(number, size + pieces * block_tokens, 1 + size % 7, pieces * block_tokens, float(number))
-        num_steps = max(1, min(1 + pieces, steady.least_left))
-        left, right = (after(rows, event, row, num_steps, size + num_steps) for rows in (steady, drawn))
+        num_steps, held = steady.steps_left(1 + pieces), steady.steps_left(1 + pieces + size)
+        left, right = (after(rows, event, row, num_steps, held) for rows in (steady, drawn))
         assert left == right
-        known = [(len(rows), rows.sum_held, rows.least_left, rows.num_blocks) for rows in (steady, drawn)]
+        known = [(len(rows), rows.sum_held, rows.steps_left(30), rows.num_blocks) for rows in (steady, drawn)]
         assert known[0] == known[1]

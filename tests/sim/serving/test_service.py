@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from sim.serving import replica as replica_module
 from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
 from sim.serving.decoding.method import Decoding
@@ -221,15 +222,20 @@ class GrowingCost(TextbookCost):
         return flat if chunks else self.steps(rows, positions).at(context + positions)
 
 
-@settings(max_examples=examples(30), deadline=None)
-@given(services(), st.booleans())
-def test_runs_of_iterations_equal_single_iterations(case: tuple[ServiceSpec, Requests], grows: bool) -> None:
-    """One event for many iterations, with rows counted once for all, gives all that an event for each gives."""
+@settings(max_examples=examples(40), deadline=None)
+@given(services(), st.sampled_from([TextbookCost(), GrowingCost()]))
+def test_runs_of_iterations_equal_single_iterations(case: tuple[ServiceSpec, Requests], cost: TextbookCost) -> None:
+    """One event for many iterations, with drafts or without, gives all that an event for each gives."""
     spec, requests = case
-    spec, cost = replace(spec, decoding=Decoding()), GrowingCost() if grows else TextbookCost()
-    single = replace(spec, decoding=Decoding(lengths=(1.0, 0.0)))
-    one, many = (serve(each, requests, cost) for each in (single, spec))
+    many = serve(spec, requests, cost)
+    single = replace(spec, decoding=Decoding(lengths=(1.0, 0.0))) if spec.decoding.is_plain else spec
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replica_module, "_LONGEST_RUN", 1)
+        one = serve(single, requests, cost)
     for name in ("started_s", "first_s", "finish_s", "preempted_s", "stalled_s", "emitted", "steps", "preemptions"):
         values = getattr(one.records, name).tolist()
         assert getattr(many.records, name).tolist() == pytest.approx(values, rel=1e-12, abs=1e-9, nan_ok=True), name
-    assert [each.busy_s for each in many.replicas] == pytest.approx([each.busy_s for each in one.replicas])
+    for name in ("busy_s", "stall_s"):
+        times_s = [getattr(each, name) for each in one.replicas]
+        assert [getattr(each, name) for each in many.replicas] == pytest.approx(times_s), name
+    assert [each.pool.peak for each in many.replicas] == [each.pool.peak for each in one.replicas]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.serving.prices.steps import StepTimes, step_times, steps_run
+from sim.serving.prices.steps import StepTimes, even_steps, listed_steps, step_times
 from tests.examples import examples
 
 
@@ -36,11 +36,15 @@ def test_ended_steps_are_those_whose_sum_has_passed(
 ) -> None:
     """At any instant, and at the very end of a step, a run has ended as many steps as it had time for."""
     times = step_times(*curve)
-    run = steps_run(times, seen, count)
+    run = even_steps(times, seen, count)
     assert run.ended(part * run.span_s) == ended_one_by_one(times, seen, count, part * run.span_s)
     place = max(1, int(part * count) % (count + 1))
     assert run.ended(times.sum_s(seen, place)) == place
-    assert run.first(place) == steps_run(times, seen, place)
+    assert run.first(place) == even_steps(times, seen, place)
+    listed = listed_steps(times, seen + np.arange(count), 0.0)
+    assert (listed.count, listed.span_s) == (count, pytest.approx(run.span_s))
+    assert abs(listed.ended(part * run.span_s) - run.ended(part * run.span_s)) <= 1
+    assert listed.first(place).span_s == pytest.approx(times.sum_s(seen, place))
 
 
 def ended_one_by_one(times: StepTimes, seen: float, count: int, after_s: float) -> int:
