@@ -77,8 +77,6 @@ class FixedBatch:
 
     application: Application
     batch: int
-    adapts: bool = False
-    estimate: None = None
     _rates: dict[tuple[Counts, SplitBatch], list[float]] = field(default_factory=dict, repr=False, compare=False)
     _expected: dict[tuple[int, int], float] = field(default_factory=dict, repr=False, compare=False)
 
@@ -113,6 +111,15 @@ class FixedBatch:
         """
         epoch = self.application.epochs.epoch_at(done / self.application.limits.least)
         return self._left_steps[epoch] * self._expected_s(num_gpus, num_nodes)
+
+    @property
+    def adapts(self) -> bool:
+        """Return False: the batch stays."""
+        return False
+
+    @property
+    def estimate(self) -> None:
+        """Return None: nothing is measured."""
 
     def trainer(self) -> Trainer:
         """Return how a job trains: all jobs do alike."""

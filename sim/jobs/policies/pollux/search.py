@@ -42,8 +42,8 @@ class Problem(Struct, frozen=True):
 
 def fitness(problem: Problem, population: Ints) -> Floats:
     """Return the mean of the jobs' speedups to the power of -1, to the power of -1, of every allocation."""
-    speedups = problem.speedup(population.sum(axis=2), (population > 0).sum(axis=2))
-    changes = (population != problem.held).any(axis=2)
+    speedups = problem.speedup(_over_nodes(population), _over_nodes(population > 0))
+    changes = _over_nodes(population != problem.held) > 0
     speedups = np.where(changes, problem.kept * speedups, speedups)
     found: Floats = np.mean((speedups + FLOOR) ** POWER, axis=1) ** (1.0 / POWER)
     return found
@@ -57,16 +57,18 @@ def evolved(problem: Problem, population: Ints, size: int, generations: int, ran
     population = repaired(problem, population, random)
     scores = fitness(problem, population)
     marks = random.integers(1 << 40, size=population[0].size)
+    told = population.reshape(len(population), -1) @ marks
     last_gain = 0
     for generation in range(generations):
         children = repaired(problem, mutated(problem, crossed(population, scores, size, random), random), random)
         population = np.concatenate([population, children])
         scores = np.concatenate([scores, fitness(problem, children)])
-        first = np.sort(np.unique(population.reshape(len(population), -1) @ marks, return_index=True)[1])
+        told = np.concatenate([told, children.reshape(len(children), -1) @ marks])
+        first = np.sort(np.unique(told, return_index=True)[1])
         best = first[np.argsort(-scores[first], kind="stable")][:size]
         if scores[best[0]] > scores[:size].max():
             last_gain = generation
-        population, scores = population[best], scores[best]
+        population, scores, told = population[best], scores[best], told[best]
         if generation - last_gain >= PATIENCE:
             break
     return population
@@ -78,18 +80,21 @@ def crossed(population: Ints, scores: Floats, size: int, random: np.random.Gener
     winners = np.where(scores[rivals[..., 0]] >= scores[rivals[..., 1]], rivals[..., 0], rivals[..., 1])
     num_jobs = population.shape[1]
     is_first = np.arange(num_jobs)[None, :] < random.integers(1, num_jobs + 1, size=size)[:, None]
-    found: Ints = np.where(is_first[:, :, None], population[winners[0]], population[winners[1]])
+    found: Ints = population[winners[0]]
+    rows, jobs = np.nonzero(~is_first)
+    found[rows, jobs] = population[winners[1][rows], jobs]
     return found
 
 
 def mutated(problem: Problem, population: Ints, random: np.random.Generator) -> Ints:
     """Return allocations in which some jobs hold what they hold now, lose nodes, or get other GPUs of a node."""
     count, num_jobs, _ = population.shape
-    returns = random.random((count, num_jobs)) < MUTATED
-    found = np.where(returns[:, :, None], problem.held, population)
+    found = population.copy()
+    rows, jobs = np.nonzero(random.random((count, num_jobs)) < MUTATED)
+    found[rows, jobs] = problem.held[jobs]
     rows, jobs = np.nonzero(random.random((count, num_jobs)) < MUTATED)
     found[rows, jobs] = np.where(random.random((len(rows), found.shape[2])) < MUTATED, 0, found[rows, jobs])
-    free = np.maximum(problem.node_gpus - found.sum(axis=1), 0)
+    free = np.maximum(problem.node_gpus - _over_jobs(found), 0)
     grows = random.random((count, num_jobs)) < MUTATED
     rows, jobs = np.nonzero(grows & (free.sum(axis=1) > 0)[:, None])
     if len(rows):
@@ -106,9 +111,9 @@ def repaired(problem: Problem, population: Ints, random: np.random.Generator) ->
     What breaks no rule is left as it is. A job that has too much keeps that of its first nodes, in random order.
     """
     found = _uncrowded(population) if problem.avoids else population.copy()
-    rows, jobs = np.nonzero((found.sum(axis=2) > problem.most_gpus) | ((found > 0).sum(axis=2) > MOST_NODES))
+    rows, jobs = np.nonzero((_over_nodes(found) > problem.most_gpus) | (_over_nodes(found > 0) > MOST_NODES))
     found[rows, jobs] = _limited(found[rows, jobs], problem.most_gpus[jobs], random)
-    rows, nodes = np.nonzero(found.sum(axis=1) > problem.node_gpus)
+    rows, nodes = np.nonzero(_over_jobs(found) > problem.node_gpus)
     taken = np.minimum(np.cumsum(found[rows, :, nodes], axis=1), problem.node_gpus[nodes][:, None])
     found[rows, :, nodes] = np.diff(taken, axis=1, prepend=0)
     return found
@@ -117,8 +122,8 @@ def repaired(problem: Problem, population: Ints, random: np.random.Generator) ->
 def _uncrowded(population: Ints) -> Ints:
     """Return allocations in which each node holds the first job alone of those on several nodes."""
     found, used = population.copy(), population > 0
-    spread = used & (used.sum(axis=2) > 1)[:, :, None]
-    rows, nodes = np.nonzero(spread.sum(axis=1) > 1)
+    spread = used & (_over_nodes(used) > 1)[:, :, None]
+    rows, nodes = np.nonzero(_over_jobs(spread) > 1)
     crowding = spread[rows, :, nodes]
     found[rows, :, nodes] = np.where(crowding & (np.cumsum(crowding, axis=1) > 1), 0, found[rows, :, nodes])
     return found
@@ -132,3 +137,15 @@ def _limited(held: Ints, most_gpus: Ints, random: np.random.Generator) -> Ints:
     found = np.diff(np.minimum(np.cumsum(found, axis=1), most_gpus[:, None]), axis=1, prepend=0)
     kept: Ints = np.take_along_axis(found, np.argsort(order, axis=1), axis=1)
     return kept
+
+
+def _over_nodes(values: Ints | NDArray[np.bool_]) -> Ints:
+    """Return sums over nodes: shape (allocations, jobs). einsum takes a quarter of the time of sum."""
+    found: Ints = np.einsum("ajn->aj", values.astype(np.int64, copy=False))
+    return found
+
+
+def _over_jobs(values: Ints | NDArray[np.bool_]) -> Ints:
+    """Return sums over jobs: shape (allocations, nodes)."""
+    found: Ints = np.einsum("ajn->an", values.astype(np.int64, copy=False))
+    return found
