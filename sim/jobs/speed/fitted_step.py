@@ -62,45 +62,42 @@ class _Errors:
     """The function to minimise. Parameters: computation, across nodes, in a node (constant and slope each); overlap."""
 
     def __init__(self, tried: Sequence[Tried], seconds: Sequence[tuple[float, float]]) -> None:
-        nodes, gpus, self._batch = (np.array(column, dtype=float) for column in zip(*tried, strict=True))
+        nodes, gpus, batch = (np.array(column, dtype=float) for column in zip(*tried, strict=True))
         step_s, sync_s = (np.array(column) for column in zip(*seconds, strict=True))
         self.log_compute, self._log_step = np.log(step_s - sync_s), np.log(step_s)
-        self._across, self._within = nodes > 1, (nodes == 1) & (gpus > 1)
-        self._alone = LEAST * (~self._across & ~self._within)
-        self._further = np.maximum(gpus - 2, LEAST)
-        self.crosses_nodes = bool(self._across.any())
-        several, grows = bool(self._within.any()), bool((gpus > 2).any())
+        across, within = nodes > 1, (nodes == 1) & (gpus > 1)
+        further = np.maximum(gpus - 2, LEAST)
+        self._compute_terms = np.stack([np.ones_like(batch), batch], axis=1)
+        self._sync_terms = np.stack([across, across * further, within, within * further], axis=1).astype(float)
+        self._alone_s = LEAST * (gpus == 1)
+        self.crosses_nodes = bool(across.any())
+        several, grows = bool(within.any()), bool((gpus > 2).any())
         self.told = (
-            len(set(self._batch.tolist())) > 1, True, self.crosses_nodes, self.crosses_nodes and grows,
+            len(np.unique(batch)) > 1, True, self.crosses_nodes, self.crosses_nodes and grows,
             several, several and grows, True,
         )  # fmt: skip
 
     def at(self, parameters: Floats) -> tuple[float, Floats]:
         """Return the errors with their penalties, and the gradient by the parameters."""
-        compute, per_sample, across, across_more, within, within_more, overlap = parameters
-        compute_s = compute + per_sample * self._batch
-        sync_s = self._across * (across + across_more * self._further) + self._alone
-        sync_s = sync_s + self._within * (within + within_more * self._further)
+        overlap = float(parameters[6])
+        compute_s = self._compute_terms @ parameters[:2]
+        sync_s = self._sync_terms @ parameters[2:6] + self._alone_s
         log_compute, log_sync = np.log(compute_s), np.log(sync_s)
-        computed, synced = np.exp(overlap * log_compute), np.exp(overlap * log_sync)
-        both = computed + synced
-        log_both = np.log(both)
+        log_both = np.logaddexp(overlap * log_compute, overlap * log_sync)
+        share = np.exp(overlap * log_compute - log_both)
         error, slope = _root_mean_square(log_compute - self.log_compute)
         step_error, step_slope = _root_mean_square(log_both / overlap - self._log_step)
-        by_compute = slope / compute_s + step_slope * computed / both / compute_s
-        by_sync = step_slope * synced / both / sync_s
-        by_overlap = (computed * log_compute + synced * log_sync) / both / overlap - log_both / overlap**2
-        growths = across_more / across, within_more / within
-        penalty = OVERLAP_PENALTY * (overlap - 1) ** 2 + GROWTH_PENALTY * (growths[0] ** 2 + growths[1] ** 2)
-        gradient = np.array([
-            by_compute.sum(), by_compute @ self._batch,
-            by_sync @ self._across - 2 * GROWTH_PENALTY * growths[0] ** 2 / across,
-            (by_sync * self._further) @ self._across + 2 * GROWTH_PENALTY * growths[0] / across,
-            by_sync @ self._within - 2 * GROWTH_PENALTY * growths[1] ** 2 / within,
-            (by_sync * self._further) @ self._within + 2 * GROWTH_PENALTY * growths[1] / within,
-            step_slope @ by_overlap + 2 * OVERLAP_PENALTY * (overlap - 1),
-        ])  # fmt: skip
-        return error + step_error + penalty, gradient
+        by_sync = (step_slope * (1.0 - share) / sync_s) @ self._sync_terms
+        by_overlap = step_slope @ (share * log_compute + (1.0 - share) * log_sync - log_both / overlap) / overlap
+        penalty = OVERLAP_PENALTY * (overlap - 1.0) ** 2
+        for base in (0, 2):
+            start, growth = parameters[2 + base], parameters[3 + base] / parameters[2 + base]
+            penalty += GROWTH_PENALTY * growth**2
+            by_sync[base] -= 2.0 * GROWTH_PENALTY * growth**2 / start
+            by_sync[base + 1] += 2.0 * GROWTH_PENALTY * growth / start
+        by_compute = ((slope + step_slope * share) / compute_s) @ self._compute_terms
+        overlaps = by_overlap + 2.0 * OVERLAP_PENALTY * (overlap - 1.0)
+        return error + step_error + penalty, np.array([*by_compute, *by_sync, overlaps])
 
 
 def _root_mean_square(values: Floats) -> tuple[float, Floats]:

@@ -148,7 +148,7 @@ def test_a_single_measurement_leaves_the_rest_at_its_prior() -> None:
     """Half of the computation is taken for constant, and the unseen network as hardly slower than the unseen node."""
     fitted = fitted_step({Tried(1, 1, 16): (0.1, 0.001)})
     assert fitted.compute_s == pytest.approx(0.0495)
-    assert fitted.compute_per_sample_s * 16 == pytest.approx(0.0495, rel=1e-3)
+    assert fitted.compute_per_sample_s * 16 == pytest.approx(0.0495, rel=0.01)
     assert fitted.network_sync_s == pytest.approx(1.1 * fitted.node_sync_s)
 
 
