@@ -27,7 +27,9 @@ MAX_BYTES: Final = 1 << 25
 MAX_ROWS: Final = 200_000
 MAX_BATCH: Final = 1_000_000_000
 MAX_SECONDS: Final = 1e6
-MAX_STATISTIC: Final = 1e300
+MAX_STATISTIC: Final = 1e150
+MOST_SYNC: Final = 1.0 - 1e-6
+"""Part of a step in its synchronisation."""
 STEPS: Final = ("application", "placement", "num_nodes", "num_gpus", "local_batch", "step_s", "sync_s")
 EPOCHS: Final = ("application", "batch_size", "epoch", "progress", "iterations", "grad_sqr", "grad_var")
 _REMEDY: Final = "the docstring of traces/measured_trainings.py shows what a folder of trainings needs"
@@ -79,6 +81,11 @@ class _Sidecar(Struct, frozen=True, forbid_unknown_fields=True):
     applications: dict[str, Limits]
 
 
+def first_rotation(counts: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the least rotation of a ring of nodes: all of them synchronise alike."""
+    return min(counts[place:] + counts[:place] for place in range(len(counts)))
+
+
 def training_names() -> tuple[str, ...]:
     """Return the names of the packaged folders."""
     return tuple(sorted(path.parent.name for path in FOLDER.glob("*/trainings.yaml")))
@@ -108,10 +115,17 @@ def _sidecar(path: Path) -> _Sidecar:
 def _training(
     folder: Path, name: str, steps: list[MeasuredStep], epochs: Mapping[int, list[MeasuredEpoch]], limits: Limits
 ) -> RecordedTraining:
-    """Return an application. Raises TraceError where it has no rows, or batches with other numbers of epochs."""
-    if not steps or len({len(rows) for rows in epochs.values()}) != 1:
-        rule = f"{name} has no steps, no epochs, or batches with other numbers of epochs"
+    """Return an application. Raises TraceError where its tables lack something, say it twice, or leave no batch."""
+    placed = [(first_rotation(step.counts), step.local_batch) for step in steps if step.counts]
+    if not placed or len({len(rows) for rows in epochs.values()}) != 1:
+        rule = f"{name} has no steps with a placement, no epochs, or batches with other numbers of epochs"
         raise TraceError(str(folder), rule, _REMEDY)
+    if len(set(placed)) < len(placed):
+        raise TraceError(str(folder), f"{name} has two steps of one placement and batch", "leave one out")
+    least_local = min(batch for _, batch in placed)
+    chosen = limits.chosen_batch or min(epochs)
+    if (limits.most_local_batch or least_local) < least_local or not min(epochs) <= chosen <= max(epochs):
+        raise TraceError(str(folder), f"{name} has limits outside of its tables", _REMEDY)
     return RecordedTraining(name, tuple(steps), {batch: tuple(epochs[batch]) for batch in sorted(epochs)}, limits)
 
 
@@ -123,10 +137,10 @@ def _steps(path: Path, file: TextIO, known: Mapping[str, Limits]) -> Iterator[tu
         if digits and (min(counts) < 1 or (len(counts), sum(counts)) != (num_nodes, num_gpus)):
             rule = f"the placement {digits[:40]!r} has not {num_gpus} GPUs on {num_nodes} nodes"
             raise TraceError(str(path), rule, "write a digit from 1 for each node", line=line, key="placement")
-        yield row["application"], MeasuredStep(
-            counts, num_nodes, num_gpus, whole(path, line, row, "local_batch", MAX_BATCH),
-            number(path, line, row, "step_s", 1e-9, MAX_SECONDS), number(path, line, row, "sync_s", 0.0, MAX_SECONDS),
-        )  # fmt: skip
+        step_s = number(path, line, row, "step_s", 1e-9, MAX_SECONDS)
+        sync_s = number(path, line, row, "sync_s", 0.0, MOST_SYNC * step_s)
+        batch = whole(path, line, row, "local_batch", MAX_BATCH)
+        yield row["application"], MeasuredStep(counts, num_nodes, num_gpus, batch, step_s, sync_s)
 
 
 def _add_epochs(path: Path, file: TextIO, found: Mapping[str, dict[int, list[MeasuredEpoch]]]) -> None:

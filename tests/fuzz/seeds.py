@@ -33,6 +33,8 @@ from tests.traces.kineto_traces import SEND_RECV, activity, all_reduce, annotati
 from tests.traces.test_job_logs import ALIBABA, ONES, PHILLY, POLLUX
 from tests.traces.test_jobs import JOBS
 from tests.traces.test_lookups import CRITEO_LINES, LOOKUPS
+from tests.traces.test_measured_trainings import EPOCHS, SIDECAR
+from tests.traces.test_measured_trainings import STEPS as MEASURED_STEPS
 from tests.traces.test_requests import AZURE, MOONCAKE
 from traces.chakra.file import write_trace
 from traces.chakra.node import ChakraTrace, Node
@@ -335,6 +337,12 @@ def requests() -> list[Case]:
 def drafts() -> list[Case]:
     """Return a recording of hit rates, of steps of trees, and of chains."""
     return [{"drafts.yaml": DRAFTS.encode()}]
+
+
+def trainings() -> list[Case]:
+    """Return measured steps and epochs, of a placement on two nodes and of one node."""
+    steps = f"{MEASURED_STEPS}a,1,1,1,8,0.4,0.1\na,11,2,2,4,0.4,0.1\na,11,2,2,8,0.5,0.2\n"
+    return [{"steps.csv": steps.encode(), "epochs.csv": EPOCHS.encode(), "trainings.yaml": SIDECAR.encode()}]
 
 
 def lookups() -> list[Case]:

@@ -16,6 +16,8 @@ from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.job_mix.recorded import JOBS, TRAININGS
 from scenarios.workloads.loading import load_scenario, scenario_from_mapping
 from scenarios.workloads.steps.scenario import StepScenario
+from sim.jobs.errors import JobsError
+from sim.jobs.speed.measured import Adaptive, Application, FixedBatch
 from sim.moe.errors import RoutingError
 from sim.moe.routing_file import read_routing
 from sim.plan.errors import RecordingError
@@ -27,6 +29,7 @@ from tests.fuzz.mutate import Case
 from tests.fuzz.target import Target, run
 from traces.errors import TraceError
 from traces.lookups import read_lookups
+from traces.measured_trainings import read_trainings
 from traces.published import load_table
 from traces.recorded_drafts import read_drafts
 from traces.requests import read_requests
@@ -209,6 +212,18 @@ def jobs(folder: Path) -> int:
     return 0
 
 
+def trainings(folder: Path) -> int:
+    """Read measured trainings, and train each of them on two nodes with the least batch."""
+    try:
+        for recorded in read_trainings(folder).values():
+            training = Application(recorded)
+            FixedBatch(training, training.limits.least).pace((1, 1), 0.0)
+            Adaptive(training).pace((1,), 0.0)
+    except (TraceError, JobsError):
+        return 2
+    return 0
+
+
 def requests(folder: Path) -> int:
     """Read recorded requests to a service."""
     path = next(entry for entry in sorted(folder.iterdir()) if entry.name.startswith("requests"))
@@ -278,6 +293,7 @@ TARGETS: Final = (
     Target("jobs", seeds.jobs, jobs),
     Target("requests", seeds.requests, requests),
     Target("drafts", seeds.drafts, drafts),
+    Target("trainings", seeds.trainings, trainings),
     Target("lookups", seeds.lookups, lookups),
     Target("compare", seeds.results, compare),
     Target("trace", seeds.traces, trace),

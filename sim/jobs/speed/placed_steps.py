@@ -11,9 +11,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 from scipy.interpolate import LinearNDInterpolator
+from scipy.spatial import QhullError
 
 from sim.jobs.errors import JobsError
-from traces.measured_trainings import MeasuredStep
+from traces.measured_trainings import MeasuredStep, first_rotation
 
 MOST_NODES: Final = 16
 """More nodes than were measured count as so many."""
@@ -38,9 +39,10 @@ class PlacedSteps:
         """
         key = counts, local_batch
         if key not in self._known:
-            times = self._placed(_first_rotation(counts), local_batch)
+            times = self._placed(first_rotation(counts), local_batch)
             if not np.isfinite(times).all():
-                rule = f"{sum(counts)} GPUs on {len(counts)} nodes with {local_batch} samples each were not measured"
+                nodes = ", ".join(map(str, counts))
+                rule = f"nodes of {nodes} GPUs, with {local_batch} samples on each GPU, were not measured"
                 raise JobsError("measured", rule, "use fewer GPUs, or add rows to the tables")
             self._known[key] = float(times[0]), float(times[1])
         return self._known[key]
@@ -71,12 +73,15 @@ class PlacedSteps:
         rows: dict[tuple[int, ...], list[MeasuredStep]] = {}
         for step in self.steps:
             if step.counts:
-                rows.setdefault(_first_rotation(step.counts), []).append(step)
+                rows.setdefault(first_rotation(step.counts), []).append(step)
         return {counts: _columns(sorted(found, key=lambda step: step.local_batch)) for counts, found in rows.items()}
 
     @cached_property
-    def _between(self) -> LinearNDInterpolator:
-        """Return the interpolation over numbers: of placements with equal numbers the mean counts."""
+    def _between(self) -> LinearNDInterpolator | None:
+        """Return the interpolation over numbers: of placements with equal numbers the mean counts.
+
+        None where too few were measured to lie around anything.
+        """
         placed: dict[tuple[int, int, int], list[tuple[float, float]]] = {}
         for step in self.steps:
             if step.counts:
@@ -86,27 +91,22 @@ class PlacedSteps:
         others = [step for step in self.steps if not step.counts]
         points = [*(key for key, _ in means), *((step.num_nodes, step.num_gpus, step.local_batch) for step in others)]
         times = [*(mean for _, mean in means), *(np.array([step.step_s, step.sync_s]) for step in others)]
-        return LinearNDInterpolator(np.array(points, dtype=float), np.array(times))
+        try:
+            return LinearNDInterpolator(np.array(points, dtype=float), np.array(times))
+        except (QhullError, ValueError):
+            return None
 
     def _placed(self, counts: tuple[int, ...], local_batch: int) -> Floats:
         """Return the times, or numbers that are not finite."""
         if counts not in self._by_counts:
             point = [min(len(counts), MOST_NODES), sum(counts), local_batch]
-            found: Floats = self._between(np.array(point, dtype=float))[0]
-            return found
+            between = self._between
+            return np.full(2, np.nan) if between is None else np.asarray(between(np.array(point, dtype=float))[0])
         batches, times = self._by_counts[counts]
         if not batches[0] <= local_batch <= batches[-1]:
             return np.full(2, np.nan)
-        high = min(max(int(np.searchsorted(batches, local_batch)), 1), len(batches) - 1)
-        slope = (times[high] - times[high - 1]) / (batches[high] - batches[high - 1])
-        interpolated: Floats = slope * (local_batch - batches[high - 1]) + times[high - 1]
-        return interpolated
+        return np.array([np.interp(local_batch, batches, column) for column in times.T])
 
 
 def _columns(steps: Sequence[MeasuredStep]) -> tuple[Floats, Floats]:
     return np.array([step.local_batch for step in steps], float), np.array([[s.step_s, s.sync_s] for s in steps])
-
-
-def _first_rotation(counts: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the least rotation of a ring of nodes: all of them synchronise alike."""
-    return min(counts[place:] + counts[:place] for place in range(len(counts)))
