@@ -101,13 +101,15 @@ class JobsExecution(Struct, frozen=True, kw_only=True):
 
 
 class MeasuredJobs(Struct, frozen=True, kw_only=True):
-    """The speeds and costs of trainings on this machine while all slots train.
+    """The speeds and costs of trainings on this machine.
 
-    ``samples_per_s``: of each training by number of slots. ``start_s``, ``resume_s``, ``rescale_s``: means, from a
+    ``samples_per_s``: of each training alone, by number of slots. ``machine_shares``: the part of the machine's
+    processors that it keeps busy then. ``start_s``, ``resume_s``, ``rescale_s``: means, from a
     decision until all workers of a job go on.
     """
 
     samples_per_s: Sequence[Mapping[int, float]]
+    machine_shares: Sequence[Mapping[int, float]]
     start_s: float
     resume_s: float
     rescale_s: float

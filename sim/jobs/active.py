@@ -18,6 +18,7 @@ class ActiveJob:
     ``index``: its place in order of arrival. ``placement``: empty while it waits. ``ready_s``: the instant from which
     it makes progress, after its start, restart or change of GPUs. ``waiting_since_s``: the arrival, or the last stop.
     ``network_share``: part of its step's time for which it keeps the network of its nodes busy, if alone there.
+    ``machine_share``: part of the processors of the machine on which all jobs are processes, 0 on GPUs of its own.
     ``num_failures``: stops by failures of nodes; ``lost_gpu_s``: service with progress that was lost by them.
     ``trainer``: how it trains, where its speed changes from epoch to epoch.
     ``version``: counts starts, stops and the finish, so that an event planned before one of them is known to be stale.
@@ -37,6 +38,7 @@ class ActiveJob:
     lost_gpu_s: float = 0.0
     version: int = 0
     network_share: float = 0.0
+    machine_share: float = 0.0
     trainer: Trainer | None = None
     _relative_speed: float = 1.0
     _fraction: float = 1.0
@@ -109,6 +111,7 @@ class ActiveJob:
         self._relative_speed, self._fraction = relative_speed, 1.0
         self._set_pace()
         self.network_share = self.job.network_share(self.num_gpus, len(placement))
+        self.machine_share = self.job.training.machine_share(self.num_gpus) if self.job.training else 0.0
         self.version += 1
 
     def saved(self, now_s: float, save_every_s: float) -> float:

@@ -14,6 +14,7 @@ from functools import partial
 import simpy
 from msgspec import Struct
 
+from sim.engine.prices.activity import Resource
 from sim.engine.running.sharing import fair_fractions
 from sim.jobs.active import ActiveJob
 from sim.jobs.cluster import SharedCluster
@@ -28,6 +29,9 @@ ROUNDING: float = 1e-9
 """Relative error of the beginning of a round."""
 MOST_FAILURES: float = 3.0
 """Mean number of failures of a job's nodes in the time that it needs to save anything."""
+
+MACHINE: Resource = "machine"
+"""The processors of the machine on which all jobs are processes."""
 
 NO_FAILURES: Failures = Failures()
 
@@ -106,6 +110,8 @@ class _World:
         self._done: list[tuple[ActiveJob, float]] = []
         """Jobs that are done, with their finish, whose GPUs the round still holds."""
         self._unfinished = len(self._jobs)
+        live = any(job.training is not None and job.training.machine_shares for job in mix.jobs)
+        self._is_shared = mix.shared_network or live
         self._decides_at_s = math.inf
         self._wakes_at_s: float | None = None
         self._attaining: list[tuple[float, int, int, ActiveJob]] = []
@@ -150,7 +156,7 @@ class _World:
             self._cluster.note(Change(each, 0, f"node {node} failed"), now_s)
             self._cluster.fail(each, now_s, each.saved(now_s, self._mix.failures.save_every_s))
         self._cluster.node_down(outage)
-        self._share_network(now_s)
+        self._share(now_s)
         self._at(outage.end_s, partial(self._repair, node, outages))
         self._decide_soon()
 
@@ -217,7 +223,7 @@ class _World:
         for change in changes:
             if change.num_gpus:
                 self._start(change, now_s)
-        self._share_network(now_s)
+        self._share(now_s)
 
     def _adapt(self, changed: Set[int], now_s: float) -> None:
         """Let the jobs that go on choose their batches anew."""
@@ -232,27 +238,40 @@ class _World:
         self._cluster.grant(each, change.placed_on(self._cluster.free), now_s, self._delay_s(each))
         self._expect(each, now_s)
 
-    def _share_network(self, now_s: float) -> None:
-        """Find the speeds anew of all jobs on several nodes, where these slow each other down."""
-        if self._mix.shared_network:
-            jobs = [each for each in self._cluster.running.values() if each.network_share > 0.0]
-            fractions = fair_fractions([{node: each.network_share for node, _ in each.placement} for each in jobs])
+    def _share(self, now_s: float) -> None:
+        """Find the speeds anew of all jobs that meet on networks of nodes, or on the processors of one machine."""
+        if self._is_shared:
+            found = self._fair()
         elif self._mix.interference:
-            jobs = [each for each in self._cluster.running.values() if len(each.placement) > 1]
-            fractions = self._uncrowded(jobs)
+            found = self._uncrowded()
         else:
             return
-        for each, fraction in zip(jobs, fractions, strict=True):
+        for each, fraction in found:
             if each.slow(now_s, fraction):
                 self._cluster.rank_again(each, now_s)
                 self._expect(each, now_s)
 
-    def _uncrowded(self, jobs: Sequence[ActiveJob]) -> list[float]:
-        """Return the fractions of their speed that jobs on several nodes keep; done ones count until a round ends."""
+    def _fair(self) -> list[tuple[ActiveJob, float]]:
+        """Return the fraction of its speed that each job keeps which needs a resource that others need too."""
+        shares = [(each, found) for each in self._cluster.running.values() if (found := self._shares_of(each))]
+        fractions = fair_fractions([found for _, found in shares])
+        return [(each, fraction) for (each, _), fraction in zip(shares, fractions, strict=True)]
+
+    def _shares_of(self, each: ActiveJob) -> dict[Resource, float]:
+        """Return the part of each shared resource that a job alone keeps busy."""
+        if each.machine_share:
+            return {MACHINE: each.machine_share}
+        if not self._mix.shared_network or not each.network_share:
+            return {}
+        return {node: each.network_share for node, _ in each.placement}
+
+    def _uncrowded(self) -> list[tuple[ActiveJob, float]]:
+        """Return the fraction that each job on several nodes keeps; done ones count until a round ends."""
+        jobs = [each for each in self._cluster.running.values() if len(each.placement) > 1]
         done = [each for each, _ in self._done if len(each.placement) > 1]
         crowd = Counter(node for each in (*jobs, *done) for node, _ in each.placement)
         crowded = [any(crowd[node] > 1 for node, _ in each.placement) for each in jobs]
-        return [1.0 - self._mix.interference * is_crowded for is_crowded in crowded]
+        return [(each, 1.0 - self._mix.interference * meets) for each, meets in zip(jobs, crowded, strict=True)]
 
     def _expect(self, each: ActiveJob, now_s: float) -> None:
         """Plan a running job's finish or next epoch, and the services that its policy watches."""
@@ -300,7 +319,7 @@ class _World:
         self._unfinished -= 1
         self._cluster.finish(each)
         self._done.append((each, counted_s))
-        self._share_network(self._environment.now)
+        self._share(self._environment.now)
         self._decide_soon()
 
 

@@ -1,13 +1,14 @@
 """The training of an elastic job: its epochs, its speed on some GPUs, and its validation curve."""
 
 import math
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sim.jobs.errors import JobsError
-from sim.jobs.speed.speed import Speed
+from sim.jobs.speed.speed import Speed, interpolated
 from sim.jobs.speed.trainer import Epochwise
 
 ROUNDING: Final = 1e-9
@@ -68,6 +69,8 @@ class Training(Struct, frozen=True, kw_only=True):
 
     ``num_epochs``: until it is done; a policy that knows durations knows it, no other. ``most_gpus``: its limit.
     ``epochwise``: where speed and work change from epoch to epoch; ``samples_per_epoch`` is then the mean.
+    ``machine_shares``: where GPUs are processes of one machine, the part of its processors that the job keeps busy
+    alone, by number of processes.
     """
 
     samples_per_epoch: float
@@ -76,6 +79,11 @@ class Training(Struct, frozen=True, kw_only=True):
     most_gpus: int
     curve: Curve = LearningCurve()
     epochwise: Epochwise | None = None
+    machine_shares: Mapping[int, float] = field(default_factory=dict)
+
+    def machine_share(self, num_gpus: int) -> float:
+        """Return the part of a machine's processors that it keeps busy alone; 0 if it has GPUs of its own."""
+        return min(1.0, interpolated(self.machine_shares, num_gpus)) if self.machine_shares else 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.most_gpus <= self.speed.most_gpus:

@@ -1,7 +1,8 @@
-"""The speeds of trainings, and the cost to start, rescale and resume them, measured on slots that all train.
+"""The speeds of trainings, and the cost to start, rescale and resume them, measured on the slots of this machine.
 
 Each training starts on as many teams of one slot as there are slots. Then half of the teams stop, and the others grow
-to two slots, and so on; at the end the last one is stopped and resumed.
+to two slots, and so on; at the end the last one is stopped and resumed. With each size all teams train together for a
+while, and then one of them alone: the faster it is alone, the more processors all of them would need.
 """
 
 import time
@@ -12,6 +13,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from backends.execution.jobs import LiveTraining, MeasuredJobs
@@ -24,22 +26,30 @@ _ENDLESS: Final = 10**9
 """Epochs of a training that is only measured."""
 
 
+class Rate(Struct, frozen=True):
+    """Samples per second of a team alone, and the part of the machine's processors that it keeps busy then."""
+
+    samples_per_s: float
+    machine_share: float
+
+
 def measure_jobs(
     trainings: Sequence[LiveTraining], num_slots: int, *, span_s: float, check: bool, timeout_s: float
 ) -> MeasuredJobs:
     """Return speeds and costs. ``span_s``: for which each speed is measured. Equal trainings are measured once."""
     kinds = [replace(each, seed=0, num_epochs=_ENDLESS) for each in trainings]
     costs: dict[str, list[float]] = {"start": [], "rescale": [], "resume": []}
-    found: dict[int, Mapping[int, float]] = {}
+    found: dict[int, Mapping[int, Rate]] = {}
     with Slots(num_slots, check=check, timeout_s=timeout_s) as slots, TemporaryDirectory(prefix="jobs") as folder:
         _warm(slots, kinds[0], num_slots, Path(folder), timeout_s)
         for place, kind in enumerate(kinds):
             first = kinds.index(kind)
             if first == place:
                 crews = [Crew(kind, Path(folder) / f"{place}.{each}") for each in range(num_slots)]
-                found[place] = _speeds(Teams(slots, crews, timeout_s, lambda _: None), num_slots, span_s, costs)
+                found[place] = _rates(Teams(slots, crews, timeout_s, lambda _: None), num_slots, span_s, costs)
     return MeasuredJobs(
-        samples_per_s=[found[kinds.index(kind)] for kind in kinds],
+        samples_per_s=[{n: rate.samples_per_s for n, rate in found[kinds.index(kind)].items()} for kind in kinds],
+        machine_shares=[{n: rate.machine_share for n, rate in found[kinds.index(kind)].items()} for kind in kinds],
         start_s=fmean(costs["start"]),
         resume_s=fmean(costs["resume"]),
         rescale_s=fmean(costs["rescale"]) if costs["rescale"] else 0.0,
@@ -57,11 +67,11 @@ def _warm(slots: Slots, kind: LiveTraining, num_slots: int, folder: Path, timeou
     teams.hand_over({0: ()})
 
 
-def _speeds(teams: Teams, num_slots: int, span_s: float, costs: Mapping[str, list[float]]) -> Mapping[int, float]:
-    """Return samples per second by number of slots, and add what the changes took to the costs."""
+def _rates(teams: Teams, num_slots: int, span_s: float, costs: Mapping[str, list[float]]) -> Mapping[int, Rate]:
+    """Return the rates by number of slots, and add what the changes took to the costs."""
     for crew in teams.crews:
         crew.folder.mkdir()
-    found, size, running = {}, 1, list[int]()
+    found, size, running = dict[int, Rate](), 1, list[int]()
     while size <= num_slots:
         count = num_slots // size
         wanted = {job: tuple(range(job * size, (job + 1) * size)) for job in range(count)}
@@ -71,7 +81,7 @@ def _speeds(teams: Teams, num_slots: int, span_s: float, costs: Mapping[str, lis
             teams.pause(running)
             teams.hand_over(stopped | wanted)
         running = list(wanted)
-        found[size] = _speed(teams, running, span_s)
+        found[size] = _rate(teams, running, span_s)
         size *= 2
     teams.pause(running)
     last = {job: teams.crews[job].team for job in running}
@@ -82,6 +92,16 @@ def _speeds(teams: Teams, num_slots: int, span_s: float, costs: Mapping[str, lis
     teams.pause(running)
     teams.hand_over(dict.fromkeys(running, ()))
     return found
+
+
+def _rate(teams: Teams, running: Sequence[int], span_s: float) -> Rate:
+    """Return the rate of one of the running teams alone; they all go on then."""
+    together = _speed(teams, running, span_s)
+    first, *others = running
+    teams.pause(others)
+    alone = _speed(teams, [first], span_s) if others else together
+    teams.hand_over({job: teams.crews[job].team for job in others})
+    return Rate(alone, min(1.0, alone / (together * len(running))))
 
 
 def _speed(teams: Teams, running: Sequence[int], span_s: float) -> float:

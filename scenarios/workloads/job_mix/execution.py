@@ -1,5 +1,6 @@
 """A job mix on processes of this machine, beside the simulation of the same jobs with the speeds measured there."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec.structs import replace
@@ -20,7 +21,7 @@ from sim.jobs.speed.speed import MeasuredSpeed, ScaledBatchSpeed
 
 MOST_SLOTS: Final = 64
 """Processes of one machine."""
-SPAN_S: Final = 0.3
+SPAN_S: Final = 1.0
 """Duration of the measurement of each speed, before the jobs run."""
 
 
@@ -63,19 +64,20 @@ def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
 
 def measured_mix(mix: Mix, measured: MeasuredJobs) -> Mix:
     """Return a mix with the measured speeds and costs in place of those of its file."""
-    speeds = measured.samples_per_s
+    rows = zip(mix.jobs, measured.samples_per_s, measured.machine_shares, strict=True)
     return replace(
         mix,
-        jobs=[_with_speed(mix, job, MeasuredSpeed(table)) for job, table in zip(mix.jobs, speeds, strict=True)],
+        jobs=[_with_speed(mix, job, MeasuredSpeed(table), shares) for job, table, shares in rows],
         start_s=measured.start_s,
         resume_s=measured.resume_s,
         rescale_s=measured.rescale_s,
     )
 
 
-def _with_speed(mix: Mix, job: Job, speed: MeasuredSpeed) -> Job:
+def _with_speed(mix: Mix, job: Job, speed: MeasuredSpeed, machine_shares: Mapping[int, float]) -> Job:
     assert job.training is not None
-    training = replace(job.training, speed=speed, most_gpus=min(job.training.most_gpus, speed.most_gpus))
+    most_gpus = min(job.training.most_gpus, speed.most_gpus)
+    training = replace(job.training, speed=speed, most_gpus=most_gpus, machine_shares=machine_shares)
     return elastic_job(job.id, job.arrival_s, job.num_gpus, training, fewest_nodes(mix.gpus_per_node, job.num_gpus))
 
 
