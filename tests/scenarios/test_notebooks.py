@@ -118,7 +118,7 @@ def test_ones_elasticity_runs() -> None:
     assert max(most.values()) == 16
     assert sorted(job.num_preemptions for job in found["ones"].summary.jobs)[-2] >= 4
     assert (found["policies"].rescales > 0).to_dict() == {
-        "ones": True, "tiresias": False, "optimus": True, "optimus, predicted": True, "srtf": False,
+        "ones": True, "tiresias": False, "optimus": True, "optimus, predicted": True, "srtf": False, "learned": True,
     }  # fmt: skip
     assert all(isinstance(found[cell], Figure) for cell in PICTURES["08-ones-elasticity"])
 
