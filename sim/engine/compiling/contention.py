@@ -50,9 +50,10 @@ def find_contention(
                         side.setdefault(resource, set()).add(_Side(user, stream, rank, name))
     contended = {r for r in (*main, *side) if len(_users(main, side, r)) > 1}
     exposed = dict.fromkeys(programs, 2**62)
+    earliest = {rank: _Earliest(program) for rank, program in programs.items()}
     for resource in contended & main.keys():
         for rank, _ in main[resource]:
-            meeting = _first_meeting(programs[rank], rank, main[resource], side.get(resource, set()))
+            meeting = _first_meeting(earliest[rank], rank, main[resource], side.get(resource, set()))
             exposed[rank] = min(exposed[rank], meeting)
     return Contention(frozenset(contended), exposed)
 
@@ -75,7 +76,7 @@ def _users(
     return main.get(r, set()) | {(found.user, found.stream) for found in side.get(r, ())}
 
 
-def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sides: set[_Side]) -> int:
+def _first_meeting(earliest: "_Earliest", rank: int, mains: set[tuple[int, str]], sides: set[_Side]) -> int:
     """Return the first call of ``rank`` of a coalescing task that may meet another user.
 
     A collective of several simulated ranks begins no earlier than this rank's part of it; its other parts, whose tasks
@@ -86,7 +87,6 @@ def _first_meeting(program: Program, rank: int, mains: set[tuple[int, str]], sid
     streams = {stream for _, stream in mains}
     own = [found for found in sides if found.rank == rank]
     others = sorted({(found.task, found.stream) for found in own if found.stream not in streams})
-    earliest = _Earliest(program)
     return min((earliest.start(name, stream) for name, stream in others), default=2**62)
 
 
