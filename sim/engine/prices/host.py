@@ -56,7 +56,8 @@ class HostPricing:
         if key not in self._known:
             stated_s = kernel_work(program, op).duration_s
             in_memory = _demands(self.links(program, op, np.array([rank])))
-            of_cores = (((("host_cores", rank), s * self.cluster.devices_per_node)) for _, s in in_memory)
+            cores = "host_cores", rank
+            of_cores = ((cores, seconds * self.cluster.devices_per_node) for _, seconds in in_memory)
             self._known[key] = Activity(0.0, (*of_cores, *in_memory), stated_s) if in_memory else Activity(stated_s)
         return self._known[key]
 
