@@ -141,7 +141,7 @@ def _load(sent: "_Sent") -> _Load:
     inside, between = sent.only(~crosses), sent.only(crosses)
     ports, nodes = (inside.source, inside.target), (between.source_node, between.target_node)
     pairs = zip(nodes, (between.source, between.target), strict=True)
-    users = [np.unique(np.stack(pair), axis=1)[0] for pair in pairs]
+    users = [_nodes_of_users(*pair) for pair in pairs]
     return _Load(
         max(_busiest(side, inside.size) for side in ports),
         max(_most(side) for side in ports),
@@ -149,6 +149,13 @@ def _load(sent: "_Sent") -> _Load:
         max(_most(side) for side in nodes),
         max(1, *(_most(side) for side in users)),
     )
+
+
+def _nodes_of_users(nodes: Ints, ranks: Ints) -> Ints:
+    """Return the node of each rank that is named, once for a rank."""
+    node_of = np.full(int(ranks.max(initial=-1)) + 1, -1, dtype=np.int64)
+    node_of[ranks] = nodes
+    return node_of[node_of >= 0]
 
 
 def _busiest(where: Ints, num_bytes: Ints) -> int:

@@ -103,12 +103,19 @@ def lock_free_words(found: LockFreeUpdate) -> str:
     return f"{times}; an update applies up to {found.most_gradients_per_update:,} steps' gradients"
 
 
+def waiting_words(routing: RoutingSummary) -> str:
+    """Return what share of the step ranks wait for others with busier experts, or that none is simulated that does."""
+    if routing.waiting_fraction is None:
+        return "all ranks are simulated as the busiest"
+    return f"waiting for ranks with busier experts is {format_percent(routing.waiting_fraction)} of the step"
+
+
 def routing_words(routing: RoutingSummary) -> str:
     """Return how unevenly experts and ranks are loaded, and what share of the step that is."""
     parts = [
         f"the busiest of a layer has {routing.expert_max_over_mean:.2f} times the mean load, "
         f"the busiest rank {routing.rank_max_over_mean:.2f} times",
-        f"waiting for ranks with busier experts is {format_percent(routing.waiting_fraction)} of the step",
+        waiting_words(routing),
     ]
     if routing.kept_fraction < 1.0:
         parts.append(f"{format_percent(1.0 - routing.kept_fraction)} of choices dropped")

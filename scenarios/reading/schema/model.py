@@ -10,7 +10,7 @@ from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy
 from sim.moe.dense_to_sparse import Decay
 from sim.training.gates.gate import BIAS_UPDATE_RATE, REMOTE_SHARE, CapacityRule, RoutingWord
 from sim.training.gates.registry import ExpertGate
-from sim.training.spec.models.experts import Dispatch, Permutation
+from sim.training.spec.models.experts import Dispatch, Permutation, RankLoad
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 LayersOrZero = Annotated[int, Field(ge=0, le=10_000)]
@@ -180,6 +180,10 @@ class ExpertsSection(Section):
     """How slots are counted: `even_share`, or as DeepSpeed, Tutel or HetuMoE do."""
     dispatch: Dispatch = "slots"
     """`slots`: every expert has a fixed number of slots; `exact`: a row per choice, and none is dropped."""
+    rank_load: RankLoad = "own"
+    """`own`: every rank has the rows of its experts; `busiest`: all have the rows of the busiest, layer by layer, and
+    one stands for all.
+    """
     placement: PlacementSection | None = None
     """A policy that moves experts from step to step; left out: they stay."""
     permutation: Permutation = "indexed"
@@ -284,6 +288,7 @@ class ExpertsOverrides(Section):
     shared_gate: bool | None = None
     routing: RoutingChoice | None = None
     dispatch: Dispatch | None = None
+    rank_load: RankLoad | None = None
     placement: PlacementSection | None = None
     permutation: Permutation | None = None
     gate: ExpertGate | None = None

@@ -5,6 +5,7 @@ from typing import Final
 from costmodels.units import format_percent
 from scenarios.report.blocks import Bars, Limit, Section, Series
 from scenarios.report.causes import COMPUTING
+from scenarios.report.words import waiting_words
 from scenarios.summaries.steps.routing import RoutingSummary
 
 MAX_EXPERTS: Final = 64
@@ -23,8 +24,8 @@ def experts_section(routing: RoutingSummary) -> Section:
     lead = (
         f"Layer {routing.uneven_layer}, in which the busiest rank has most beside the mean. On the mean of all layers "
         f"the busiest expert has {routing.expert_max_over_mean:.2f} times the mean load, and the busiest rank "
-        f"{routing.rank_max_over_mean:.2f} times. Ranks with less to do wait for it in the experts' exchanges: "
-        f"{format_percent(routing.waiting_fraction)} of the step."
+        f"{routing.rank_max_over_mean:.2f} times. Ranks with less to do wait for it in the experts' exchanges; "
+        f"{waiting_words(routing)}."
     )
     left_out = len(shares) - len(shown)
     return Section(

@@ -18,9 +18,10 @@ def routing_summary(job: TrainingJob, summary: StepSummary) -> RoutingSummary | 
         return None
     of_rank = max_over_mean(loads_of_ranks(job))
     layer = int(np.argmax(of_rank))
+    waiting_s = mean_exposed_s(summary.roles).get(EXPERT_WAIT, 0.0)
     return RoutingSummary(
         dispatch=experts.dispatch,
-        waiting_fraction=mean_exposed_s(summary.roles).get(EXPERT_WAIT, 0.0) / summary.iteration_time_s,
+        waiting_fraction=waiting_s / summary.iteration_time_s if experts.rank_load == "own" else None,
         expert_max_over_mean=float(max_over_mean(routing.by_expert).mean()),
         rank_max_over_mean=float(of_rank.mean()),
         kept_fraction=job.kept_fraction,

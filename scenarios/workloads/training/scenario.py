@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from costmodels.hardware import DeviceSpec, load_node
 from scenarios.choices.decide import decided
 from scenarios.choices.operators import summarise_choice
+from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.machine import ClusterSpec
 from scenarios.reading.documents.located import located
 from scenarios.report.blocks import Block
@@ -80,6 +81,14 @@ class TrainingScenario(StepScenario):
     def num_samples(self) -> int:
         """Return the sequences of a step."""
         return self.job.training.global_batch_size
+
+    def refuse_shared_load(self) -> None:
+        """Raise ScenarioError where ranks have the rows of the busiest, which they could not get from each other."""
+        experts = self.job.model.experts
+        if experts is not None and experts.rank_load == "busiest":
+            key = ("model", "experts", "rank_load")
+            rule = "all ranks would get the rows that tokens choose on one of them"
+            raise ScenarioError(self.document.origin(key), ".".join(key), rule, "write rank_load: own")
 
     @property
     def is_lock_free(self) -> bool:

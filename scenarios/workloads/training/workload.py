@@ -74,6 +74,7 @@ class TrainingStep(Workload[TrainingScenario]):
 
     def execute(self, scenario: TrainingScenario, options: ExecutionOptions) -> Executed | None:
         """Return the executed plan; of steps with moving experts all of them; with a lock-free update the training."""
+        scenario.refuse_shared_load()
         if scenario.is_lock_free:
             return load_lock_free_execution()(scenario, options)
         return (load_executing() if scenario.moves_experts else load_execution())(scenario, options)

@@ -256,7 +256,7 @@ def _note(table: Ints, links: Ints, who: Ints) -> None:
 def _places(op: Collective, num_positions: int, *, marks_roots: bool) -> Ints:
     """Return a label per position of a group: those that the op treats alike have the same."""
     positions = np.arange(num_positions)
-    if op.sizes:
+    if op.sizes and not op.levelled:
         return positions
     is_root: Ints = ((positions == op.root) & (marks_roots and op.kind in ROOTED)).astype(np.int64)
     return is_root

@@ -17,6 +17,7 @@ from costmodels.roofline import KernelTime, times_of_kernels
 from costmodels.software import Software
 from sim.cluster.cluster import Cluster
 from sim.cluster.host_paths import HostPaths
+from sim.cluster.levelling import LevelledExchanges
 from sim.cluster.link_use import LinkUse
 from sim.cluster.network import LinkCost, Network
 from sim.cluster.nominal import library_on
@@ -196,9 +197,12 @@ class ClusterPricing:
 
     def _of_group(self, program: Program, op: Collective, group: tuple[int, ...], num_bytes: int) -> Activity:
         pairs = pair_bytes(program, op, range(len(group))) if op.sizes else ()
-        key = (op.kind, group, pairs or num_bytes, op.root)
+        key = (op.kind, group, pairs or num_bytes, op.root, op.levelled)
         if key not in self._collectives:
-            cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, pairs)
+            if op.levelled:
+                cost = self.levelled.cost(group, pairs)
+            else:
+                cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, pairs)
             waiting_s = self.software.waiting_s(len(group))
             activity = _activity(replace(cost, latency_s=cost.latency_s + waiting_s))
             self._collectives[key] = self._taking_compute(activity, group)
@@ -232,6 +236,11 @@ class ClusterPricing:
             for layout, profile in enumerate(profiles)
         )
         return Network(topology, self.cluster.devices, libraries)
+
+    @cached_property
+    def levelled(self) -> LevelledExchanges:
+        """Return the costs of exchanges in which every member stands for the busiest."""
+        return LevelledExchanges(self.network, self.algorithms.get("all_to_all", "auto"))
 
     @cached_property
     def hosts(self) -> HostPricing:
@@ -290,8 +299,10 @@ class ClusterPricing:
     def _known_proportions(self, exchange: Exchange) -> tuple[object, ...] | None:
         """Return what is the same for collectives in the same proportions, as far as costs alone tell, else None."""
         op, groups = exchange.op, exchange.groups
-        if not isinstance(op, Collective) or op.sizes:
+        if not isinstance(op, Collective) or (op.sizes and not op.levelled):
             return None
+        if op.levelled:
+            return (op.kind, op.axes, "levelled", blake2b(groups.tobytes()).digest())
         num_bytes = collective_bytes(exchange.program, op)
         alike = self.network.proportions(op.kind, num_bytes, groups, self._algorithm(op), op.root)
         if alike is None:
@@ -309,6 +320,8 @@ class ClusterPricing:
             return self.network.messages(payload_bytes(program, op.reads), groups[:, 0], groups[:, 1])
         pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
         num_bytes = collective_bytes(program, op)
+        if op.levelled:
+            return self.levelled.use(groups, pairs)
         return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
 
 
@@ -326,7 +339,7 @@ def _whole(num_ops: int, launch_s: float) -> tuple[float, ...]:
 
 
 def _signature(program: Program, op: Collective) -> tuple[object, ...]:
-    return (op.kind, op.axes, op.members, collective_bytes(program, op), op.sizes, op.root)
+    return (op.kind, op.axes, op.members, collective_bytes(program, op), op.sizes, op.levelled, op.root)
 
 
 def _same(exchange: Exchange) -> tuple[object, ...]:

@@ -114,7 +114,7 @@ def signature(program: Program, op: Op) -> tuple[object, ...]:
     buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
     num_bytes = sum(buffer.num_bytes for buffer in buffers)
     if isinstance(op, Collective):
-        return (op.kind, op.axes, op.members, op.root, op.sizes, op.span, num_bytes, len(op.reads))
+        return (op.kind, op.axes, op.members, op.root, op.sizes, op.levelled, op.span, num_bytes, len(op.reads))
     if isinstance(op, Copy):
         return ("copy", program.buffers[op.reads[0]].tier, program.buffers[op.writes[0]].tier, num_bytes)
     assert isinstance(op, Send)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.plan.functions import experts as ex
 from sim.plan.functions.basic import only
@@ -89,26 +90,60 @@ def route_to_copies(
     return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced)), received)
 
 
-def exchange_rows(t: TaskTracer, x: Tensor, axis: str, sizes: Sizes, back: Sizes, place: int) -> Tensor:
-    """Send the rows x[1, R, h] to other ranks; return the received rows [1, M, h]. Backward sends gradients back.
+class Exchange(Struct, frozen=True):
+    """An exchange of rows as one rank of ``axis`` takes part in it.
 
-    ``sizes``: rows between the ranks of ``axis``; ``back``: the same in the other direction. ``place``: this rank's
-        place among them.
+    ``sizes``: rows between the ranks; ``back``: the same in the other direction. ``place``: this rank's among them.
+    ``levelled``: the rank stands for all, and is the busiest of them.
     """
-    y = _exchange(t, x, axis, sizes, place, Kind.ACTIVATION)
+
+    axis: str
+    sizes: Sizes
+    back: Sizes
+    place: int
+    levelled: bool = False
+
+    @property
+    def reverse(self) -> "Exchange":
+        """Return the exchange in the other direction."""
+        return replace(self, sizes=self.back, back=self.sizes)
+
+
+def to_experts(t: TaskTracer, x: Tensor, exchange: Exchange) -> Tensor:
+    """Send the rows x[1, R, h] to the ranks of their experts; return the received rows [1, M, h].
+
+    Backward sends gradients back.
+    """
+    y = _exchange(t, x, exchange, Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return [_exchange(r, only(gradients), axis, back, place, Kind.WORKSPACE)]
+        return [_exchange(r, only(gradients), exchange.reverse, Kind.WORKSPACE)]
 
     t.record((x,), (y,), backward, settles=False)
     return y
 
 
-def _exchange(t: TaskTracer, x: Tensor, axis: str, sizes: Sizes, place: int, kind: Kind) -> Tensor:
-    name = t.unique(f"{x.name}.all_to_all")
-    shape = (1, sum(line[place] for line in sizes), x.shape[2])
+def from_experts(t: TaskTracer, x: Tensor, exchange: Exchange) -> Tensor:
+    """Send the rows x[1, M, h] back to the ranks that they came from; the conjugate of ``to_experts``."""
+    y = _exchange(t, x, exchange.reverse, Kind.ACTIVATION)
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return [_exchange(r, only(gradients), exchange, Kind.WORKSPACE)]
+
+    t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def _exchange(t: TaskTracer, x: Tensor, exchange: Exchange, kind: Kind) -> Tensor:
+    name, axis = t.unique(f"{x.name}.all_to_all"), exchange.axis
+    shape = (1, sum(line[exchange.place] for line in exchange.sizes), x.shape[2])
     y = t.program.tensor(Buffer(name + t.part, shape, x.dtype, kind, t.scope), x.layout)
-    t.emit(Collective(name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=1, sizes=sizes))
+    t.emit(
+        Collective(
+            name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=1, sizes=exchange.sizes,
+            levelled=exchange.levelled,
+        )
+    )  # fmt: skip
     return y
 
 

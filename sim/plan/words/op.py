@@ -74,7 +74,8 @@ class Collective(Struct, frozen=True):
     all_to_all cuts its buffer along ``dim``, sends slice t to position t, and joins the received slices along
     ``join_dim`` (None: along ``dim``), in group order. Slices are equal without ``sizes``. With it position s sends
     ``sizes[s][t]`` rows of ``dim`` to position t. If positions of one role have different numbers of rows, its buffers
-    have the largest number. Rows beyond a rank's own are not sent, and are zero after a receive.
+    have the largest number. Rows beyond a rank's own are not sent, and are zero after a receive. ``levelled``: every
+    position stands for the busiest one, and its links are in use as long as that one's; such a plan is not executed.
 
     A barrier moves no data: no member's next op on this stream starts before all members have arrived.
     """
@@ -92,6 +93,7 @@ class Collective(Struct, frozen=True):
     root_only: bool = False
     join_dim: int | None = None
     sizes: tuple[tuple[int, ...], ...] = ()
+    levelled: bool = False
     span: tuple[int, int] | None = None
 
     def group(self, mesh: Mesh, rank: int) -> tuple[int, ...]:

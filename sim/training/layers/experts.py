@@ -93,12 +93,12 @@ def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
         t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
         balance_loss=gating.balance_loss,
     )  # fmt: skip
-    counts, sizes, back = found.counts, routing.sizes(layer), routing.sizes_back(layer)
+    counts, exchange = found.counts, routing.exchange(layer)
     layout = ex.slots_layout(gating.x, EXPERT_AXIS if ranks > 1 else "")
     y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, layout)
     if ranks > 1:
         counts = ex.all_to_all(t, counts, EXPERT_AXIS, Kind.ACTIVATION)
-        y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, back, routing.place)
+        y = exact.to_experts(t, y, exchange)
     is_mixed = ranks > 1 and spec.num_experts > ranks
     if is_mixed:
         y = exact.sort_rows(t, y, counts, ranks, by_expert=True)
@@ -106,7 +106,7 @@ def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
     if is_mixed:
         y = exact.sort_rows(t, y, counts, ranks, by_expert=False)
     if ranks > 1:
-        y = exact.exchange_rows(t, y, EXPERT_AXIS, back, sizes, routing.place)
+        y = exact.from_experts(t, y, exchange)
     return ex.combine(t, f"{name}.combine", y, found.routes)
 
 

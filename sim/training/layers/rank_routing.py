@@ -2,6 +2,9 @@
 
 Ranks that share out experts get unequal numbers of rows. So each of them has a role of its own, and with it a program,
 unless the routing is the same for all.
+
+Or all of them stand for the busiest: one program, in every layer with the rows of the rank that has most there. Between
+two exchanges ranks wait for the slowest, so the step takes as long, and no other rank is simulated.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +18,7 @@ from msgspec import Struct
 
 from sim.moe.balancing.replicas import LayerReplicas, Replicas
 from sim.moe.routing import Counts, Routing, of_ranks
-from sim.plan.functions.exact_experts import Sizes
+from sim.plan.functions.exact_experts import Exchange, Sizes
 from sim.plan.words.mesh import Mesh
 from sim.training.data.axes import SAMPLE_AXES, training_mesh
 from sim.training.spec.job import TrainingJob
@@ -81,23 +84,26 @@ class RankRouting(Struct, frozen=True):
     """The part of a rank in the routing of its group.
 
     ``place``: of the rank in its group. ``role``: the coordinates of the mesh at which ranks are routed so.
+    ``busiest``: where all ranks stand for the busiest, its place in each layer with experts.
     """
 
     role: Mapping[str, int]
     group: GroupRouting
     place: int
+    busiest: tuple[int, ...] = ()
 
     def chosen(self, layer: int) -> tuple[int, ...]:
         """Return how often this rank's tokens choose each expert in a layer of the model."""
-        return tuple(self.group.counts[layer - self.group.first_layer, self.place].tolist())
+        return tuple(self.group.counts[layer - self.group.first_layer, self._place(layer)].tolist())
+
+    def exchange(self, layer: int) -> Exchange:
+        """Return how this rank takes part in the exchange of rows of a layer."""
+        sizes, back = self.group.sizes(layer), self.group.sizes_back(layer)
+        return Exchange(EXPERT_AXIS, sizes, back, self._place(layer), bool(self.busiest))
 
     def sizes(self, layer: int) -> Sizes:
         """Return the rows that each rank of the group sends to each."""
         return self.group.sizes(layer)
-
-    def sizes_back(self, layer: int) -> Sizes:
-        """Return the rows that each rank of the group sends back to each."""
-        return self.group.sizes_back(layer)
 
     def rows(self, layer: int) -> tuple[int, ...]:
         """Return the rows of each expert that this rank has."""
@@ -105,8 +111,12 @@ class RankRouting(Struct, frozen=True):
         if group.replicas is not None:
             return tuple(group.assigned(layer)[:, self.held(layer), self.place].sum(0).tolist())
         num_own = group.counts.shape[2] // group.counts.shape[1]
-        own = group.counts[layer - group.first_layer, :, self.place * num_own : (self.place + 1) * num_own]
-        return tuple(own.sum(0).tolist())
+        first = self._place(layer) * num_own
+        return tuple(group.counts[layer - group.first_layer, :, first : first + num_own].sum(0).tolist())
+
+    def _place(self, layer: int) -> int:
+        """Return the place of the rank whose rows a layer has."""
+        return self.busiest[layer - self.group.first_layer] if self.busiest else self.place
 
     def held(self, layer: int) -> tuple[int, ...]:
         """Return the experts that this rank has a copy of; only where experts have replicas."""
@@ -141,6 +151,15 @@ def rank_routings(
         if sources not in groups:
             groups[sources] = GroupRouting(routing.counts[:, sources], first_layer, replicas)
         yield RankRouting(role, groups[sources], mesh.index(rank, (EXPERT_AXIS,)))
+
+
+def busiest_routing(routing: Routing, parallel: ParallelSpec, first_layer: int) -> RankRouting:
+    """Return the routing of ranks that all stand for the busiest: of the group and of the place with most, by layer."""
+    counts = group_counts(routing, parallel)
+    loads, layers = of_ranks(counts.sum(2), parallel.expert_degree), np.arange(len(counts))
+    group = loads.max(2).argmax(1)
+    busiest = tuple(loads[layers, group].argmax(1).tolist())
+    return RankRouting({}, GroupRouting(counts[layers, group], first_layer), 0, busiest)
 
 
 def group_counts(routing: Routing, parallel: ParallelSpec) -> Counts:

@@ -25,22 +25,22 @@ def replicated_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor
     layer, spec, routing, ranks = gating.layer, gating.spec, b.routing, t.mesh.degree(EXPERT_AXIS)
     assert routing is not None
     name, rows = f"layer{layer}", routing.rows(layer)
-    sizes, back = routing.sizes(layer), routing.sizes_back(layer)
+    exchange = routing.exchange(layer)
     found = exact.route_to_copies(
         t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
         balance_loss=gating.balance_loss,
-        shared=exact.SharedCopies(routing.placement(layer), EXPERT_AXIS, routing.place),
+        shared=exact.SharedCopies(routing.placement(layer), EXPERT_AXIS, exchange.place),
     )  # fmt: skip
     counts = found.counts
     y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, ex.slots_layout(gating.x, EXPERT_AXIS))
-    y = exact.exchange_rows(t, y, EXPERT_AXIS, sizes, back, routing.place)
+    y = exact.to_experts(t, y, exchange)
     copies = _copies(b, t, layer, spec, routing)
     if any(rows):
         parts = exact.part_rows(t, y, counts, ranks, rows)
         busy = [copy for copy, number in zip(copies, rows, strict=True) if number]
         outputs = [_through(b, t, weights, x) for weights, x in zip(busy, parts, strict=True)]
         y = exact.join_rows(t, outputs, counts, ranks, rows)
-    y = exact.exchange_rows(t, y, EXPERT_AXIS, back, sizes, routing.place)
+    y = exact.from_experts(t, y, exchange)
     return ex.combine(t, f"{name}.combine", y, found.routes)
 
 

@@ -24,7 +24,7 @@ from sim.training.data.optimizer import write_step_end
 from sim.training.data.segments import write_segments
 from sim.training.data.sharding import write_sharded_step
 from sim.training.data.tiered import write_tiered_step
-from sim.training.layers.rank_routing import RankRouting, rank_routings
+from sim.training.layers.rank_routing import RankRouting, busiest_routing, rank_routings
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
@@ -69,6 +69,8 @@ def routings_of_roles(job: DenseTraining, mesh: Mesh) -> Sequence[RankRouting | 
     routing, experts = job.routing, job.model.experts
     if routing is None or experts is None:
         return (None,)
+    if experts.rank_load == "busiest":
+        return (busiest_routing(routing, job.parallel, experts.first_dense_layers),)
     return list(rank_routings(routing, mesh, experts.first_dense_layers, experts.replicas))
 
 

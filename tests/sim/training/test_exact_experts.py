@@ -8,7 +8,8 @@ import pytest
 from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT, breakdown
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.running.simulate import simulate
-from sim.moe.routing import of_ranks
+from sim.moe.balancing.replicas import shared_out
+from sim.moe.routing import Routing, of_ranks
 from sim.moe.skew import Skew
 from sim.moe.sources import Shares
 from sim.plan.checking.check import check
@@ -18,6 +19,8 @@ from sim.plan.words.op import Collective, CollectiveKind, Compute
 from sim.plan.words.program import Plan, Program
 from sim.training.data.axes import SAMPLE_AXES
 from sim.training.errors import SpecError
+from sim.training.layers.rank_routing import busiest_routing
+from sim.training.spec.job import ParallelSpec
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.steps.builder import build_dense_training
 from tests.sim.jobs import LLAMA, dense_job, dense_plan, pricing_on
@@ -157,3 +160,50 @@ def test_learned_routing_cannot_be_exact_and_sources_must_be_ranks() -> None:
         model(routing="learned")
     with pytest.raises(SpecError, match=r"model.experts.routing: .*at most 1/2"):
         dense_job(model=model(top_k=2))
+
+
+BIG = {"hidden_size": 1024, "num_heads": 8, "sequence_length": 1024, "num_layers": 2}
+
+
+@pytest.mark.parametrize(("pp", "expert_degree", "within"), [(1, 4, 1e-9), (1, 8, 2e-3), (2, 8, 1e-2)])
+def test_a_step_of_busiest_ranks_takes_as_long(pp: int, expert_degree: int, within: float) -> None:
+    """Where all ranks have the rows of the busiest, one stands for all of a stage, and the step takes as long.
+
+    Inside a node to rounding. Pipeline messages and sums of gradients beside an exchange make a small difference.
+    """
+    keys: dict[str, Any] = {"pp": pp, "dp": 8, "expert_degree": expert_degree, "m": 2, "precision": "bf16"}
+    spec: dict[str, Any] = {"num_experts": 16, "top_k": 2, "routing": Skew(zipf=1.2)}
+    pricing, times_s, peaks = pricing_on("hgx-h100", 8 * pp, devices_per_node=4), [], []
+    for load in ("own", "busiest"):
+        plan = dense_plan(model=model(**spec, rank_load=load) | BIG, **keys)
+        check(plan)
+        run = simulate(plan, pricing)
+        times_s.append(run.iteration_time_s)
+        peaks.append(max(run.memory_of(rank).peak_bytes for rank in run.programs))
+    assert len(run.programs) == pp
+    assert times_s[1] == pytest.approx(times_s[0], rel=within)
+    assert peaks[1] >= peaks[0]
+
+
+def test_busiest_ranks_have_the_rows_of_the_busiest_in_every_layer() -> None:
+    """Layer by layer, the program has the rows of the rank with most; with sources of all replicas, of its group."""
+    counts = np.zeros((2, 4, 4), dtype=np.int64)
+    counts[0, :2], counts[0, 2:] = (4, 2, 1, 1), (2, 2, 2, 2)
+    counts[1, :2], counts[1, 2:] = (2, 2, 2, 2), (0, 0, 3, 5)
+    found = busiest_routing(Routing(counts), ParallelSpec(data_degree=4, expert_degree=2), first_layer=1)
+    assert (found.rows(1), found.rows(2)) == ((8, 4), (6, 10))
+    assert found.sizes(2) == ((0, 8), (0, 8))
+    assert found.exchange(2).place == 1
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"dispatch": "slots", "routing": "learned"}, "slots are as many on every rank"),
+        ({"replicas": shared_out(2, 4, 8)}, "ranks sum gradients with different ranks"),
+    ],
+)
+def test_busiest_ranks_are_refused_where_they_are_not_alike(keys: dict[str, Any], words: str) -> None:
+    """With slots there is nothing to level, and with replicas ranks do not only wait for each other at exchanges."""
+    with pytest.raises(SpecError, match=words):
+        model(rank_load="busiest", **keys)

@@ -16,6 +16,7 @@ from sim.training.gates.registry import GATES, ExpertGate
 
 Dispatch = Literal["slots", "exact"]
 Permutation = Literal["indexed", "einsum"]
+RankLoad = Literal["own", "busiest"]
 _ROUTING_KEY: Final = "model.experts.routing"
 
 
@@ -35,6 +36,9 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
 
     dispatch: Dispatch = "slots"
     """``slots``: every expert has as many rows as slots; ``exact``: as many as there are choices, none dropped."""
+
+    rank_load: RankLoad = "own"
+    """``own``: each rank has the rows of its experts; ``busiest``: all have those of the busiest, layer by layer."""
 
     replicas: Replicas | None = None
     """Where experts lie, if not in equal parts on the ranks that share them out; with ``dispatch: exact``."""
@@ -65,6 +69,7 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
         if self.moving is not None and self.dispatch != "exact":
             rule, remedy = "slots are shared out in equal parts", "write dispatch: exact, or leave it out"
             raise SpecError("model.experts.placement", rule, remedy)
+        self._check_rank_load()
         if self.permutation == "einsum" and self.dispatch == "exact":
             rule, remedy = "masks are of slots, and exact dispatch has none", "write permutation: indexed"
             raise SpecError("model.experts.permutation", rule, remedy)
@@ -84,6 +89,17 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
             rule = f"{self.gate} makes its own choices, and the routing is forced"
             raise SpecError(GATE_KEY, rule, "write gate: top_k, or routing: learned")
         self.gating.check(self)
+
+    def _check_rank_load(self) -> None:
+        """Raise SpecError where ranks cannot all stand for the busiest."""
+        if self.rank_load == "own":
+            return
+        key = "model.experts.rank_load"
+        if self.dispatch != "exact":
+            raise SpecError(key, "slots are as many on every rank", "write dispatch: exact, or leave it out")
+        if self.replicas is not None or self.moving is not None:
+            rule = "where experts have replicas, ranks sum gradients with different ranks"
+            raise SpecError(key, rule, "write rank_load: own, or leave placement out")
 
     def later(self, steps: int) -> "ExpertsSpec":
         """Return the experts of so many steps later: a drawn or recorded routing goes on.
