@@ -190,7 +190,7 @@ KEYS = {
     *("training.method", "training.local_update", "model.auxiliary"),
     *("parallel.pipeline.token_slices", "parallel.pipeline.slice_granularity"),
     "parallel.pipeline.optimizer_barrier",
-    "parallel.pipeline.blocking_messages",
+    *("parallel.pipeline.blocking_messages", "parallel.pipeline.overlap_exchanges"),
     *("model.gradient_sync", "parallel.data.deferred_sync"),
     *("parallel.data.degree", "parallel.data.zero_stage", "parallel.data.overlap_gradient_sync"),
     *("parallel.data.overlap_parameter_gather", "parallel.data.bucket", "parallel.axis_order"),

@@ -64,6 +64,15 @@ EXPERTS = {
     "experts, ep2 x pp2 dualpipe": training(
         model=SHARED, data_degree=2, expert_degree=2, batch=(8, 1), pipeline={"degree": 2, "schedule": "dualpipe"}
     ),
+    "experts, ep2 x pp2 dualpipe in turns, zero1": training(
+        model=SHARED, data_degree=2, expert_degree=2, batch=(12, 1), zero_stage=1, overlap_gradient_sync=False,
+        pipeline={"degree": 2, "schedule": "dualpipe", "overlap_exchanges": True},
+    ),
+    "experts, exact, ep2 x pp2 dualpipe_v in turns": training(
+        model={**SHARED, "experts": replace(SHARED["experts"], dispatch="exact", routing=Skew(zipf=1.0))},
+        data_degree=2, expert_degree=2, batch=(12, 1), recompute="full",
+        pipeline={"degree": 2, "schedule": "dualpipe_v", "virtual_stages": 2, "overlap_exchanges": True},
+    ),
     "experts, ep2 x tp2, weight gradients first": training(
         model=SHARED, data_degree=2, expert_degree=2, tensor_degree=2, overlap_tensor_backward=False
     ),

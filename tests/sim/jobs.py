@@ -64,6 +64,7 @@ _PIPELINE_KEYS = {
     "scatter_gather",
     "token_slices",
     "blocking_messages",
+    "overlap_exchanges",
     "optimizer_barrier",
 }
 

@@ -136,6 +136,8 @@ class PipelineSection(Section):
     """token_slices auto: lengths are multiples of this many tokens; default 1/128 of the sequence, or a little more."""
     blocking_messages: bool = False
     """gpipe, terapipe: a message holds up the computing of both its ranks, as a broadcast in a group of two does."""
+    overlap_exchanges: bool = False
+    """dualpipe, dualpipe_v, custom: a forward and a backward that overlap take turns between experts' exchanges."""
     scatter_gather: bool = False
     """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival."""
 

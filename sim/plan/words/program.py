@@ -34,6 +34,8 @@ class Phase(StrEnum):
     ``HEAD``: the loss of a single stage, forward and backward, under local updates. ``PREFILL``, ``DECODE``: a forward
     over prompts, or over the next tokens of answers, after which nothing goes backward.
     ``BACKWARD``: the whole backward, or the later part for weights where ``BACKWARD_INPUT`` is the earlier part.
+    ``FORWARD_PART``, ``BACKWARD_PART``: pieces of passes that take turns; a forward's first piece is a ``FORWARD``, a
+    backward's last a ``BACKWARD``.
     """
 
     traits: Traits
@@ -48,6 +50,8 @@ class Phase(StrEnum):
     HEAD = "head", Traits(coalesces=True, launched=True, opens=True, closes=True)
     BACKWARD = "backward", Traits(coalesces=True, launched=True, derived=True, closes=True)
     BACKWARD_INPUT = "backward_input", Traits(coalesces=True, launched=True, derived=True)
+    FORWARD_PART = "forward_part", Traits(coalesces=True, launched=True)
+    BACKWARD_PART = "backward_part", Traits(coalesces=True, launched=True, derived=True)
     PREFILL = "prefill", Traits(coalesces=True, launched=True)
     DECODE = "decode", Traits(coalesces=True, launched=True)
     SEND = "send", Traits(launched=True)

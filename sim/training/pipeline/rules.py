@@ -30,6 +30,8 @@ SLICES_KEY: Final = "parallel.pipeline.token_slices"
 GRANULARITY_KEY: Final = "parallel.pipeline.slice_granularity"
 SLICED_SCHEDULES: Final[tuple[Schedule, ...]] = ("terapipe", "seq_1f1b")
 """Schedules that send sequences through the pipeline in slices of tokens."""
+OVERLAP_KEY: Final = "parallel.pipeline.overlap_exchanges"
+OVERLAPPING_SCHEDULES: Final[tuple[Schedule, ...]] = ("dualpipe", "dualpipe_v", "custom")
 BLOCKING_SCHEDULES: Final[tuple[Schedule, ...]] = ("gpipe", "terapipe")
 """Schedules with all forward messages before all backward messages."""
 
@@ -130,6 +132,14 @@ def check_blocking(schedule: Schedule, *, blocking_messages: bool) -> None:
         names = " or ".join(BLOCKING_SCHEDULES)
         rule = f"under {schedule} neighbours send to each other in turn, and with blocking messages both would wait"
         raise SpecError("parallel.pipeline.blocking_messages", rule, f"leave it out, or write schedule: {names}")
+
+
+def check_overlap(schedule: Schedule, *, overlap_exchanges: bool) -> None:
+    """Refuse passes that take turns under a schedule in which none overlap."""
+    if overlap_exchanges and schedule not in OVERLAPPING_SCHEDULES:
+        rule = f"under {schedule} no forward overlaps a backward"
+        names = " or ".join(OVERLAPPING_SCHEDULES)
+        raise SpecError(OVERLAP_KEY, rule, f"leave it out, or write schedule: {names}")
 
 
 def check_microbatches(

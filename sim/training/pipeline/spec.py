@@ -14,6 +14,7 @@ from sim.training.pipeline.rules import (
     check_blocking,
     check_microbatches,
     check_options,
+    check_overlap,
     check_slices,
     check_stages,
 )
@@ -54,6 +55,8 @@ class PipelineSpec(Struct, frozen=True, kw_only=True):
     """Chosen slices are multiples of this many tokens; 0: the default granularity."""
     blocking_messages: bool = False
     """A message blocks the computing of both its ranks, as a broadcast in a group of two on the compute stream does."""
+    overlap_exchanges: bool = False
+    """Overlapping passes take turns, so that experts' exchanges of one run while the other computes."""
     scatter_gather: bool = False
     """Send 1/t of a replicated boundary tensor per tensor-parallel rank, gather on arrival (SC21, section 4.1)."""
 
@@ -65,6 +68,7 @@ class PipelineSpec(Struct, frozen=True, kw_only=True):
         check_slices(self.schedule, self.token_slices, self.slice_granularity)
         check_barrier(self.schedule, self.optimizer_barrier)
         check_blocking(self.schedule, blocking_messages=self.blocking_messages)
+        check_overlap(self.schedule, overlap_exchanges=self.overlap_exchanges)
 
     @property
     def has_barrier(self) -> bool:

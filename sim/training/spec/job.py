@@ -22,7 +22,13 @@ from sim.training.spec.method import check_method
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.openings import Opening, opening_of
 from sim.training.spec.parallelism.context import check_shared_sequences
-from sim.training.spec.parallelism.expert_rules import check_biases, check_expert_degree, check_replicas, check_sources
+from sim.training.spec.parallelism.expert_rules import (
+    check_biases,
+    check_expert_degree,
+    check_overlapped_exchanges,
+    check_replicas,
+    check_sources,
+)
 from sim.training.spec.parallelism.parallel import ParallelSpec as ParallelSpec
 from sim.training.spec.parallelism.shard_rules import check_options, check_payloads, check_shard_degrees
 from sim.training.spec.parallelism.sharding import Choice
@@ -57,6 +63,7 @@ class TrainingJob(Struct, frozen=True, kw_only=True):
         check_payloads(training, parallel, self.num_microbatches)
         check_expert_degree(model, parallel.expert_degree, parallel.data_degree)
         check_biases(model, parallel)
+        check_overlapped_exchanges(parallel)
         check_replicas(model, parallel, keeps_gradients=not training.set_gradients_to_none)
         _ = self.routing  # whose errors are those of the job
         check_combinations(Strategy(model, training, parallel))

@@ -1,6 +1,6 @@
 """A dense-training job in, a plan out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from msgspec import Struct
@@ -29,9 +29,10 @@ from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.split import split_backward
+from sim.training.pipeline.taking_turns import Pair, overlapping_pairs, taking_turns
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import DenseTraining, split_layers
-from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, PIPELINE_AXIS
+from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, PIPELINE_AXIS
 from sim.training.steps.countable import refuse_uncountable
 from sim.training.steps.transformer import TransformerBuilder
 from sim.training.tensor.boundary import Boundary
@@ -56,8 +57,9 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
         if only not in (None, rank):
             continue
         splits = frozenset(action.stage for action in order if action.kind == "W")
+        pairs = overlapping_pairs(order) if pipeline.overlap_exchanges else frozenset[Pair]()
         programs += [
-            StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing).build(calls[rank])
+            StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs).build(calls[rank])
             for sharer in job.parallel.sequence.roles(causal=job.model.causal)
             for routing in routings
         ]
@@ -82,6 +84,7 @@ class StageProgramBuilder:
     ``sharer``: the coordinates of the ranks along the axes of context parallelism, if those run other programs.
     Where sequences go through the pipeline in slices, each slice has tasks of its own. ``idle``: tasks that would have
     no ops, as a stage has no layers; they are neither written nor called. ``routing``: of experts, where it is forced.
+    ``pairs``: calls of a forward and of a backward that take turns, piece by piece.
     """
 
     job: DenseTraining
@@ -91,6 +94,7 @@ class StageProgramBuilder:
     splits: frozenset[int]
     sharer: Mapping[str, int] = field(default_factory=dict)
     routing: RankRouting | None = None
+    pairs: Set[Pair] = frozenset()
     tracer: ProgramTracer = field(init=False)
     model: TransformerBuilder = field(init=False)
     forwards: "dict[Pass, _Forward]" = field(init=False)
@@ -136,7 +140,15 @@ class StageProgramBuilder:
         calls = self._write_around(pipeline_calls, groups)
         if self.job.training.types.casts:
             calls = self._with_casts(calls, groups)
+        if self.pairs:
+            self.tracer.tasks, calls = taking_turns(self.tracer.tasks, calls, self.pairs, self._sends_tokens)
         return self.program(self.tracer.tasks, calls)
+
+    def _sends_tokens(self, op: Op) -> bool:
+        """Return whether an op exchanges tokens with ranks that have other experts."""
+        if not isinstance(op, Collective) or op.kind is not CollectiveKind.ALL_TO_ALL or op.axes != (EXPERT_AXIS,):
+            return False
+        return not self.tracer.buffers[op.reads[0]].dtype.startswith("int")
 
     def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
         """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""

@@ -5,6 +5,7 @@ from typing import Final
 from sim.moe.balancing.placement_policy import MovingExperts
 from sim.training.errors import SpecError
 from sim.training.gates.gate import GATE_KEY
+from sim.training.pipeline.rules import OVERLAP_KEY
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.parallelism.parallel import ParallelSpec
 
@@ -49,6 +50,18 @@ def check_biases(model: TransformerSpec, parallel: ParallelSpec) -> None:
     if experts is not None and "bias_update_rate" in experts.gating.options and schedule in _UPDATES_LATER:
         rule = f"biases move at the end of a step, and with {schedule} the next step has begun by then"
         raise SpecError(GATE_KEY, rule, "write another schedule, or gate: top_k")
+
+
+def check_overlapped_exchanges(parallel: ParallelSpec) -> None:
+    """Raise SpecError where passes take turns and no ranks exchange tokens, or pieces are not built."""
+    if not parallel.pipeline.overlap_exchanges:
+        return
+    if parallel.expert_degree == 1:
+        remedy = "leave it out, or write parallel.expert.degree"
+        raise SpecError(OVERLAP_KEY, "no ranks exchange tokens: each has all experts", remedy)
+    if parallel.zero_stage > 1 or parallel.osdp is not None or parallel.memory is not None:
+        rule = "passes that gather parameters are not built in pieces"
+        raise SpecError(OVERLAP_KEY, rule, "leave it out, or write zero_stage: 1 without osdp and memory")
 
 
 def check_replicas(model: TransformerSpec, parallel: ParallelSpec, *, keeps_gradients: bool) -> None:
