@@ -25,6 +25,12 @@ def _cast_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple
     return (*[copy] * attributes["copies"], scale)
 
 
+def _uncast_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    x, scale = inputs
+    require(scale.shape in {(1,), _of_rows(x)}, "a scale is one float32, or one for each row", scale)
+    return (TensorSpec(x.shape, attributes["dtype"]),)
+
+
 def _of_rows(x: TensorSpec) -> tuple[int, ...]:
     """Return the shape of the scales of a tensor's rows."""
     return (*x.shape[:2], *[1] * (len(x.shape) - 2))
@@ -70,6 +76,7 @@ _OF_EXPERTS = [
 FLOAT8_KERNELS = (
     # one pass: what made x knows the largest magnitude, or steps before do (Transformer Engine's delayed scaling)
     Kernel("cast_float8", "elementwise", (1, 1), _cast_outputs, streaming(2)),
+    Kernel("uncast_float8", "elementwise", (2, 2), _uncast_outputs, streaming(1)),
     Kernel("transpose_float8", "elementwise", (1, float("inf")), _like_all, streaming(0)),
     *(_product(kernel) for kernel in (*GEMM_KERNELS, *GEMM_PIECE_KERNELS, *_OF_EXPERTS)),
 )

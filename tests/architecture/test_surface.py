@@ -154,7 +154,7 @@ KEYS = {
     *(f"model.experts.{key}" for key in ("first_dense_layers", "capacity_factor", "balance_loss")),
     "moe.system",
     *(f"model.experts.{key}" for key in ("gate", "num_groups", "top_groups", "capacity_rule", "permutation")),
-    *(f"model.experts.{key}" for key in ("bias_update_rate", "remote_share", "rank_load")),
+    *(f"model.experts.{key}" for key in ("bias_update_rate", "remote_share", "rank_load", "dispatch_precision")),
     *(
         f"model.experts.dense_to_sparse.{key}"
         for key in ("start", "end", "decay", "decay_steps", "hard_after", "step", "score_deviation")

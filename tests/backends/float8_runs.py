@@ -49,6 +49,11 @@ FLOAT8 = {
     "fp8, pp2 chimera x dp2": float8(
         {**GPT, "num_layers": 2}, data_degree=2, pipeline={"degree": 2, "schedule": "chimera"}, batch=(4, 1)
     ),
+    "fp8 dispatch of experts, ep2 x pp2 dualpipe in turns": float8(
+        exact(top_k=2, routing=Shares((0.4, 0.3, 0.3, 0.0)), dispatch_precision="fp8") | {"num_layers": 4},
+        data_degree=2, expert_degree=2, batch=(8, 1),
+        pipeline={"degree": 2, "schedule": "dualpipe", "overlap_exchanges": True},
+    ),
     "fp8, experts, exact, ep2 x pp2 dualpipe": float8(
         exact(top_k=2, routing=Shares((0.4, 0.3, 0.3, 0.0))) | {"num_layers": 4}, data_degree=2, expert_degree=2,
         batch=(8, 1), pipeline={"degree": 2, "schedule": "dualpipe"},

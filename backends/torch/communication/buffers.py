@@ -145,6 +145,8 @@ def _reduce(
 
 def _all_to_all(op: Collective, source: Tensor, target: Tensor, group: GroupCollectives, *, muted: bool) -> None:
     assert op.dim is not None
+    if source.is_floating_point() and source.itemsize == 1:  # of which gloo knows no type
+        source, target = source.view(torch.uint8), target.view(torch.uint8)
     g, me, join_dim = group.size, group.position, op.dim if op.join_dim is None else op.join_dim
     rows = op.sizes or ((source.shape[op.dim] // g,) * g,) * g
     used = source.narrow(op.dim, 0, sum(rows[me]))

@@ -32,6 +32,13 @@ def cast_float8(_: KernelContext, inputs: Sequence[Tensor], attributes: Attribut
     return cast, *(cast.clone() for _ in range(attributes["copies"] - 1)), inverse
 
 
+def uncast_float8(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the values of a tensor in eight bits and its scale, or its rows' scales."""
+    x, scale = inputs
+    dtype = DTYPES[attributes["dtype"]]
+    return ((x.to(torch.float64 if dtype == torch.float64 else torch.float32) * scale).to(dtype),)
+
+
 def eight_bit_scale(x: Tensor, dtype: torch.dtype, dims: tuple[int, ...] = ()) -> Tensor:
     """Return the power of two, in float32, by which x is multiplied before it is cast to eight bits.
 
@@ -77,6 +84,7 @@ _PRODUCTS: Final = {**GEMM_KERNELS, **GEMM_PIECE_KERNELS, **_OF_EXPERTS}
 FLOAT8_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
     {
         "cast_float8": cast_float8,
+        "uncast_float8": uncast_float8,
         "transpose_float8": transpose_float8,
         **{f"float8_{name}": _product(plain) for name, plain in _PRODUCTS.items()},
     }

@@ -10,7 +10,7 @@ from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy
 from sim.moe.dense_to_sparse import Decay
 from sim.training.gates.gate import BIAS_UPDATE_RATE, REMOTE_SHARE, CapacityRule, RoutingWord
 from sim.training.gates.registry import ExpertGate
-from sim.training.spec.models.experts import Dispatch, Permutation, RankLoad
+from sim.training.spec.models.experts import Dispatch, DispatchPrecision, Permutation, RankLoad
 
 Layers = Annotated[int, Field(ge=1, le=10_000)]
 LayersOrZero = Annotated[int, Field(ge=0, le=10_000)]
@@ -180,6 +180,8 @@ class ExpertsSection(Section):
     """How slots are counted: `even_share`, or as DeepSpeed, Tutel or HetuMoE do."""
     dispatch: Dispatch = "slots"
     """`slots`: every expert has a fixed number of slots; `exact`: a row per choice, and none is dropped."""
+    dispatch_precision: DispatchPrecision = "own"
+    """The type in which rows travel to experts: `own`, that of activations, or `fp8`, with a scale per row."""
     rank_load: RankLoad = "own"
     """`own`: every rank has the rows of its experts; `busiest`: all have the rows of the busiest, layer by layer, and
     one stands for all.
@@ -288,6 +290,7 @@ class ExpertsOverrides(Section):
     shared_gate: bool | None = None
     routing: RoutingChoice | None = None
     dispatch: Dispatch | None = None
+    dispatch_precision: DispatchPrecision | None = None
     rank_load: RankLoad | None = None
     placement: PlacementSection | None = None
     permutation: Permutation | None = None

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from sim.plan.functions import experts as ex
 from sim.plan.functions.basic import only
+from sim.plan.functions.float8 import E4M3
 from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Kind
 from sim.plan.words.layout import REPLICATED
@@ -94,7 +95,8 @@ class Exchange(Struct, frozen=True):
     """An exchange of rows as one rank of ``axis`` takes part in it.
 
     ``sizes``: rows between the ranks; ``back``: the same in the other direction. ``place``: this rank's among them.
-    ``levelled``: the rank stands for all, and is the busiest of them.
+    ``levelled``: the rank stands for all, and is the busiest of them. ``eight_bits``: rows travel in E4M3 on the way to
+    experts, each with a scale: tokens, and gradients of experts' outputs (DeepSeek-AI 2024, section 3.3).
     """
 
     axis: str
@@ -102,6 +104,7 @@ class Exchange(Struct, frozen=True):
     back: Sizes
     place: int
     levelled: bool = False
+    eight_bits: bool = False
 
     @property
     def reverse(self) -> "Exchange":
@@ -114,7 +117,7 @@ def to_experts(t: TaskTracer, x: Tensor, exchange: Exchange) -> Tensor:
 
     Backward sends gradients back.
     """
-    y = _exchange(t, x, exchange, Kind.ACTIVATION)
+    y = _there(t, x, exchange, Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
         return [_exchange(r, only(gradients), exchange.reverse, Kind.WORKSPACE)]
@@ -128,9 +131,22 @@ def from_experts(t: TaskTracer, x: Tensor, exchange: Exchange) -> Tensor:
     y = _exchange(t, x, exchange.reverse, Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return [_exchange(r, only(gradients), exchange, Kind.WORKSPACE)]
+        return [_there(r, only(gradients), exchange, Kind.WORKSPACE)]
 
     t.record((x,), (y,), backward, settles=False)
+    return y
+
+
+def _there(t: TaskTracer, x: Tensor, exchange: Exchange, kind: Kind) -> Tensor:
+    """Return the received rows, which may have travelled in eight bits."""
+    if not exchange.eight_bits:
+        return _exchange(t, x, exchange, kind)
+    pair = t.compute(
+        f"{x.name}.cast", "cast_float8", (x,), (x.layout,) * 2, labels=("", "scale"), kind=Kind.WORKSPACE,
+        dtype=E4M3, copies=1, by_row=True,
+    )  # fmt: skip
+    received = [_exchange(t, part, exchange, Kind.WORKSPACE) for part in pair]
+    (y,) = t.compute(f"{x.name}.uncast", "uncast_float8", received, (x.layout,), kind=kind, dtype=x.dtype)
     return y
 
 

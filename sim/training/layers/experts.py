@@ -93,7 +93,7 @@ def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
         t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
         balance_loss=gating.balance_loss,
     )  # fmt: skip
-    counts, exchange = found.counts, routing.exchange(layer)
+    counts, exchange = found.counts, routing.exchange(layer, eight_bits=spec.dispatch_precision == "fp8")
     layout = ex.slots_layout(gating.x, EXPERT_AXIS if ranks > 1 else "")
     y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, layout)
     if ranks > 1:

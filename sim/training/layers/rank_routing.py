@@ -96,10 +96,10 @@ class RankRouting(Struct, frozen=True):
         """Return how often this rank's tokens choose each expert in a layer of the model."""
         return tuple(self.group.counts[layer - self.group.first_layer, self._place(layer)].tolist())
 
-    def exchange(self, layer: int) -> Exchange:
-        """Return how this rank takes part in the exchange of rows of a layer."""
+    def exchange(self, layer: int, *, eight_bits: bool) -> Exchange:
+        """Return how this rank takes part in the exchange of rows of a layer; ``eight_bits``: see ``Exchange``."""
         sizes, back = self.group.sizes(layer), self.group.sizes_back(layer)
-        return Exchange(EXPERT_AXIS, sizes, back, self._place(layer), bool(self.busiest))
+        return Exchange(EXPERT_AXIS, sizes, back, self._place(layer), bool(self.busiest), eight_bits)
 
     def sizes(self, layer: int) -> Sizes:
         """Return the rows that each rank of the group sends to each."""

@@ -25,7 +25,7 @@ def replicated_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor
     layer, spec, routing, ranks = gating.layer, gating.spec, b.routing, t.mesh.degree(EXPERT_AXIS)
     assert routing is not None
     name, rows = f"layer{layer}", routing.rows(layer)
-    exchange = routing.exchange(layer)
+    exchange = routing.exchange(layer, eight_bits=spec.dispatch_precision == "fp8")
     found = exact.route_to_copies(
         t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
         balance_loss=gating.balance_loss,

@@ -57,6 +57,19 @@ def test_cast_rounds_as_the_format_is_defined(seed: int, size: int, exponent: in
     torch.testing.assert_close(cast.double() * scale, rounded(x.double(), dtype, (0,)), rtol=0.0, atol=0.0)
 
 
+@pytest.mark.parametrize("by_row", [False, True])
+def test_values_come_back_from_eight_bits(by_row: bool) -> None:
+    """A tensor times its scale, or each row times its own, is what the cast kept; only rows keep small numbers."""
+    x = torch.randn(1, 5, 64, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    x *= 10.0 ** torch.arange(-6, 4, 2).view(1, 5, 1)
+    context, attributes = KernelContext(rank_context()), {"dtype": "float8_e4m3fn", "copies": 1, "by_row": by_row}
+    cast, scale = KERNELS["cast_float8"](context, [x], attributes)
+    (back,) = KERNELS["uncast_float8"](context, [cast, scale], {"dtype": "float64"})
+    assert torch.equal(back, cast.double() * scale)
+    relative = ((back - x).norm(dim=2) / x.norm(dim=2)).max()
+    assert bool(relative < 0.04) is by_row
+
+
 def test_cast_of_zeros_is_zeros() -> None:
     """Nothing divides by the largest magnitude where that is 0."""
     attributes = {"dtype": "float8_e5m2", "copies": 1}

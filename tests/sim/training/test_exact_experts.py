@@ -193,7 +193,7 @@ def test_busiest_ranks_have_the_rows_of_the_busiest_in_every_layer() -> None:
     found = busiest_routing(Routing(counts), ParallelSpec(data_degree=4, expert_degree=2), first_layer=1)
     assert (found.rows(1), found.rows(2)) == ((8, 4), (6, 10))
     assert found.sizes(2) == ((0, 8), (0, 8))
-    assert found.exchange(2).place == 1
+    assert found.exchange(2, eight_bits=False).place == 1
 
 
 @pytest.mark.parametrize(
@@ -207,3 +207,21 @@ def test_busiest_ranks_are_refused_where_they_are_not_alike(keys: dict[str, Any]
     """With slots there is nothing to level, and with replicas ranks do not only wait for each other at exchanges."""
     with pytest.raises(SpecError, match=words):
         model(rank_load="busiest", **keys)
+
+
+def test_rows_travel_to_experts_in_eight_bits_and_back_in_sixteen() -> None:
+    """A byte per element and four for the row's scale: tokens forward, gradients of outputs backward; two else."""
+    keys: dict[str, Any] = {"dp": 4, "expert_degree": 4, "m": 1, "precision": "bf16"}
+    plan = dense_plan(model=model(top_k=2, routing=Skew(), dispatch_precision="fp8") | {"num_layers": 1}, **keys)
+    check(plan)
+    for program in plan.programs:
+        for kind in ("forward", "backward"):
+            sent = [program.buffers[op.reads[0]] for op in exchanges(program, kind)]
+            rows = [buffer for buffer in sent if buffer.dtype != "int64"]
+            assert [buffer.num_bytes // buffer.shape[1] for buffer in rows] == [H, 4, 2 * H]
+
+
+def test_eight_bits_are_refused_with_slots() -> None:
+    """Slots are exchanged between sharded dimensions, for which no scales travel."""
+    with pytest.raises(SpecError, match="eight bits are built for rows of exact sizes"):
+        model(dispatch="slots", routing="learned", dispatch_precision="fp8")

@@ -17,6 +17,7 @@ from sim.training.gates.registry import GATES, ExpertGate
 Dispatch = Literal["slots", "exact"]
 Permutation = Literal["indexed", "einsum"]
 RankLoad = Literal["own", "busiest"]
+DispatchPrecision = Literal["own", "fp8"]
 _ROUTING_KEY: Final = "model.experts.routing"
 
 
@@ -36,6 +37,9 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
 
     dispatch: Dispatch = "slots"
     """``slots``: every expert has as many rows as slots; ``exact``: as many as there are choices, none dropped."""
+
+    dispatch_precision: DispatchPrecision = "own"
+    """The type in which rows travel to experts. ``own``: that of activations; ``fp8``: eight bits, a scale per row."""
 
     rank_load: RankLoad = "own"
     """``own``: each rank has the rows of its experts; ``busiest``: all have those of the busiest, layer by layer."""
@@ -70,6 +74,9 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
             rule, remedy = "slots are shared out in equal parts", "write dispatch: exact, or leave it out"
             raise SpecError("model.experts.placement", rule, remedy)
         self._check_rank_load()
+        if self.dispatch_precision == "fp8" and self.dispatch != "exact":
+            rule, remedy = "eight bits are built for rows of exact sizes", "write dispatch: exact, or leave it out"
+            raise SpecError("model.experts.dispatch_precision", rule, remedy)
         if self.permutation == "einsum" and self.dispatch == "exact":
             rule, remedy = "masks are of slots, and exact dispatch has none", "write permutation: indexed"
             raise SpecError("model.experts.permutation", rule, remedy)
