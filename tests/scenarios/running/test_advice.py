@@ -340,6 +340,21 @@ def test_less_recomputation_is_tried_beside_every_key_of_recomputation(keys: tup
     assert recomputing(job, "none") in {cause.overrides for cause in found.scenario.counterfactuals()}
 
 
+def test_turns_of_passes_are_tried_where_exchanges_may_hide() -> None:
+    """With DualPipe and experts on several ranks; not where passes take turns, nor where ranks exchange nothing."""
+    turns = ("parallel.pipeline.overlap_exchanges=true",)
+    shared = ("parallel={pipeline: {degree: 2, schedule: dualpipe}, data: {degree: 2}, expert: {degree: 2}}",)
+    for overrides, tries in (
+        (shared, True),
+        ((*shared, *turns), False),
+        ((*shared, "parallel.expert.degree=1"), False),
+    ):
+        scenario = step_of(
+            load_scenario(SCENARIOS / "tiny-moe-uneven.yaml", [*overrides, "training.global_batch_size=16"])
+        )
+        assert (turns in {change.overrides for change in scenario.changes()}) is tries
+
+
 # --- words ---------------------------------------------------------------------------------------------------------
 
 

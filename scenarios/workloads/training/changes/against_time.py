@@ -13,6 +13,7 @@ from scenarios.workloads.steps.findings.changes import (
 )
 from scenarios.workloads.training.changes.degrees import degree_changes
 from scenarios.workloads.training.changes.recomputation import recomputing
+from sim.training.pipeline.rules import OVERLAPPING_SCHEDULES
 from sim.training.pipeline.spec import Recompute
 from sim.training.spec.job import ParallelSpec, TrainingJob
 
@@ -32,6 +33,7 @@ def changes_of(job: TrainingJob, written: Mapping[str, Any]) -> list[Change]:
         *_of_microbatches(job),
         *_of_data(job.parallel),
         *_of_messages(job.parallel),
+        *_of_exchanges(job.parallel),
         *degree_changes(job.parallel, written),
     ]
 
@@ -117,3 +119,11 @@ def _of_messages(parallel: ParallelSpec) -> Iterator[Change]:
                 yield Change((f"parallel.context.method={other}",), {"cp": 0.5})
         if len(parallel.sequence.roles(causal=True)) > 1:
             yield Change(("parallel.context.layout=zigzag",), {"cp": 0.5, "dp": 0.5})
+
+
+def _of_exchanges(parallel: ParallelSpec) -> Iterator[Change]:
+    """Yield that experts' exchanges hide behind a pass that overlaps, where no pass gathers parameters."""
+    pipeline = parallel.pipeline
+    overlaps = pipeline.schedule in OVERLAPPING_SCHEDULES and not pipeline.overlap_exchanges
+    if overlaps and parallel.expert_degree > 1 and parallel.zero_stage < 2:
+        yield Change(("parallel.pipeline.overlap_exchanges=true",), {"ep": 0.5})
