@@ -63,6 +63,6 @@ def whole(path: Path, line: int, row: Row, column: str, most: int) -> int:
     """Return a whole number from 1 of a cell. Raises TraceError for anything else."""
     value = number(path, line, row, column, 1.0, math.inf)
     if value != int(min(value, 1e15)) or value > most:
-        remedy = f"write a whole number from 1 to {most:,}"
-        raise TraceError(str(path), f"{value:g} is no number of GPUs", remedy, line=line, key=column)
+        rule = f"{value:g} is no whole number from 1 to {most:,}"
+        raise TraceError(str(path), rule, "write such a number", line=line, key=column)
     return int(value)

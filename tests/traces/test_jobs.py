@@ -25,7 +25,7 @@ def test_rows_are_jobs(tmp_path: Path) -> None:
         (f"{HEAD},job_id\n", "jobs.csv:1: the column job_id is there twice"),
         (f"{HEAD}\n1,0,1,5\n2,0,1\n", "jobs.csv:3: 3 cells, where there are 4 columns"),
         (f"{HEAD}\n1,0,1,5\n2,x,1,5\n", "jobs.csv:3: arrival_s: 'x' is no number from 0"),
-        (f"{HEAD}\n1,0,1.5,5\n", "jobs.csv:2: num_gpus: 1.5 is no number of GPUs"),
+        (f"{HEAD}\n1,0,1.5,5\n", "jobs.csv:2: num_gpus: 1.5 is no whole number from 1"),
         (f"{HEAD}\n1,0,0,5\n", "jobs.csv:2: num_gpus: '0' is no number from 1"),
         (f"{HEAD}\n1,0,1,nan\n", "jobs.csv:2: duration_s: 'nan' is no number from 0.001"),
         (f"{HEAD}\n1,-1,1,5\n", "jobs.csv:2: arrival_s: '-1' is no number from 0"),

@@ -26,14 +26,13 @@ class Application:
     """The tables of an application, and its limits. Jobs that train it share one."""
 
     def __init__(self, recorded: RecordedTraining) -> None:
-        self.name, self.steps, self.epochs = recorded.name, PlacedSteps(recorded.steps), MeasuredEpochs(recorded.epochs)
+        self.steps, self.epochs = PlacedSteps(recorded.steps), MeasuredEpochs(recorded.epochs)
         least, most = self.steps.local_batches
         most = min(most, recorded.limits.most_local_batch or most)
         self.limits = BatchLimits(self.epochs.batches[0], self.epochs.batches[-1], least, most)
         self.chosen_batch = recorded.limits.chosen_batch
         self._most_gpus = recorded.limits.most_gpus
         self._fits: dict[tuple[tuple[Tried, tuple[float, float]], ...], StepTime] = {}
-
         self.epoch_ends = [end * self.limits.least for end in self.epochs.ends]
         """Work at the end of each epoch."""
 
