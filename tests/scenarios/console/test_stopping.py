@@ -13,7 +13,7 @@ from traces.files import replacing
 from traces.signals import undisturbed
 from traces.temporary_folders import collecting_temporary_folders, temporary_folder
 
-TINY = str(ROOT / "scenarios" / "library" / "tiny-gpt-2x2.yaml")
+TINY = str(ROOT / "scenarios" / "library" / "tiny-gpt-two-stages.yaml")
 LARGE = str(ROOT / "scenarios" / "library" / "llama3-405b-16384-h100.yaml")
 MEASURED = str(ROOT / "traces" / "published" / "megatron_sc21_table1.yaml")
 
@@ -53,7 +53,7 @@ with ended_by_signals():
         (("sweep", LARGE, "--set", "seed=1,2", "--jobs", "2"), 2, signal.SIGTERM),
         (("sweep", LARGE, "--set", "seed=1,2", "--jobs", "2"), 2, signal.SIGINT),
         (("fit", MEASURED, "--constant", "software.launch", "--jobs", "2"), 2, signal.SIGINT),
-        (("execute", TINY, "--steps", "1000"), 4, signal.SIGINT),
+        (("execute", TINY, "--steps", "1000"), 2, signal.SIGINT),
     ],
     ids=["kill sweep", "Ctrl-C sweep", "Ctrl-C fit", "Ctrl-C execute"],
 )

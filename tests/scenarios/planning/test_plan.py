@@ -112,6 +112,7 @@ def test_best_plan_is_a_scenario_that_takes_the_stated_time(scenario: Path, tmp_
     for folder in ("first", "second"):
         command = ["plan", str(scenario), "--proofs", "1", "--jobs", "1", "--out", str(tmp_path / folder), "--json"]
         command += ["--set", "parallel.pipeline.degree=2", "--set", "parallel.data.zero_stage=auto"]
+        command += ["--set", "training.microbatch_size=2", "--set", "training.recompute=none"]
         result = CliRunner().invoke(group, command)
         assert result.exit_code == 0, result.output
         texts.append({path.name: path.read_bytes() for path in (tmp_path / folder).iterdir()})
@@ -131,7 +132,7 @@ def test_best_plan_is_a_scenario_that_takes_the_stated_time(scenario: Path, tmp_
 
 def test_nothing_fits_says_what_would(scenario: Path) -> None:
     """Where nothing fits, the error has the leanest strategy's memory and the change under which one fits."""
-    large = ["model.hidden_size=16384", "model.num_heads=128"]
+    large = ["model.hidden_size=16384", "model.num_heads=128", "training.microbatch_size=1", "training.recompute=full"]
     whole = [*large, "parallel.tensor.degree=1", "parallel.pipeline.degree=1", "parallel.data.zero_stage=0"]
     with pytest.raises(
         ScenarioError, match=r"the leanest of \d+ needs [\d.]+ GiB per rank.*\n.*leave out parallel.ten"

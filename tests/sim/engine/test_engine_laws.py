@@ -24,6 +24,7 @@ from tests.examples import examples
 from tests.sim.engine.reference import ReferenceEngine, hazards
 from tests.sim.jobs import GPT, as_array, dense_plan, op_times, pricing_on
 from tests.sim.strategies import NODES, aiao_keys, dense_keys, dense_plans
+from traces.timeline import Timeline
 
 LAW = settings(max_examples=examples(16), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 PER_NODE = st.sampled_from([1, 2, 4, 8])
@@ -132,10 +133,19 @@ def test_an_op_done_before_its_block_may_begin_lets_others_go(recompute: str) ->
 
 @LAW
 @given(plan=dense_plans(), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD)
-def test_streams_run_one_op_at_a_time_and_hazards_are_kept(plan: Plan, node: str, per_node: int, fold: Any) -> None:
-    """No op starts before its stream is free and every RAW, WAR and WAW pair before it is done."""
+def test_a_run_keeps_what_any_run_must(plan: Plan, node: str, per_node: int, fold: Any) -> None:
+    """Streams and hazards are kept, no lower bound is undercut, and every message arrives whole."""
+    check(plan)
     run = simulate(plan, pricing_on(node, plan.mesh.size, devices_per_node=per_node), fold=fold)
-    timeline(run, "op").check_streams()
+    table = timeline(run, "op")
+    table.check_streams()
+    assert_hazards_are_kept(run)
+    assert_no_bound_is_undercut(run)
+    assert_bytes_sent_are_bytes_received(table)
+
+
+def assert_hazards_are_kept(run: SimulatedRun) -> None:
+    """Fail where an op starts before one of its RAW, WAR and WAW pairs is done."""
     times, slack_s = op_times(run), 1e-9 * run.makespan_s
     for rank, program in run.programs.items():
         for (call, j), needed in hazards(program).items():
@@ -147,11 +157,8 @@ def test_streams_run_one_op_at_a_time_and_hazards_are_kept(plan: Plan, node: str
                 assert times[(rank, *before)][1] <= begins_after + slack_s
 
 
-@LAW
-@given(plan=dense_plans(), node=st.sampled_from(NODES), per_node=PER_NODE, fold=FOLD)
-def test_makespan_is_at_least_every_lower_bound(plan: Plan, node: str, per_node: int, fold: Any) -> None:
-    """It is no less than any stream's work, any resource's demand, or any chain of hazards with each op alone."""
-    run = simulate(plan, pricing_on(node, plan.mesh.size, devices_per_node=per_node), fold=fold)
+def assert_no_bound_is_undercut(run: SimulatedRun) -> None:
+    """Fail where the makespan is less than a stream's work, a resource's demand, or a chain of hazards, ops alone."""
     allowed_s = run.makespan_s * (1 + 1e-9)
     use_s: dict[Any, float] = {}
     joint_use_s: dict[Any, float] = {}
@@ -171,6 +178,16 @@ def test_makespan_is_at_least_every_lower_bound(plan: Plan, node: str, per_node:
     assert max(joint_use_s.values()) <= allowed_s
 
 
+def assert_bytes_sent_are_bytes_received(table: Timeline) -> None:
+    """Fail unless every message arrives with the size it left with, and every send row has its receive row."""
+    sent, received = table.select(kind="send"), table.select(kind="recv")
+    assert sorted(table.messages.send.tolist()) == sorted(sent.tolist())
+    assert sorted(table.messages.recv.tolist()) == sorted(received.tolist())
+    assert (table.bytes[table.messages.send] == table.bytes[table.messages.recv]).all()
+    assert (table.microbatch[table.messages.send] == table.microbatch[table.messages.recv]).all()
+    assert (table.end_s[table.messages.send] <= table.end_s[table.messages.recv] + 1e-9 * table.duration_s).all()
+
+
 def _least_s(run: SimulatedRun, rank: int, call: int, j: int, activity: Activity) -> float:
     """Return the least time an op occupies its stream (a message's latency passes after its sender is free)."""
     return activity.occupancy_s if type(_op(run, (rank, call, j))).__name__ == "Send" else activity.duration_s
@@ -184,20 +201,6 @@ def test_two_runs_are_identical(plan: Plan, node: str) -> None:
     one, other = simulate(plan, pricing), simulate(plan, pricing_on(node, plan.mesh.size))
     assert op_times(one) == op_times(other)
     assert (one.makespan_s, one.num_events) == (other.makespan_s, other.num_events)
-
-
-@LAW
-@given(plan=dense_plans())
-def test_bytes_sent_are_bytes_received(plan: Plan) -> None:
-    """Every message arrives with the size it left with, and every send row has its receive row."""
-    check(plan)
-    table = timeline(simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size)), "op")
-    sent, received = table.select(kind="send"), table.select(kind="recv")
-    assert sorted(table.messages.send.tolist()) == sorted(sent.tolist())
-    assert sorted(table.messages.recv.tolist()) == sorted(received.tolist())
-    assert (table.bytes[table.messages.send] == table.bytes[table.messages.recv]).all()
-    assert (table.microbatch[table.messages.send] == table.microbatch[table.messages.recv]).all()
-    assert (table.end_s[table.messages.send] <= table.end_s[table.messages.recv] + 1e-9 * table.duration_s).all()
 
 
 # --- faster hardware ---------------------------------------------------------------------------------------
