@@ -80,7 +80,7 @@ def until(condition: Callable[[], object], what: str, bound_s: float = 60.0) -> 
     while not condition():
         if time.monotonic() - began_s > bound_s:
             pytest.fail(f"waited {bound_s:g} s in vain: {what}")
-        time.sleep(0.02)
+        time.sleep(0.05)  # to look is to read all of /proc
     return time.monotonic() - began_s
 
 
