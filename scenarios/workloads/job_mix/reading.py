@@ -58,7 +58,7 @@ _FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "pollux", "ones", "learned"
 def mix_of(document: Document, file: JobMixScenario) -> Mix:
     """Return the jobs and the cluster of a checked file. Raises ScenarioError where they do not go together."""
     _check_cluster(document, file)
-    if file.whole_seconds and not (file.round or 0.5).is_integer():
+    if file.whole_seconds and (file.round is None or not file.round.is_integer()):
         rule, remedy = "epochs end at whole seconds, and rounds do not", "write a round of whole seconds"
         raise ScenarioError(document.origin(("whole_seconds",)), "whole_seconds", rule, remedy)
     with located(document):

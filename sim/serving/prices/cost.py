@@ -29,7 +29,7 @@ from sim.serving.prices.messages import ReplicaMessages
 from sim.serving.prices.microbatches import Chunk, Microbatch, microbatches
 from sim.serving.prices.model import ServedModel
 from sim.serving.prices.software import ServingSoftware
-from sim.serving.prices.steps import StepTimes, step_times
+from sim.serving.prices.steps import ContextTimes, context_times
 
 Floats = NDArray[np.float64]
 Seconds = Floats | float
@@ -47,7 +47,7 @@ _CONTEXT_STEP: Final = 256
 class IterationCost(Protocol):
     """The time of iterations, in seconds. ``rows`` sequences decode, each with ``positions`` new tokens."""
 
-    def steps(self, rows: int, positions: int) -> StepTimes:
+    def steps(self, rows: int, positions: int) -> ContextTimes:
         """Return the time of an iteration that only decodes, by the tokens that rows see: context and new ones."""
 
     def pass_s(self, rows: int, positions: int, context: float, chunks: Sequence[Chunk] = ()) -> float:
@@ -91,7 +91,7 @@ class KernelCost:
     _attention: Attention = field(init=False)
     _tables: dict[str, PriceTable] = field(init=False)
     _rows: dict[tuple[int, int], Floats] = field(default_factory=dict, init=False)
-    _steps: dict[tuple[int, int], StepTimes] = field(default_factory=dict, init=False)
+    _steps: dict[tuple[int, int], ContextTimes] = field(default_factory=dict, init=False)
     _chunks: dict[int, PriceTable] = field(default_factory=dict, init=False)
     _contexts: Floats = field(default_factory=lambda: np.array(_CONTEXTS, dtype=np.float64), init=False)
 
@@ -111,13 +111,13 @@ class KernelCost:
             "square": PriceTable(self._clock, calls.square),
         }
 
-    def steps(self, rows: int, positions: int) -> StepTimes:
+    def steps(self, rows: int, positions: int) -> ContextTimes:
         """Return the time of an iteration that only decodes; see ``IterationCost``."""
         found = self._steps.get((rows, positions))
         if found is None:
             parts = microbatches(self.layout, rows, positions, ())
             times_s = np.broadcast_to(self._iteration_s(parts, self._contexts), len(_CONTEXTS))
-            found = self._steps[rows, positions] = step_times(_CONTEXTS, times_s.tolist())
+            found = self._steps[rows, positions] = context_times(_CONTEXTS, times_s.tolist())
         return found
 
     def pass_s(self, rows: int, positions: int, context: float, chunks: Sequence[Chunk] = ()) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 
-class StepTimes(Struct, frozen=True):
+class ContextTimes(Struct, frozen=True):
     """The time of one step in seconds by the tokens that its rows see in the mean.
 
     It is linear between points, and constant before the first and after the last. Piece ``i`` ends before point ``i``:
@@ -48,11 +48,11 @@ class StepTimes(Struct, frozen=True):
             piece = bisect_right(self.points, seen, piece)
 
 
-def step_times(points: Sequence[float], times_s: Sequence[float]) -> StepTimes:
+def context_times(points: Sequence[float], times_s: Sequence[float]) -> ContextTimes:
     """Return times that are given at some numbers of tokens, in ascending order."""
     inner = zip(points, points[1:], times_s, times_s[1:], strict=False)
     slopes_s = [(right_s - left_s) / (right - left) for left, right, left_s, right_s in inner]
-    return StepTimes(tuple(points), (points[0], *points), (times_s[0], *times_s), (0.0, *slopes_s, 0.0))
+    return ContextTimes(tuple(points), (points[0], *points), (times_s[0], *times_s), (0.0, *slopes_s, 0.0))
 
 
 class Run(Protocol):
@@ -92,7 +92,7 @@ class OneIteration(Struct, frozen=True):
 class EvenSteps(Struct, frozen=True):
     """Steps of which each sees a token more than the one before; the first sees ``seen``."""
 
-    times: StepTimes
+    times: ContextTimes
     seen: float
     count: int
     span_s: float
@@ -120,7 +120,7 @@ class EvenSteps(Struct, frozen=True):
         return min(self.count - 1, int(2.0 * after_s / (first_s + root_s)))
 
 
-def even_steps(times: StepTimes, seen: float, count: int) -> EvenSteps:
+def even_steps(times: ContextTimes, seen: float, count: int) -> EvenSteps:
     """Return so many steps, the first of which sees so many tokens."""
     return EvenSteps(times, seen, count, times.sum_s(seen, count))
 
@@ -149,7 +149,7 @@ class ListedSteps(Struct, frozen=True):
         return ListedSteps(self.ends_s[:count])
 
 
-def listed_steps(times: StepTimes, seen: Floats, beside_s: float) -> ListedSteps:
+def listed_steps(times: ContextTimes, seen: Floats, beside_s: float) -> ListedSteps:
     """Return a step for each number of tokens that is seen, and takes so much time beside."""
     each_s = np.interp(seen, times.points, times.heights_s[1:]) + beside_s
     return ListedSteps(each_s.cumsum())

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.serving.prices.steps import Run, StepTimes, listed_steps
+from sim.serving.prices.steps import ContextTimes, Run, listed_steps
 from sim.serving.rows.row import GoneRow, Row
 
 Ints = NDArray[np.int64]
@@ -78,7 +78,7 @@ class DrawnRows:
         before, self.num_blocks = self.num_blocks, int(np.add.reduce(self.blocks))
         return before - self.num_blocks
 
-    def run(self, times: StepTimes, num_steps: int, draft_s: float) -> Run:
+    def run(self, times: ContextTimes, num_steps: int, draft_s: float) -> Run:
         """Return so many steps with their times. ``draft_s``: of the draft of each."""
         held = self.sum_held + np.add.reduce(self._ahead[:num_steps], axis=1)
         return listed_steps(times, held / self._count + self.positions, draft_s)

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from sim.serving.prices.steps import Run, StepTimes
+from sim.serving.prices.steps import ContextTimes, Run
 
 
 class Row(Struct, frozen=True, gc=False):
@@ -69,7 +69,7 @@ class Rows(Protocol):
     def loosen(self, num_steps: int) -> int:
         """Leave them just the private blocks for so many steps more, and return how many they had beside."""
 
-    def run(self, times: StepTimes, num_steps: int, draft_s: float) -> Run:
+    def run(self, times: ContextTimes, num_steps: int, draft_s: float) -> Run:
         """Return so many steps with their times. ``draft_s``: of the draft of each."""
 
     def decode(self, num_steps: int) -> None:

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 from msgspec import Struct
 
-from sim.serving.prices.steps import Run, StepTimes, even_steps
+from sim.serving.prices.steps import ContextTimes, Run, even_steps
 from sim.serving.rows.row import GoneRow, Row
 
 
@@ -80,7 +80,7 @@ class SteadyRows:
         before, self.ahead, self.num_blocks = self.num_blocks, num_steps, self._blocks_for(num_steps)
         return before - self.num_blocks
 
-    def run(self, times: StepTimes, num_steps: int, draft_s: float) -> Run:
+    def run(self, times: ContextTimes, num_steps: int, draft_s: float) -> Run:
         """Return so many steps with their times; nothing is drafted."""
         del draft_s
         return even_steps(times, self.sum_held / len(self._members) + 1, num_steps)

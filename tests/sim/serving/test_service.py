@@ -13,7 +13,7 @@ from sim.serving.batching import Batching
 from sim.serving.blocks import BlockPool
 from sim.serving.decoding.method import Decoding
 from sim.serving.prices.microbatches import Chunk
-from sim.serving.prices.steps import StepTimes, step_times
+from sim.serving.prices.steps import ContextTimes, context_times
 from sim.serving.requests import Requests
 from sim.serving.service import Failure, Served, ServiceSpec, serve
 from tests.examples import examples
@@ -22,9 +22,9 @@ from tests.examples import examples
 class TextbookCost:
     """Prefill 10 + 0.05 per token, decode 20 + 1 per position; milliseconds as seconds."""
 
-    def steps(self, rows: int, positions: int) -> StepTimes:
+    def steps(self, rows: int, positions: int) -> ContextTimes:
         """Return the time of a step, which no context lengthens."""
-        return step_times((0.0,), (20.0 + rows * positions,))
+        return context_times((0.0,), (20.0 + rows * positions,))
 
     def pass_s(self, rows: int, positions: int, context: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of a pass."""
@@ -212,9 +212,9 @@ def test_no_block_and_no_request_is_lost(case: tuple[ServiceSpec, Requests]) -> 
 class GrowingCost(TextbookCost):
     """Steps take longer by the tokens that they see, more so up to 30 of them."""
 
-    def steps(self, rows: int, positions: int) -> StepTimes:
+    def steps(self, rows: int, positions: int) -> ContextTimes:
         """Return the time of a step."""
-        return step_times((0.0, 30.0, 200.0), tuple(20.0 + rows * positions + more for more in (0.0, 3.0, 10.0)))
+        return context_times((0.0, 30.0, 200.0), tuple(20.0 + rows * positions + more for more in (0.0, 3.0, 10.0)))
 
     def pass_s(self, rows: int, positions: int, context: float, chunks: Sequence[Chunk] = ()) -> float:
         """Return the time of a pass."""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.serving.prices.steps import StepTimes, even_steps, listed_steps, step_times
+from sim.serving.prices.steps import ContextTimes, context_times, even_steps, listed_steps
 from tests.examples import examples
 
 
@@ -23,7 +23,7 @@ def test_a_sum_without_terms_is_the_sum_of_the_terms(
     curve: tuple[list[float], list[float]], seen: float, count: int
 ) -> None:
     """Steps over several pieces, before the first point and after the last, take what they take one by one."""
-    times = step_times(*curve)
+    times = context_times(*curve)
     single_s = np.interp(seen + np.arange(count), *curve)
     assert [times.at(seen + step) for step in range(count)] == pytest.approx(single_s.tolist())
     assert times.sum_s(seen, count) == pytest.approx(single_s.sum(), rel=1e-12)
@@ -35,7 +35,7 @@ def test_ended_steps_are_those_whose_sum_has_passed(
     curve: tuple[list[float], list[float]], seen: float, count: int, part: float
 ) -> None:
     """At any instant, and at the very end of a step, a run has ended as many steps as it had time for."""
-    times = step_times(*curve)
+    times = context_times(*curve)
     run = even_steps(times, seen, count)
     assert run.ended(part * run.span_s) == ended_one_by_one(times, seen, count, part * run.span_s)
     place = max(1, int(part * count) % (count + 1))
@@ -47,6 +47,6 @@ def test_ended_steps_are_those_whose_sum_has_passed(
     assert listed.first(place).span_s == pytest.approx(times.sum_s(seen, place))
 
 
-def ended_one_by_one(times: StepTimes, seen: float, count: int, after_s: float) -> int:
+def ended_one_by_one(times: ContextTimes, seen: float, count: int, after_s: float) -> int:
     """Return the ended steps by trying every number of them."""
     return sum(times.sum_s(seen, number) <= after_s for number in range(1, count + 1))
