@@ -188,6 +188,11 @@ def initial_parameters(
 # --- the model ---------------------------------------------------------------------------------------------
 
 
+def parameters_of(parameters: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
+    """Return the parameters of a part of the model, a layer or its attention, by their names in it."""
+    return {name.removeprefix(f"{part}."): it for name, it in parameters.items() if name.startswith(f"{part}.")}
+
+
 class DenseModel(Struct, frozen=True):
     """The dense model of a job with given parameters, on the global batch of one step.
 
@@ -242,7 +247,7 @@ class DenseModel(Struct, frozen=True):
             normed = self._norm(x, f"layer{i}.norm2")
             if self._spec.has_experts(i):
                 found = through_experts(
-                    self._spec, self.parameters, f"layer{i}", normed,
+                    self._spec, parameters_of(self.parameters, f"layer{i}"), normed,
                     microbatch_size=self.job.training.microbatch_size,
                     chunks=self.job.parallel.sequence.chunks, inputs=self._gate_inputs(f"layer{i}"),
                     forced=forced_of_replicas(self.job, i), operand=self.operand,
@@ -342,7 +347,7 @@ class DenseModel(Struct, frozen=True):
         """Return queries, keys and values [s, b, n, d], with one key head and one value head for each query head."""
         m, p = self._spec, self.parameters
         if m.latent_attention is not None:
-            own = {key.removeprefix(f"{name}."): value for key, value in p.items() if key.startswith(f"{name}.")}
+            own = parameters_of(p, name)
             turn = partial(self._turned, base=rotary_base)
             return latent_qkv(x, own, m.latent_attention, turn, _NORM_EPSILON, self.operand, self.kept)
         qkv = torch.einsum("sbh,hgcd->sbgcd", self.operand(x), p[f"{name}.qkv.weight"])

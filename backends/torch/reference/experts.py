@@ -53,8 +53,7 @@ def expert_shapes(model: TransformerSpec) -> dict[str, tuple[int, ...]]:
 
 def through_experts(
     model: TransformerSpec,
-    parameters: Mapping[str, Tensor],
-    layer: str,
+    p: Mapping[str, Tensor],
     x: Tensor,
     *,
     microbatch_size: int,
@@ -63,7 +62,7 @@ def through_experts(
     operand: Operand,
     forced: Sequence[Sequence[int]] = (),
 ) -> Routed:
-    """Return the result of an expert layer for x[s, b, h], all samples of a global batch.
+    """Return the result of an expert layer with parameters ``p`` for x[s, b, h], all samples of a global batch.
 
     The balance loss is the mean over micro-batches and over the ranks that share their sequences.
     ``chunks``: numbers of the equal chunks of a sequence that each of these ranks has.
@@ -71,7 +70,6 @@ def through_experts(
     ``forced``: number of times that each data-parallel rank chooses each expert. Ranks take micro-batches in turn.
     """
     assert model.experts is not None
-    p = {name.removeprefix(f"{layer}."): value for name, value in parameters.items() if name.startswith(f"{layer}.")}
     act = {"gelu": _gelu, "swiglu": _swiglu, "geglu": _geglu}[model.activation]
 
     def mlp(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
