@@ -64,18 +64,27 @@ def prove_best(
     ``num_proofs``: that fit are simulated, or all; and as many at a time. Strategies that may be better are tried
     until none is left, 4 times as many are laid out, or something fits and the search is over.
     """
-    tried: list[Tried] = []
-    while len(tried) < _MOST_TRIED * num_proofs:
-        rows = _next_rows(studied, objective, num_proofs, tried)
-        if not len(rows) or (is_over() and _any_fits(tried)):
-            break
-        tried += ask(rows, _bar_s(objective, tried))
+    tried = _while_hopeful(studied, objective, num_proofs, [], ask, is_over)
     if is_over():
         return tried
     likely = np.flatnonzero(studied.estimates.memory_bytes <= studied.room_bytes)
     front = np.setdiff1d(front_rows(studied, likely), [row for row, _ in tried])
     places = np.linspace(0, len(front) - 1, min(len(front), -(-num_proofs // 2))).round().astype(int)
-    return tried + ask(front[places], _bar_s(objective, tried))
+    tried = tried + ask(front[places], _bar_s(objective, tried))
+    # Strategies of the front are of other kinds: they show how far estimates of these are to be trusted
+    return _while_hopeful(studied, objective, num_proofs, tried, ask, is_over)
+
+
+def _while_hopeful(
+    studied: Studied, objective: Objective, num_proofs: int, tried: list[Tried], ask: Prover, over: Callable[[], bool]
+) -> list[Tried]:
+    """Return what was tried, and what came of the strategies that may be better, until none is left or time is over."""
+    while len(tried) < _MOST_TRIED * num_proofs:
+        rows = _next_rows(studied, objective, num_proofs, tried)
+        if not len(rows) or (over() and _any_fits(tried)):
+            break
+        tried = tried + ask(rows, _bar_s(objective, tried))
+    return tried
 
 
 def _any_fits(tried: Sequence[Tried]) -> bool:

@@ -37,25 +37,33 @@ def at_least(grid: Grid, estimates: Estimates, seen: Sequence[Seen]) -> Estimate
     """Return the least seconds and bytes that the engine may find for every strategy, after what it has found.
 
     Strategies of one ZeRO stage, tensor and pipeline degree and number of virtual stages are of a kind: their estimates
-    err alike.
+    err alike. Kinds of one stage err alike in part: where one found less than is stated, no other is trusted further.
     """
     shapes, kinds = distinct_rows(grid.zero_stage, grid.virtual_stages, grid.tensor, grid.pipeline)
+    zero = np.array([stage for stage, *_ in shapes])
     times = [(found.row, found.time_s) for found in seen if found.time_s is not None]
     memory = [(found.row, found.memory_bytes) for found in seen]
     least = [
         np.array([stated[zero][stages > 1] for zero, stages, *_ in shapes]) for stated in (_LEAST_TIME, _LEAST_MEMORY)
     ]
     return Estimates(
-        estimates.time_s * _narrowed(least[0], kinds, estimates.time_s, times)[kinds],
-        estimates.memory_bytes * _narrowed(least[1], kinds, estimates.memory_bytes, memory)[kinds],
+        estimates.time_s * _narrowed(least[0], zero, kinds, estimates.time_s, times)[kinds],
+        estimates.memory_bytes * _narrowed(least[1], zero, kinds, estimates.memory_bytes, memory)[kinds],
     )
 
 
-def _narrowed(stated: Floats, kinds: Ints, estimated: Floats, found: Sequence[tuple[int, float]]) -> Floats:
-    """Return the least ratio of engine to estimate of every kind: what is stated, or what is seen of it."""
+def _narrowed(stated: Floats, zero: Ints, kinds: Ints, estimated: Floats, found: Sequence[tuple[int, float]]) -> Floats:
+    """Return the least ratio of engine to estimate of every kind: what is stated, or what is seen of it or its stage.
+
+    ``stated``, ``zero``: margin and ZeRO stage of each kind; ``kinds``, ``estimated``: of each row.
+    """
     least, ratios = stated.copy(), dict[int, list[float]]()
     for row, value in found:
         ratios.setdefault(int(kinds[row]), []).append(value / float(estimated[row]))
+    for kind, values in ratios.items():
+        if min(values) < stated[kind]:
+            alike = zero == zero[kind]
+            least[alike] = np.minimum(least[alike], _SLACK * min(values))
     for kind, values in ratios.items():
         seen_least = _SLACK * min(values)
         if min(values) < stated[kind] or (len(values) >= _ENOUGH and seen_least > stated[kind]):

@@ -46,12 +46,26 @@ def test_pick_is_the_optimum_where_estimates_of_a_kind_err_alike(number: int) ->
 
 
 def test_a_kind_is_trusted_as_far_as_its_worst_estimate() -> None:
-    """One strategy far better than estimated lowers what is expected of its kind, and of no other."""
+    """One strategy far better than estimated lowers what is expected of its ZeRO stage, and of no other."""
     rows, estimates, _, _ = case(0)
     row = int(np.flatnonzero((rows.zero_stage == 0) & (rows.virtual_stages == 1))[0])
     half = Seen(row, int(estimates.memory_bytes[row]) // 2, estimates.time_s[row] / 2)
     before, after = at_least(rows, estimates, []), at_least(rows, estimates, [half])
-    alike = np.all([getattr(rows, name) == getattr(rows, name)[row] for name in KIND], axis=0)
+    alike = rows.zero_stage == rows.zero_stage[row]
     assert np.all(after.time_s[alike] <= 0.5 * estimates.time_s[alike])
     assert np.all(after.memory_bytes[alike] <= 0.5 * estimates.memory_bytes[alike])
     assert np.array_equal(after.time_s[~alike], before.time_s[~alike])
+
+
+def test_a_kind_that_was_seen_is_trusted_by_itself() -> None:
+    """Two strategies as estimated keep what is expected of their kind, whatever another kind of their stage brought."""
+    rows, estimates, _, _ = case(0)
+    stage = rows.zero_stage == 0
+    far, *_ = np.flatnonzero(stage & (rows.virtual_stages == 1)).tolist()
+    first = np.flatnonzero(stage & (rows.virtual_stages > 1))[0]
+    kind = np.all([getattr(rows, name) == getattr(rows, name)[first] for name in KIND], axis=0)
+    near = [Seen(row, int(estimates.memory_bytes[row]), float(estimates.time_s[row])) for row in np.flatnonzero(kind)]
+    half = Seen(far, int(estimates.memory_bytes[far]) // 2, estimates.time_s[far] / 2)
+    assert len(near) > 1
+    after = at_least(rows, estimates, [half, *near])
+    assert np.all(after.time_s[kind] > 0.9 * estimates.time_s[kind])
