@@ -1,7 +1,8 @@
 # Two commands are enough on a fresh machine: `make demo` and `make test`. Each first makes .venv where there is none.
 
 PYTHON ?= python3
-JOBS ?= 2
+# One test process more than a small machine has cores: while a test waits, for processes that end, another one runs
+JOBS ?= 3
 OUT ?= out
 
 CALIBRATE ?= yes
@@ -20,22 +21,24 @@ PROFILE := $(if $(MEASURING),--set cluster.profile=$(abspath $(OUT)/tiny/execute
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test validate lint format bench docs clean
+.PHONY: help setup demo test validate lint style types layers format bench docs clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP)  ## make .venv with everything, torch included
 
-$(RUNS): pyproject.toml constraints.txt
+$(BIN)/pip:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "meshtwin needs Python 3.11 or later")'
 	$(PYTHON) -m venv .venv
+
+$(RUNS): pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) -e '.[torch]'
 	@touch $@
 
-$(STAMP): $(RUNS)
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/pip
 	$(INSTALL) -e '.[torch,dev]'
-	@touch $@
+	@touch $(RUNS) $@
 
 # Once: else every test process would compile all tests, and what they import, at the same time
 $(COMPILED): $(STAMP)
@@ -54,16 +57,22 @@ demo: $(RUNS)  ## simulate the quickstart; run a tiny plan for real beside a cal
 	@find $(OUT)/quickstart $(OUT)/tiny -name timeline.json.gz | sort | sed 's/^/  /'
 
 test: setup  ## check style, types and layers, then run all tests
-	@$(MAKE) --no-print-directory -j 2 lint $(COMPILED)
+	@$(MAKE) --no-print-directory -j 2 types $(COMPILED) style layers
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 validate: setup  ## calibrate this machine, run plans on it, and compare with their simulation (8 min)
 	$(SIMULATE) validate --here --out $(OUT)/here
 
-lint: setup
+lint: style types layers
+
+style: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: setup
 	$(BIN)/mypy
+
+layers: setup
 	$(BIN)/lint-imports
 
 format: setup  ## bring the code into the one format

@@ -34,7 +34,6 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_finish() -> None:
     """Take all modules and tests out of the cycle collector's sight: they live to the end."""
-    gc.collect()
     gc.freeze()
 
 
