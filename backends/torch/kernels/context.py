@@ -61,9 +61,9 @@ class KernelContext(Struct, frozen=True):
             return torch.cat([torch.arange(first, first + count, device=self.rank.device) for first, count in runs])
         axes = (*cut_over, *axes)
         first, total = self.index(axes) * num_rows, num_rows * self.rank.mesh.degree(*axes)
-        rows = torch.arange(first, first + num_rows, dtype=torch.int64, device=self.rank.device)
         if not dealt_over:
-            return start + rows
+            return torch.arange(start + first, start + first + num_rows, dtype=torch.int64, device=self.rank.device)
+        rows = torch.arange(first, first + num_rows, dtype=torch.int64, device=self.rank.device)
         chunk = total // 2
         numbers = torch.tensor(self.dealt_chunks(dealt_over), dtype=torch.int64, device=self.rank.device)
         return numbers[rows // chunk] * chunk + rows % chunk

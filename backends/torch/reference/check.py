@@ -51,17 +51,22 @@ def relative_error(
     only rounding error, so is its sign.
     ``whole``: the tensor of which ``expected`` is a part; its largest magnitude is the divisor.
     """
-    difference = (actual.to(expected.device, torch.float64) - expected.to(torch.float64)).abs()
+    difference = actual.to(expected.device, torch.float64) - expected.to(torch.float64)
     if ignored is not None:
         difference = difference.masked_fill(ignored, 0.0)
     if not difference.numel():
         return 0.0
-    largest, scale = float(difference.max()), float((expected if whole is None else whole).abs().max())
-    if not isfinite(float(difference.sum())):
+    largest, scale = _largest(difference), _largest(expected if whole is None else whole)
+    if not isfinite(largest):
         return inf
     if largest == 0.0:
         return 0.0
     return largest / scale if scale else inf
+
+
+def _largest(x: Tensor) -> float:
+    """Return the largest magnitude of a tensor, NaN if any element is."""
+    return float(torch.linalg.vector_norm(x, inf))
 
 
 # --- what is compared with what ----------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from backends.torch.values.hashing import global_index, integers, key_of, normal, uniform
+from backends.torch.values.hashing import global_index, integers, key_of, normal, strided_index, uniform
 
 
 def initial_normal(
@@ -72,11 +72,10 @@ def kept_by_dropout(
     the same for all micro-batch sizes and shardings.
     """
     inside = [1 if dim == batch_dim else n for dim, n in enumerate(shape)]
-    index = global_index(inside, [x[:1] * 0 if dim == batch_dim else x for dim, x in enumerate(places)])
-    batch = len(places[batch_dim])
-    samples = torch.arange(first_sample, first_sample + batch, dtype=torch.int64, device=index.device)
-    samples = samples.reshape([batch if dim == batch_dim else 1 for dim in range(len(shape))])
-    return (uniform(key, samples * prod(inside) + index) >= probability).to(torch.uint8)
+    strides = [prod(inside if dim == batch_dim else inside[dim + 1 :]) for dim in range(len(shape))]
+    samples = torch.arange(first_sample, first_sample + len(places[batch_dim]), device=places[batch_dim].device)
+    index = strided_index(strides, [samples if dim == batch_dim else x for dim, x in enumerate(places)])
+    return (uniform(key, index) >= probability).to(torch.uint8)
 
 
 def dropout_key(seed: int, step: int, salt: str) -> int:

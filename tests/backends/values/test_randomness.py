@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.torch.values.hashing import bits, global_index, integers, key_of, normal, uniform
+from backends.torch.values.hashing import bits, bits_by_torch, global_index, integers, key_of, normal, uniform
 from backends.torch.values.randomness import initial_normal, kept_by_dropout, token_ids
 from backends.torch.values.slicing import cut
 from sim.plan.facts.slices import local_slice
@@ -28,9 +28,11 @@ def splitmix64(state: int) -> int:
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**62))
 def test_bits_are_splitmix64_twice(key: int, index: int) -> None:
-    """torch's wrapping signed arithmetic gives the published generator's numbers."""
+    """numpy's and torch's wrapping arithmetic gives the published generator's numbers, whole and without low bits."""
     expected = splitmix64(splitmix64(index * 0x9E3779B97F4A7C15 + key))
-    assert int(bits(key, torch.tensor([index]))) % 2**64 == expected
+    for given_by in (bits, bits_by_torch):
+        for unused in (0, 1, 11):
+            assert int(given_by(key, torch.tensor([index]), unused)) % 2**64 == expected >> unused
 
 
 def test_numbers_are_distributed_as_they_say() -> None:
