@@ -14,6 +14,7 @@ from backends.execution.request import ExecutionRequest
 from backends.execution.result import Execution
 from backends.torch.reference.references import References
 from backends.torch.session import execute
+from tests.backends.drawn_once import values_drawn_once
 from tests.backends.mesh_runs import wide_requests, wide_requests_in_one_process
 from tests.backends.one_process import CPU, execute_in_one_process
 from tests.backends.runs import one_process_requests, process_requests
@@ -62,6 +63,13 @@ class Runs(Mapping[str, Execution]):
 
     def __len__(self) -> int:
         return len(self._on_processes) + len(self._here)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _draw_once() -> Iterator[None]:
+    """Draw equal random values once: hashing them took a third of the time of a run in this process."""
+    with values_drawn_once():
+        yield
 
 
 @pytest.fixture(scope="session")
