@@ -70,6 +70,10 @@ def mean_active_experts(num_experts: int, temperature: float, score_deviation: f
     """
     rng = np.random.default_rng(0)
     shape = (min(_NUM_SAMPLES, max(1, _NUM_NUMBERS // num_experts)), num_experts)
-    scores = (score_deviation * rng.standard_normal(shape) + rng.gumbel(size=shape)) / temperature
-    weights = np.exp(scores - scores.max(1, keepdims=True))
+    weights = rng.standard_normal(shape)
+    weights *= score_deviation
+    weights += rng.gumbel(size=shape)
+    weights /= temperature
+    weights -= weights.max(1, keepdims=True)
+    np.exp(weights, out=weights)
     return float((weights > THRESHOLD * weights.sum(1, keepdims=True)).sum(1).mean())

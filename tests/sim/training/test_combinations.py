@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from functools import cache
 from itertools import combinations
 from typing import Any
 
@@ -102,8 +103,9 @@ def job_of(used: Iterable[str]) -> DenseTraining:
     return dense_job(model=model, sharding=ShardingSpec(**sharding), **keys)
 
 
+@cache
 def build(job: DenseTraining) -> None:
-    """Build and check the plan of a job."""
+    """Build and check the plan of a job, once: some pairs bring what they need, and make the same job."""
     make = build_delayed_training if job.parallel.pipeline.gradient_delay else build_dense_training
     check((build_local_training if job.training.method == "local" else make)(job, "pair"))
 
