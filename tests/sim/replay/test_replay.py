@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -228,18 +229,23 @@ def test_a_kernel_launched_late_waits_for_its_launch_only(tmp_path: Path) -> Non
     assert replayer.run(Changes(compute=2.0)).span_s * 1e6 == pytest.approx(201 + 25)
 
 
+@cache
+def real(name: str) -> Replayer:
+    """Return the replayer of a whole real profile."""
+    return Replayer(load(shared_trace(name)))
+
+
 @pytest.mark.parametrize("name", REAL)
 def test_real_profiles_are_reproduced(name: str) -> None:
     """Unchanged, a replay takes as long as the measured run, to a thousandth."""
-    for window in (StepWindow(), None):
-        replayer = Replayer(load(shared_trace(name), window))
+    for replayer in (Replayer(load(shared_trace(name), StepWindow())), real(name)):
         assert replayer.run(Changes()).span_s == pytest.approx(replayer.measured_s, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", REAL)
 def test_nothing_faster_makes_a_real_run_slower(name: str) -> None:
     """More of anything shortens a run or leaves it; all doubled halve it, but for when ranks and launches begin."""
-    replayer = Replayer(load(shared_trace(name)))
+    replayer = real(name)
     measured_s = replayer.measured_s
     for part in ("compute", "copies", "bandwidth", "host"):
         assert replayer.run(Changes(**{part: 2.0})).span_s <= measured_s * 1.001
