@@ -1,6 +1,6 @@
 """A rank's unrolled program: every op instance in issue order, its buffer instances, and the ops it waits for."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -94,7 +94,7 @@ def touched(instance: OpInstance) -> Iterable[Slot]:
 class Waits:
     """The ops that every op of a program waits for, found once for equal steps and for all ranks that run them."""
 
-    _known: dict[tuple[int, tuple[Call, ...]], tuple[Program, Positions]] = field(default_factory=dict)
+    _known: dict[tuple[int, Sequence[Call]], tuple[Program, Positions]] = field(default_factory=dict)
 
     def of(self, program: Program) -> Positions:
         """Return ``OpInstance.waits`` of every op in issue order."""

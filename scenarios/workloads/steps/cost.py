@@ -5,7 +5,6 @@ runs. They were read off 60 simulations of the library's scenarios with one chan
 within a factor of two.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -13,6 +12,7 @@ from msgspec import Struct
 
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.shorter import Shorter
+from sim.plan.words.calls import Calls
 from sim.plan.words.op import Collective, Send
 from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.stream import Purpose, stream_of
@@ -87,7 +87,7 @@ def shortest_programs(plan: Plan, schedule: str) -> Sequence[Program]:
 
 def num_nodes(program: Program) -> int:
     """Return about how many nodes of the engine's graph a program becomes."""
-    counts = Counter(call.task for call in program.calls)
+    counts = Calls.of(program.calls).counts()
     return sum(count * _nodes_of(program.tasks[name]) for name, count in counts.items())
 
 

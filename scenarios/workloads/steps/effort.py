@@ -9,6 +9,7 @@ from sim.engine.folding.folding import Folding
 from sim.engine.running.paced import MULTIPLE
 from sim.engine.running.shorter import Shorter
 from sim.engine.running.simulate import NUMBERS_OF_STEPS
+from sim.plan.words.calls import num_ops_of
 from sim.plan.words.program import Plan, Program
 
 _OP_S: Final = 10e-6
@@ -36,7 +37,7 @@ def effort_of(plan: Plan, folding: Folding, schedule: str, *, whole: bool = Fals
     return Effort(
         num_ranks=plan.mesh.size,
         num_simulated=len(programs),
-        num_ops=sum(map(_num_ops, forms[-1])),
+        num_ops=sum(map(num_ops_of, forms[-1])),
         time_s=_OP_S * (num_task_ops(programs) + sum(nodes)),
         memory_bytes=_PROGRAM_BYTES + _NODE_BYTES * sum(nodes),
     )
@@ -57,8 +58,3 @@ def _in_sections(shorter: Shorter) -> Sequence[Mapping[int, Program]]:
     """Return the shortest form of a step whose sections recur less often, as often as it is run."""
     cuts = (shorter.in_sections(times) for times in shorter.section_times(MULTIPLE)[:1])
     return [{key: cut.program for key, cut in found.items()} for found in cuts if found is not None] * _RUNS
-
-
-def _num_ops(program: Program) -> int:
-    """Return how many ops a rank runs in a step."""
-    return sum(len(program.tasks[call.task].ops) for call in program.calls)

@@ -30,6 +30,7 @@ from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.run import SimulatedRun
+from sim.plan.words.calls import num_ops_of
 from sim.plan.words.program import Plan
 from traces.timeline import Timeline
 
@@ -153,10 +154,7 @@ def run_plan(
 
 def refuse_many_ops(plan: Plan) -> None:
     """Raise ScenarioError for a plan with more ops, over all ranks, than a computer simulates one by one."""
-    num_ops = sum(
-        len(plan.ranks_of(program)) * sum(len(program.tasks[call.task].ops) for call in program.calls)
-        for program in plan.programs
-    )
+    num_ops = sum(len(plan.ranks_of(program)) * num_ops_of(program) for program in plan.programs)
     if num_ops > MAX_UNFOLDED_OPS:
         rule = f"{plan.mesh.size:,} ranks have {num_ops:,} ops in all, more than {MAX_UNFOLDED_OPS:,}"
         raise ScenarioError(Origin(option="--no-fold"), "", rule, "leave it out, or use fewer ranks")

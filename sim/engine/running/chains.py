@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sim.engine.compiling.graph import SENT, Graph, NodeKind
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
-from sim.plan.facts.repetition import NO_MICROBATCH
 from sim.plan.facts.sections import Cut, Section
+from sim.plan.words.calls import NO_MICROBATCH
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

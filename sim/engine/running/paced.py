@@ -19,8 +19,8 @@ from sim.engine.compiling.graph import Graph, NodeKind
 from sim.engine.running.chains import Chains, Edges, Flags, Ints, Paces, shared_users, sibling_edges, stays
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
-from sim.plan.facts.repetition import NO_MICROBATCH
 from sim.plan.facts.sections import Cut
+from sim.plan.words.calls import NO_MICROBATCH
 
 PERIODS: Final = (1, 2, 3, 4, 6)
 """Recurrences that a period may have. What is left out is a multiple of all of them."""

@@ -46,7 +46,7 @@ class Shorter:
         found = self._repetitions
         if not found:
             return []
-        num_microbatches = 1 + max(call.microbatch or 0 for program in self.plan.programs for call in program.calls)
+        num_microbatches = 1 + max(int(calls.microbatches.max(initial=0)) for calls in self._coded)
         fewest = min(repetition.num_times for repetition in found)
         apart = num_microbatches // found[0].microbatches - fewest
         kept, times = apart + FEWEST, list[int]()

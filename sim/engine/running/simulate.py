@@ -1,7 +1,7 @@
 """A plan in, a simulated run out."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -43,7 +43,7 @@ OnWhole = Callable[[Plan, Folding], None]
 """Called with a plan and its classes of ranks before all its calls are run: no period was found in shorter forms, or
 every call is asked for.
 """
-Structures = dict[tuple[tuple[Call, ...], ...], Structure]
+Structures = dict[tuple[Sequence[Call], ...], Structure]
 """By the calls of the programs that are run: each program's once, in the order of simulated ranks."""
 
 

@@ -13,6 +13,7 @@ from sim.plan.checking.uses import check_uses
 from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope, Tier
+from sim.plan.words.calls import Calls
 from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
 from sim.plan.words.program import Call, Plan, Program, Task
 from sim.plan.words.steps import drain, first_step, longest_lag
@@ -67,7 +68,7 @@ def check(plan: Plan) -> None:
 
 
 def _check_lags(program: Program) -> None:
-    if not {call.lag for call in program.calls} <= {0, 1}:
+    if not np.isin(Calls.of(program.calls).lags, (0, 1)).all():
         wrong = next(call for call in program.calls if call.lag not in {0, 1})
         raise CheckError(
             f"role {program.role_name}: call of {wrong.task!r} completes the step {wrong.lag} before its own; "
@@ -85,9 +86,9 @@ def _check_roles(plan: Plan) -> None:
 
 def _check_tasks(program: Program) -> None:
     """Raise CheckError unless every call names a task of the program, and every task has an op."""
-    for call in program.calls:
-        if call.task not in program.tasks:
-            raise CheckError(f"role {program.role_name}: call of unknown task {call.task!r}")
+    for name in Calls.of(program.calls).counts():
+        if name not in program.tasks:
+            raise CheckError(f"role {program.role_name}: call of unknown task {name!r}")
     for name, task in program.tasks.items():
         if not task.ops:
             raise CheckError(f"role {program.role_name}: task {name!r} has no ops; leave it out, and its calls")
@@ -159,10 +160,11 @@ def _check_instances(
     if not any(of_task[scope] for of_task in needs.values()):
         return
     wrong: list[tuple[int, str]] = []
-    for calls in coded.sequences() if scope is Scope.MICROBATCH else [coded.every]:
+    names = [*program.tasks]
+    for calls in coded.sequences if scope is Scope.MICROBATCH else [coded.every]:
         written = set[str]()
         for index in coded.first_of_tasks(calls):
-            task = program.calls[index].task
+            task = names[coded.tasks[index]]
             missing = [name for name in needs[task][scope] if name not in written]
             if missing:
                 wrong.append((index, missing[0]))

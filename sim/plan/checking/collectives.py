@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from sim.plan.errors import CheckError
 from sim.plan.facts.description import collective_bytes
+from sim.plan.words.calls import Calls
 from sim.plan.words.op import Collective, CollectiveKind, Op, Reduction
 from sim.plan.words.program import Plan, Program
 
@@ -268,7 +269,8 @@ def _by_group(program: Program) -> GroupIssues:
         name: [op for op in task.ops if isinstance(op, Collective) and any(axis in program.role for axis in op.axes)]
         for name, task in program.tasks.items()
     }
-    for call in program.calls:
+    calls = Calls.of(program.calls)
+    for call in calls.without([name for name, ops in spanning.items() if not ops]):
         for op in spanning[call.task]:
             groups[op.stream, op.axes, op.members].append((program, op, call.lag))
     return groups

@@ -44,7 +44,7 @@ def _sequences(coded: CodedCalls, scope: Scope) -> list[list[int]]:
     Of each task the first call, for which most is awaited, and the last, before which the task's own inputs are.
     """
     sequences = []
-    for calls in coded.sequences() if scope is Scope.MICROBATCH else [coded.every]:
+    for calls in coded.sequences if scope is Scope.MICROBATCH else [coded.every]:
         outer = sorted({*coded.first_of_tasks(calls), *coded.first_of_tasks(calls[::-1])})
         sequences.append(coded.tasks[outer].tolist())
     return sequences

@@ -49,15 +49,10 @@ def lifetimes(program: Program) -> Lifetimes:
         for scope in (Scope.MICROBATCH, Scope.STEP)
     }
     of_call, kinds = np.zeros(len(coded.tasks), dtype=np.int64), list[CallLife]()
-    known: dict[bytes, NDArray[np.int64]] = {}
-    for calls in coded.by_microbatch():
-        tasks = coded.tasks[calls]
-        key = tasks.tobytes()
-        if key not in known:
-            found = _lives_of_sequence([names[task] for task in tasks.tolist()], touches[Scope.MICROBATCH])
-            known[key] = len(kinds) + np.arange(len(found))
-            kinds += found
-        of_call[calls] = known[key]
+    for calls in coded.by_sequence():
+        tasks = [names[task] for task in coded.tasks[calls[0]].tolist()]
+        of_call[calls] = len(kinds) + np.arange(len(tasks))
+        kinds += _lives_of_sequence(tasks, touches[Scope.MICROBATCH])
     step = np.flatnonzero(np.array([bool(touches[Scope.STEP][name]) for name in names])[coded.tasks])
     for place, life in _ends([names[task] for task in coded.tasks[step].tolist()], touches[Scope.STEP]).items():
         before = kinds[of_call[step[place]]]

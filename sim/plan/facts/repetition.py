@@ -4,8 +4,10 @@ A program with fewer recurrences is the program of a step with fewer micro-batch
 program hold for the long one as far as the recurrences are equal.
 """
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise, takewhile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
 from operator import itemgetter
 from typing import Final
 
@@ -14,15 +16,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Call, Program
 
 Ints = NDArray[np.int64]
 
 MOST_CALLS: Final = 4096
 """Most calls of a repetition: calls that recur less often are no steady state."""
-
-NO_MICROBATCH: Final = -1
-"""The micro-batch number of calls without one."""
 
 
 class Repetition(Struct, frozen=True):
@@ -89,7 +89,8 @@ def _earlier(call: Call, microbatches: int) -> Call:
     return call if call.microbatch is None else Call(call.task, call.microbatch - microbatches, call.lag)
 
 
-class CodedCalls(Struct, frozen=True, eq=False):
+@dataclass(frozen=True, eq=False)
+class CodedCalls:
     """The calls of a program as numbers: task, micro-batch and lag. ``middle``: the call whose recurrence is sought."""
 
     tasks: Ints
@@ -100,19 +101,27 @@ class CodedCalls(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, program: Program) -> "CodedCalls":
         """Return the calls of a program."""
-        numbers = {name: number for number, name in enumerate(program.tasks)}
-        names, of_calls, lags = zip(*program.calls, strict=True) if program.calls else ((), (), ())
-        tasks = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
-        microbatches = np.array([NO_MICROBATCH if number is None else number for number in of_calls], np.int64)
+        calls = Calls.of(program.calls)
+        tasks, microbatches = calls.numbered(program.tasks), calls.microbatches
         numbered = np.flatnonzero(microbatches != NO_MICROBATCH)
         middle = int(numbered[len(numbered) // 2]) if len(numbered) else -1
-        return cls(tasks, microbatches, np.array(lags, np.int64), middle)
+        return cls(tasks, microbatches, calls.lags, middle)
 
-    def by_microbatch(self) -> list[Ints]:
-        """Return the calls of each micro-batch, in call order; those of none are together, too."""
+    def by_sequence(self) -> Iterator[Ints]:
+        """Yield the calls of micro-batches that go through the same sequence of tasks (micro-batches x calls).
+
+        Calls are in order; those of no micro-batch are together, too.
+        """
         order = np.argsort(self.microbatches, kind="stable")
         begins = np.flatnonzero(np.diff(self.microbatches[order], prepend=NO_MICROBATCH - 1))
-        return [order[begin:end] for begin, end in pairwise([*begins.tolist(), len(order)])]
+        counts = np.diff(begins, append=len(order))
+        for count in np.unique(counts).tolist():
+            calls = order[begins[counts == count][:, None] + np.arange(count)]
+            tasks = self.tasks[calls].tobytes()
+            width, numbers = len(tasks) // len(calls), dict[bytes, int]()
+            of_calls = [numbers.setdefault(tasks[at : at + width], at) for at in range(0, len(tasks), width)]
+            for number in numbers.values():
+                yield calls[np.array(of_calls) == number]
 
     def first_of_tasks(self, calls: Ints) -> list[int]:
         """Return, of calls in order, the first of each task, in order."""
@@ -125,12 +134,10 @@ class CodedCalls(Struct, frozen=True, eq=False):
         """Return all calls."""
         return np.arange(len(self.tasks))
 
+    @cached_property
     def sequences(self) -> list[Ints]:
         """Return the calls of one micro-batch of each sequence of tasks that micro-batches go through."""
-        found: dict[bytes, Ints] = {}
-        for calls in self.by_microbatch():
-            found.setdefault(self.tasks[calls].tobytes(), calls)
-        return list(found.values())
+        return [calls[0] for calls in self.by_sequence()]
 
     def candidates(self) -> list[tuple[int, int]]:
         """Return after how many calls and micro-batches the middle call recurs, the fewest micro-batches first."""

@@ -4,8 +4,7 @@ A program with fewer recurrences in every section is the program of a step with 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,12 +12,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.plan.facts.repetition import MOST_CALLS, NO_MICROBATCH, CodedCalls
+from sim.plan.facts.repetition import MOST_CALLS, CodedCalls
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Recv, Send
-from sim.plan.words.program import Call, Program
+from sim.plan.words.program import Program
 
 FEWEST_TIMES: Final = 6
 """Recurrences of a section at least; and at least half as many as the section with the most has."""
+
+NO_SECTION: Final = -1
 
 TAIL: Final = 2
 """The last recurrences, which do not count: what comes after them may wait for other ops of theirs than of others."""
@@ -88,49 +90,44 @@ def without(program: Program, found: Sequence[Section], times: int) -> Cut | Non
 
     Calls that come later are for so many micro-batches earlier. None if the result is no program.
     """
-    owner = {
-        call.task: section for section in found
-        for call in program.calls[section.first : section.first + section.num_calls]
-    }  # fmt: skip
-    by = times * abs(found[0].microbatches)
-
-    def in_section(place: int) -> bool | None:
-        section = owner.get(program.calls[place].task)
-        return None if section is None else (place >= section.stop) == (section.microbatches > 0)
-
-    def is_moved(place: int) -> bool | None:
-        if program.calls[place].microbatch is None:
-            return False
-        found = in_section(place)
-        return found if found is not None else _as_beside(program, place, in_section)
-
-    kept = [(program.calls[place], is_moved(place)) for place in _kept(program, found, times)]
-    calls = tuple(
-        Call(call.task, call.microbatch - by, call.lag) if late and call.microbatch is not None else call
-        for call, late in kept
-    )
-    named = [(call.task, call.microbatch) for call in calls if call.microbatch is not None]
-    unknown = any(late is None for _, late in kept)
-    if unknown or any(microbatch < 0 for _, microbatch in named) or len(set(named)) < len(named):
+    calls, kept = Calls.of(program.calls), _kept(program, found, times)
+    owner = np.full(len(calls.names), NO_SECTION)
+    for number, section in enumerate(found):
+        owner[calls.tasks[section.first : section.first + section.num_calls]] = number
+    is_late = _is_late(calls, kept, found, owner[calls.tasks])
+    if is_late is None:
         return None
-    return Cut(replace(program, calls=calls), tuple(_moved(found, times)), tuple(bool(late) for _, late in kept))
+    short = calls.taken(kept)
+    short.microbatches[is_late] -= times * abs(found[0].microbatches)
+    named = np.stack([short.tasks, short.microbatches])[:, calls.microbatches[kept] != NO_MICROBATCH]
+    if named.min(initial=0) < 0 or np.unique(named, axis=1).shape != named.shape:
+        return None
+    return Cut(replace(program, calls=tuple(short)), tuple(_moved(found, times)), tuple(is_late.tolist()))
 
 
-def _kept(program: Program, found: Sequence[Section], times: int) -> Iterator[int]:
-    """Yield the places of calls that are not among so many recurrences at the end of a section."""
-    removed = ((section.stop - times * section.num_calls, section.stop) for section in found)
-    edges = [0, *chain.from_iterable(removed), len(program.calls)]
-    return chain.from_iterable(range(begin, end) for begin, end in zip(edges[::2], edges[1::2], strict=True))
+def _kept(program: Program, found: Sequence[Section], times: int) -> Ints:
+    """Return the places of calls that are not among so many recurrences at the end of a section."""
+    is_kept = np.ones(len(program.calls), np.bool_)
+    for section in found:
+        is_kept[section.stop - times * section.num_calls : section.stop] = False
+    return np.flatnonzero(is_kept)
 
 
-def _as_beside(program: Program, place: int, in_section: Callable[[int], bool | None]) -> bool | None:
-    """Return whether the call of a section that is nearest, for the same micro-batch, moves; None: there is none."""
-    microbatch = program.calls[place].microbatch
-    alike = [
-        at for at, call in enumerate(program.calls)
-        if call.microbatch == microbatch and in_section(at) is not None
-    ]  # fmt: skip
-    return in_section(min(alike, key=lambda at: abs(at - place))) if alike else None
+def _is_late(calls: Calls, kept: Ints, found: Sequence[Section], owner: Ints) -> NDArray[np.bool_] | None:
+    """Return which of the calls that are kept count from the end; None where some call goes with no section.
+
+    ``owner``: the section to which each call's task belongs. A call of another task goes with the nearest one of a
+    section that is for the same micro-batch.
+    """
+    beside, numbered = kept.copy(), calls.microbatches[kept] != NO_MICROBATCH
+    for at in np.flatnonzero((owner[kept] == NO_SECTION) & numbered).tolist():
+        alike = np.flatnonzero((calls.microbatches == calls.microbatches[kept[at]]) & (owner != NO_SECTION))
+        if not len(alike):
+            return None
+        beside[at] = alike[np.argmin(np.abs(alike - kept[at]))]
+    stops, forward = np.array([(section.stop, section.microbatches > 0) for section in found]).T
+    late: NDArray[np.bool_] = numbered & ((beside >= stops[owner[beside]]) == forward[owner[beside]])
+    return late
 
 
 def _moved(found: Sequence[Section], times: int) -> Iterator[Section]:
@@ -149,7 +146,7 @@ def _of_program(program: Program, coded: CodedCalls, size: int) -> tuple[Section
     if not found or not _recur_evenly(program, found, size):
         return None
     called = set(coded.tasks[coded.microbatches != NO_MICROBATCH].tolist())
-    called.difference_update(*[coded.tasks[section.first : section.stop].tolist() for section in found])
+    called.difference_update(*[coded.tasks[section.first :][: section.num_calls].tolist() for section in found])
     others = [task for number, task in enumerate(program.tasks.values()) if number in called]
     messages = any(isinstance(op, Send | Recv) for task in others for op in task.ops)
     return None if messages else found

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from sim.plan.functions.experts import filled_slots
 from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.buffer import Buffer, Kind
+from sim.plan.words.calls import Calls
 from sim.plan.words.layout import Shard
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
 from sim.plan.words.program import Plan, Program
@@ -114,7 +115,7 @@ class _Walk:
     def walk(self) -> None:
         """Find the shares of every op, and add the sent messages to ``messages``."""
         self.differs, self.filled, self.chosen, self.received = {}, {}, {}, {}
-        tasks = dict.fromkeys(call.task for call in self.program.calls)
+        tasks = Calls.of(self.program.calls).counts()
         self.shares = {name: tuple([self._share(op) for op in self.program.tasks[name].ops]) for name in tasks}
 
     def _share(self, op: Op) -> WorkShares:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from sim.plan.errors import SessionError
 from sim.plan.facts.slices import buffer_slice
 from sim.plan.words.buffer import Buffer, Scope
+from sim.plan.words.calls import Calls
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Op
 from sim.plan.words.program import Plan, Program
@@ -241,7 +242,7 @@ def _names(ops: Sequence[Op]) -> set[str]:
 
 def _named(program: Program) -> frozenset[str]:
     """Return the buffers named by ops of called tasks."""
-    called = dict.fromkeys(call.task for call in program.calls)
+    called = Calls.of(program.calls).counts()
     return frozenset(name for task in called for name in _names(program.tasks[task].ops))
 
 
@@ -255,7 +256,7 @@ def _read_first(plan: Plan, program: Program, rank: int) -> tuple[str, ...]:
     Only the root of a broadcast reads; what the other ranks hold before it does not matter.
     """
     persistent, found, written = _persistent(program), dict[str, None](), set[str]()
-    for task in dict.fromkeys(call.task for call in program.calls):
+    for task in Calls.of(program.calls).counts():
         for op in program.tasks[task].ops:
             found.update((name, None) for name in _reads(plan, op, rank) if name in persistent and name not in written)
             written.update(op.writes)

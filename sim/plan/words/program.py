@@ -96,7 +96,7 @@ class Call(NamedTuple):
 
 
 class Program(Struct, frozen=True):
-    """The program of every rank of one role: calls in issue order.
+    """The program of every rank of one role: calls in issue order; long ones are held as numbers (``Calls``).
 
     Stream order and buffer hazards are the only dependencies between the ops of a rank.
     ``released``: persistent buffers that the rank gives up at the end of the plan, because another rank now holds them.
@@ -105,7 +105,7 @@ class Program(Struct, frozen=True):
     role: Mapping[str, int]
     buffers: Mapping[str, Buffer]
     tasks: Mapping[str, Task]
-    calls: tuple[Call, ...]
+    calls: Sequence[Call]
     released: frozenset[str] = frozenset()
 
     @property

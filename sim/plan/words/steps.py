@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Call, Plan, Program
 
 
 def longest_lag(program: Program) -> int:
     """Return the largest number of steps by which calls of a program complete an earlier step."""
-    return max({call.lag for call in program.calls}, default=0)
+    return int(Calls.of(program.calls).lags.max(initial=0))
 
 
 def program_of_step(program: Program, step: int, num_steps: int) -> Program:
@@ -40,13 +41,9 @@ def repeated(program: Program, num_steps: int) -> Program:
 
     Micro-batches are numbered consecutively over the steps, so each has its own buffers.
     """
-    stride = 1 + max((call.microbatch for call in program.calls if call.microbatch is not None), default=-1)
-    calls = [
-        call if call.microbatch is None else Call(call.task, call.microbatch + step * stride, call.lag)
-        for step in range(num_steps)
-        for call in program.calls
-    ]
-    return replace(program, calls=tuple(calls))
+    calls = Calls.of(program.calls)
+    stride = 1 + int(calls.microbatches.max(initial=NO_MICROBATCH))
+    return replace(program, calls=Calls.joined(*[calls.later(step * stride) for step in range(num_steps)]))
 
 
 def _only(program: Program, belongs: Callable[[Call], bool]) -> Program:

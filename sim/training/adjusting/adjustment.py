@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from sim.plan.errors import SessionError
 from sim.plan.session.residents import Held, Residents
 from sim.plan.words.buffer import Buffer
+from sim.plan.words.calls import Calls
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 
@@ -182,7 +183,7 @@ def _cleared_first(program: Program) -> frozenset[str]:
     """Return the buffers whose first use in a program clears them."""
     touched: set[str] = set()
     cleared: set[str] = set()
-    for task in dict.fromkeys(call.task for call in program.calls):
+    for task in Calls.of(program.calls).counts():
         for op in program.tasks[task].ops:
             names = {*op.reads, *op.writes} - touched
             if isinstance(op, Compute) and op.kernel == "zero":

@@ -6,7 +6,6 @@ optimizer state, each taken alone (nothing overlaps, as in the paper's model); i
 buffers.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -14,6 +13,7 @@ from msgspec import Struct
 
 from costmodels.memory import allocated_bytes
 from sim.plan.words.buffer import Scope
+from sim.plan.words.calls import Calls
 from sim.plan.words.op import Op
 from sim.plan.words.program import Program
 from sim.training.data.operators import Choices, OperatorSlice, buffers_of, linear_layers, operator_slices
@@ -66,7 +66,7 @@ def slice_costs(job: TrainingJob, plan: UniformPlan, seconds: OpSeconds) -> dict
     slices = _slices(job, parameters_of(program), plan.choices)
     owner = {name: piece.name for piece in slices for name in buffers_of(piece)}
     times: dict[str, float] = dict.fromkeys(owner.values(), 0.0)
-    calls = Counter(call.task for call in program.calls)
+    calls = Calls.of(program.calls).counts()
     for name, task in program.tasks.items():
         for op in task.ops:
             touched = map(first_name, (*op.reads, *op.writes))

@@ -9,7 +9,7 @@ With ZeRO-1 gradients are reduce-scattered and parameters updated in the same st
 parameters is deferred to the next step. A rank's first segment, whose forward comes first, defers nothing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer
 from sim.plan.words.buffer import Scope
+from sim.plan.words.calls import Calls
 from sim.plan.words.program import Call, Phase
 from sim.training.data.axes import sum_axes
 from sim.training.data.buckets import Bucket, make_buckets
@@ -33,17 +34,11 @@ class SegmentCalls:
     before: dict[int, list[Call]] = field(default_factory=dict)
     end: list[Call] = field(default_factory=list)
 
-    def around(self, calls: Sequence[Call]) -> tuple[Call, ...]:
+    def around(self, calls: Calls) -> Calls:
         """Return a rank's calls, with these calls inserted at their places."""
-        return tuple(self._around(calls))
-
-    def _around(self, calls: Sequence[Call]) -> Iterator[Call]:
-        waiting = {f"forward.{stage}": before for stage, before in self.before.items()}
-        yield from self.begin
-        for call in calls:
-            yield from waiting.pop(call.task, ())
-            yield call
-        yield from self.end
+        first = calls.first_calls()
+        inserted = {first[f"forward.{stage}"]: before for stage, before in self.before.items()}
+        return Calls.joined(self.begin, calls.with_inserted(inserted), self.end)
 
 
 def write_segments(

@@ -40,6 +40,7 @@ from sim.training.data.units import (
     with_table_apart,
     zeros,
 )
+from sim.training.pipeline.actions import LETTERS
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders
 from sim.training.spec.job import DenseTraining
@@ -121,7 +122,7 @@ def gathering_of(job: DenseTraining) -> Gathering:
     micro-batches.
     """
     pipeline, reshards = job.parallel.pipeline, job.parallel.sharding.reshards
-    kinds = "".join(action.kind for action in orders(pipeline, job.num_microbatches)[0])
+    kinds = "".join(map(LETTERS.__getitem__, orders(pipeline, job.num_microbatches)[0].kinds.tolist()))
     if pipeline.degree > 1 or kinds != "FB" * job.num_microbatches:
         return Gathering(once=not reshards)
     return Gathering(frozenset({END_UNIT}) if reshards else None)

@@ -9,21 +9,22 @@ the next micro-batch's forward.
 
 from collections.abc import Iterator, Sequence
 
+from sim.plan.words.calls import Calls
 from sim.plan.words.program import Call
 from sim.training.spec.method import LocalUpdate
 
 
-def local_calls(stages: Sequence[int], num_stages: int, num_microbatches: int, update: LocalUpdate) -> list[Call]:
+def local_calls(stages: Sequence[int], num_stages: int, num_microbatches: int, update: LocalUpdate) -> Calls:
     """Return the calls of a rank that holds ``stages``, consecutive ones of ``num_stages`` stages."""
     if update == "greedy":
-        return [call for i in range(num_microbatches) for call in _greedy(stages, num_stages, i)]
+        return Calls.of(call for i in range(num_microbatches) for call in _greedy(stages, num_stages, i))
     calls: list[Call] = []
     waits = stages[-1] < num_stages - 1
     for i in range(num_microbatches):
         calls += _overlapping(stages, num_stages, i)
         if waits and i:
             calls += _awaited(stages[-1], i - 1)
-    return calls + (_awaited(stages[-1], num_microbatches - 1) if waits else [])
+    return Calls.joined(calls, _awaited(stages[-1], num_microbatches - 1) if waits else [])
 
 
 def _greedy(stages: Sequence[int], num_stages: int, microbatch: int) -> Iterator[Call]:

@@ -7,7 +7,7 @@ from sim.plan.words.buffer import Kind
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.program import Phase, Plan
 from sim.training.local.order import local_calls
-from sim.training.pipeline.actions import Action
+from sim.training.pipeline.actions import Action, Order
 from sim.training.pipeline.schedules import placement
 from sim.training.spec.job import TextbookTraining
 from sim.training.spec.parallelism.mesh_axes import PIPELINE_AXIS
@@ -23,7 +23,7 @@ def build_local_textbook(job: TextbookTraining, name: str) -> Plan:
     degree, place, m = job.pipeline.degree, placement(job.pipeline), job.num_microbatches
     programs = []
     for rank, stages in enumerate(place.stages):
-        order = [Action("B", stage, i) for i in range(m) for stage in reversed(stages)]
+        order = Order.of(Action("B", stage, i) for i in range(m) for stage in reversed(stages))
         writer = LocalRankWriter(job, place, stages, set())
         calls = local_calls(stages, place.num_stages, m, job.update)
         programs.append(writer.write({PIPELINE_AXIS: rank} if degree > 1 else {}, order, calls))

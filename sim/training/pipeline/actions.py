@@ -6,11 +6,21 @@ CSV with one row per rank; empty cells are idle slots without meaning. A forward
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.plan.words.columns import Column, Columns
+
+Ints = NDArray[np.int64]
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 """Kinds of action, and the task of each. A backward is whole (B), or split into inputs (I) and later weights (W)."""
+
+LETTERS: Final = "".join(KINDS)
 
 _ACTION = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
 _OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
@@ -32,7 +42,70 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.microbatch}"
 
 
-Order = list[Action]
+@dataclass(frozen=True, eq=False)
+class Order(Columns[Action]):
+    """A rank's actions in order.
+
+    ``kinds``: places in ``LETTERS``.
+
+        Order.joined(Order.alike("F", 0, np.arange(4)), Order.alike("B", 0, np.arange(4)))     # gpipe, one rank
+    """
+
+    kinds: Ints
+    stages: Ints
+    microbatches: Ints
+    overlaps: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, actions: Iterable[Action]) -> "Order":
+        """Return actions as numbers."""
+        if isinstance(actions, Order):
+            return actions
+        kinds, stages, microbatches, overlaps = zip(*found, strict=True) if (found := tuple(actions)) else [()] * 4
+        numbers = np.array([LETTERS.index(kind) for kind in kinds], np.int64)
+        return cls(numbers, np.array(stages, np.int64), np.array(microbatches, np.int64), np.array(overlaps, np.bool_))
+
+    @classmethod
+    def alike(cls, kind: str, stages: int | Ints, microbatches: Ints, *, overlaps: bool = False) -> "Order":
+        """Return actions of one kind, one per micro-batch."""
+        size = len(microbatches)
+        of_stages, kinds = np.broadcast_to(stages, size), np.full(size, LETTERS.index(kind))
+        return cls(kinds, of_stages, microbatches, np.full(size, overlaps))
+
+    @classmethod
+    def joined(cls, *parts: "Order") -> "Order":
+        """Return all actions of the parts, one part after the other."""
+        return cls(*map(np.concatenate, zip(*[part.columns for part in parts], strict=True)))
+
+    @classmethod
+    def in_slots(cls, *parts: "tuple[Ints, Order]") -> "Order":
+        """Return all actions of the parts by their slots, of which no two are the same."""
+        slots = np.concatenate([of_part for of_part, _ in parts])
+        return cls.joined(*[part for _, part in parts]).taken(np.argsort(slots, kind="stable"))
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return kinds, stages, micro-batches, and which overlap."""
+        return self.kinds, self.stages, self.microbatches, self.overlaps
+
+    def with_columns(self, *columns: Column) -> Self:
+        """Return other actions."""
+        return type(self)(*columns)
+
+    def rows(self) -> Iterator[Action]:
+        """Yield the actions."""
+        kinds, *others = (column.tolist() for column in self.columns)
+        return map(Action, map(LETTERS.__getitem__, kinds), *others)
+
+    def stages_of(self, kind: str) -> frozenset[int]:
+        """Return the stages of the actions of a kind."""
+        return frozenset(np.unique(self.stages[self.kinds == LETTERS.index(kind)]).tolist())
+
+
+def alternating(forwards: Order, backwards: Order, warmup: int) -> Order:
+    """Return ``warmup`` forwards, then alternating forwards and backwards, then the other backwards."""
+    every = np.arange(len(forwards))
+    return Order.in_slots((2 * (every - warmup), forwards), (2 * every + 1, backwards))
 
 
 class ActionError(ValueError):
@@ -50,7 +123,7 @@ def steps(order: Sequence[Action]) -> Iterator[tuple[Action, ...]]:
         yield (action, next(rest)) if action.overlaps else (action,)
 
 
-def parse_orders(text: str) -> list[Order]:
+def parse_orders(text: str) -> list[list[Action]]:
     """Return every rank's actions from the text of a CSV. Raises ActionError for a cell that is no action."""
     rows = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     return [[a for cell in row if cell for a in _parse_cell(cell, number)] for number, row in enumerate(rows, start=1)]

@@ -4,7 +4,9 @@ Chimera and DualPipe hold two copies of the model: stages 0..P-1 go down the ran
 micro-batches goes down, the second half up.
 """
 
-from sim.training.pipeline.actions import Action, Order
+import numpy as np
+
+from sim.training.pipeline.actions import Order
 from sim.training.pipeline.zero_bubble import OrderWriter
 
 
@@ -19,15 +21,14 @@ def chimera(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
     memory.
     """
     p, half = num_ranks, num_microbatches // 2
-    orders = []
+    every, orders = np.arange(half), []
+    entry = every // (p // 2) * 2 * p + every % (p // 2) * 2
     for r in range(p):
-        slots = []
+        parts = []
         for stage, depth, first in ((r, r, 0), (2 * p - 1 - r, p - 1 - r, half)):
-            for i in range(half):
-                entry = i // (p // 2) * 2 * p + i % (p // 2) * 2
-                slots.append((entry + depth, Action("F", stage, first + i)))
-                slots.append((entry + p + (p - 1 - depth), Action("B", stage, first + i)))
-        orders.append([action for _, action in sorted(slots)])
+            parts.append((entry + depth, Order.alike("F", stage, first + every)))
+            parts.append((entry + p + (p - 1 - depth), Order.alike("B", stage, first + every)))
+        orders.append(Order.in_slots(*parts))
     return orders
 
 

@@ -1,17 +1,26 @@
 """Calls of tasks from the actions of a schedule, messages included."""
 
-from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Final, NamedTuple
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
-from sim.plan.words.program import Call
-from sim.training.pipeline.actions import KINDS, Action
+from sim.plan.words.calls import Calls
+from sim.training.pipeline.actions import KINDS, Action, Order
 from sim.training.pipeline.placement import Placement
 
-Channel = tuple[int, int, str]
-"""A queue of messages in one order: sending rank, ranks to the next stage, forward or backward."""
+Ints = NDArray[np.int64]
+
+NONE: Final = -1
+
+SLOTS: Final = 8
+"""Places for the calls of an action. Of two actions that overlap, both write to those of the first."""
+
+RECEIVE, BEGIN, TASK, END, SEND = 0, 2, 3, 5, 6
+"""Places of an action's calls; receive, task and send of the second of two that overlap are one place later."""
 
 
 def stream(verb: str, direction: str, hop: int) -> str:
@@ -25,9 +34,7 @@ def stream(verb: str, direction: str, hop: int) -> str:
     return f"pp_{verb}_{direction}" + {1: "", -1: "_up"}.get(hop, f"_{hop:+d}")
 
 
-def pipeline_calls(
-    orders: Sequence[Sequence[Action]], placement: Placement, *, fenced: bool = False
-) -> list[list[Call]]:
+def pipeline_calls(orders: Sequence[Sequence[Action]], placement: Placement, *, fenced: bool = False) -> list[Calls]:
     """Return every rank's calls: for each action its receives, its task and its sends.
 
     Messages run on streams of their own. So a receive before its forward is posted as early as its stream allows, and a
@@ -36,94 +43,145 @@ def pipeline_calls(
     ``fenced``: overlapping actions wait for each other's inputs (``overlap_begin.{stage}``) and deliver their outputs
         together (``overlap_end.{stage}``).
     """
-    links = {(kind, stage): _links(kind, stage, placement) for stage in range(placement.num_stages) for kind in KINDS}
-    incoming: dict[Channel, deque[Message]] = {}
-    for order in orders:
-        for kind, stage, microbatch, _ in order:
-            link = links[kind, stage]
-            if link.outbox:
-                incoming.setdefault(link.outbox, deque()).append((link.arrival, microbatch))
-    return [_RankWriter(placement, links, incoming, fenced).write(order) for order in orders]
+    links = _Links.of(placement)
+    ranks = [_RankWriter.of(links, Order.of(order)) for order in orders]
+    incoming = dict(chain.from_iterable(rank.sent() for rank in ranks))
+    return [rank.write(incoming, fenced=fenced) for rank in ranks]
 
 
-Message = tuple[str, int]
-"""A message: the task that receives it, and the micro-batch."""
+class _Link(NamedTuple):
+    """An action's task and messages: the channels that it receives from and sends to; "" means none.
 
-
-class _Links(Struct, frozen=True):
-    """An action's messages: the channels that it receives from and sends to; None means no message.
-
-    ``arrival``: the task that receives the message of ``send``.
+    A channel is a queue of messages in one order: sending rank, ranks to the next stage, forward or backward.
+    ``arrival``: the task that receives the message of ``send``. ``begin``, ``end``: fences of actions that overlap.
     """
 
+    inbox: str
+    outbox: str
     task: str
-    inbox: Channel | None = None
-    receive: str = ""
-    outbox: Channel | None = None
-    send: str = ""
-    arrival: str = ""
+    receive: str
+    send: str
+    arrival: str
+    begin: str
+    end: str
 
 
-def _links(kind: str, stage: int, place: Placement) -> _Links:
+def _link(kind: str, stage: int, place: Placement) -> _Link:
     task = f"{KINDS[kind]}.{stage}"
     if kind == "W":
-        return _Links(task)
+        return _Link("", "", task, "", "", "", "", "")
     way, ahead = ("forward", 1) if kind == "F" else ("backward", -1)
     before = 0 if place.is_first(stage) else place.hop(stage - 1)
     after = 0 if place.is_last(stage) else place.hop(stage)
     come, go = (before, after) if kind == "F" else (after, before)
-    return _Links(
+    return _Link(
+        f"{place.ranks[stage - ahead]} {come} {way}" if come else "",
+        f"{place.ranks[stage]} {go} {way}" if go else "",
         task,
-        (place.ranks[stage - ahead], come, way) if come else None,
-        f"recv_{way}.{stage}",
-        (place.ranks[stage], go, way) if go else None,
-        f"send_{way}.{stage}",
-        f"recv_{way}.{stage + ahead}",
+        f"recv_{way}.{stage}" if come else "",
+        f"send_{way}.{stage}" if go else "",
+        f"recv_{way}.{stage + ahead}" if go else "",
+        "" if place.is_last(stage) else f"overlap_begin.{stage}",
+        "" if place.is_last(stage) else f"overlap_end.{stage}",
     )
 
 
-@dataclass(slots=True)
-class _RankWriter:
-    placement: Placement
-    links: Mapping[tuple[str, int], _Links]
-    incoming: Mapping[Channel, deque[Message]]
-    fenced: bool
-    calls: list[Call] = field(default_factory=list)
-    early: set[Message] = field(default_factory=set)
+class _Links(Struct, frozen=True):
+    """The links of all actions, by kind and stage, as numbers of channels and places in ``names``; NONE for ""."""
 
-    def write(self, order: Sequence[Action]) -> list[Call]:
-        calls, links, actions = self.calls, self.links, iter(order)
-        for action in actions:
-            kind, stage, microbatch, overlaps = action
-            link = links[kind, stage]
-            if link.inbox:
-                self._receive(self.incoming[link.inbox], (link.receive, microbatch))
-            if overlaps:
-                self._write_pair(action, next(actions))
-                continue
-            calls.append(Call(link.task, microbatch))
-            if link.outbox:
-                calls.append(Call(link.send, microbatch))
-        return calls
+    num_stages: int
+    names: tuple[str, ...]
+    inbox: Ints
+    outbox: Ints
+    task: Ints
+    receive: Ints
+    send: Ints
+    arrival: Ints
+    begin: Ints
+    end: Ints
 
-    def _write_pair(self, forward: Action, backward: Action) -> None:
-        """Write a forward and the backward that overlaps it; the forward's input is received already."""
-        ahead, back = self.links[forward.kind, forward.stage], self.links[backward.kind, backward.stage]
-        if back.inbox:
-            self._receive(self.incoming[back.inbox], (back.receive, backward.microbatch))
-        if self.fenced and not self.placement.is_last(backward.stage):
-            self.calls.append(Call(f"overlap_begin.{backward.stage}", backward.microbatch))
-        self.calls += [Call(ahead.task, forward.microbatch), Call(back.task, backward.microbatch)]
-        if self.fenced and not self.placement.is_last(forward.stage):
-            self.calls.append(Call(f"overlap_end.{forward.stage}", forward.microbatch))
-        sends = (ahead, forward), (back, backward)
-        self.calls += [Call(link.send, action.microbatch) for link, action in sends if link.outbox]
+    @classmethod
+    def of(cls, placement: Placement) -> "_Links":
+        """Return the links of the stages of a placement."""
+        stages = range(placement.num_stages)
+        columns = list(zip(*[_link(kind, stage, placement) for kind in KINDS for stage in stages], strict=True))
+        channels, names = _numbers(columns[:2]), _numbers(columns[2:])
+        coded = [[channels[name] for name in column] for column in columns[:2]]
+        coded += [[names[name] for name in column] for column in columns[2:]]
+        return cls(len(stages), tuple(names)[1:], *np.array(coded, np.int64))
 
-    def _receive(self, queue: deque[Message], wanted: Message) -> None:
-        """Receive a message and the messages sent before it, unless it was received early."""
-        if wanted in self.early:
-            return
-        while (message := queue.popleft()) != wanted:
-            self.early.add(message)
-            self.calls.append(Call(*message))
-        self.calls.append(Call(*message))
+
+def _numbers(columns: Iterable[Iterable[str]]) -> dict[str, int]:
+    """Return a number for each text; NONE for ""."""
+    return {name: number for number, name in enumerate(dict.fromkeys(["", *chain.from_iterable(columns)]), NONE)}
+
+
+class _Messages(NamedTuple):
+    """Messages of a channel in order: the tasks that receive them, and their micro-batches."""
+
+    arrivals: Ints
+    microbatches: Ints
+
+
+class _RankWriter(Struct, frozen=True):
+    """Writes the calls of a rank. ``link``: of each action, its row in ``links``; ``place``: of its calls.
+
+    ``first`` and ``second``: which are the first and the second of two that overlap.
+    """
+
+    links: _Links
+    order: Order
+    link: Ints
+    place: Ints
+    first: NDArray[np.bool_]
+    second: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, links: _Links, order: Order) -> "_RankWriter":
+        """Return the writer of a rank with this order."""
+        second = np.concatenate([[False], order.overlaps])[: len(order)].astype(bool)
+        place = SLOTS * (np.arange(len(order)) - second) + second
+        return cls(links, order, order.kinds * links.num_stages + order.stages, place, order.overlaps, second)
+
+    def sent(self) -> Iterator[tuple[int, _Messages]]:
+        """Yield the channels to which the rank sends, with its messages."""
+        for channel, of in _by_channel(self.links.outbox[self.link]):
+            yield channel, _Messages(self.links.arrival[self.link[of]], self.order.microbatches[of])
+
+    def write(self, incoming: Mapping[int, _Messages], *, fenced: bool) -> Calls:
+        """Return the calls. ``incoming``: the messages of all channels."""
+        links, link, every = self.links, self.link, np.arange(len(self.order))
+        parts = [self._own(links.task, TASK, every), self._own(links.send, SEND, every)]
+        if fenced:
+            parts.append(self._own(links.begin, BEGIN - 1, np.flatnonzero(self.second)))
+            parts.append(self._own(links.end, END, np.flatnonzero(self.first)))
+        parts += [self._received(incoming[channel], of) for channel, of in _by_channel(links.inbox[link])]
+        places, tasks, microbatches = map(np.concatenate, zip(*parts, strict=True))
+        order = np.argsort(places, kind="stable")
+        return Calls(links.names, tasks[order], microbatches[order], np.zeros(len(order), np.int64))
+
+    def _own(self, names: Ints, offset: int, of: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return place, task and micro-batch of the calls of a kind that actions have."""
+        tasks = names[self.link[of]]
+        called = tasks != NONE
+        return self.place[of][called] + offset, tasks[called], self.order.microbatches[of][called]
+
+    def _received(self, messages: _Messages, of: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the same of the receives of a channel: up to its own message, an action receives all that came before.
+
+        ``of``: the actions that need messages of the channel.
+        """
+        span = 1 + int(messages.microbatches.max(initial=0))
+        keys = messages.arrivals * span + messages.microbatches
+        by_key = np.argsort(keys)
+        wanted = self.links.receive[self.link[of]] * span + self.order.microbatches[of]
+        latest = np.maximum.accumulate(by_key[np.searchsorted(keys[by_key], wanted)])
+        received = np.arange(latest[-1] + 1)
+        actions = of[np.searchsorted(latest, received)]
+        return self.place[actions] + RECEIVE, messages.arrivals[received], messages.microbatches[received]
+
+
+def _by_channel(channels: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield each channel, and the actions that use it."""
+    for channel in np.unique(channels[channels != NONE]).tolist():
+        yield channel, np.flatnonzero(channels == channel)

@@ -85,7 +85,7 @@ def _candidates(p: int, m: int, times: Times, limit: Limit) -> Iterator[list[Ord
 class _Rank:
     """A rank's progress: its order so far, the arrivals of its inputs, and the number of actions of each kind begun."""
 
-    order: Order = field(default_factory=list)
+    order: list[Action] = field(default_factory=list)
     free_s: float = 0.0
     done: dict[str, int] = field(default_factory=lambda: {"F": 0, "I": 0, "W": 0})
     arrivals_s: dict[str, list[float]] = field(default_factory=lambda: {"F": [], "I": []})
@@ -117,7 +117,7 @@ class _Greedy:
                 kind = self._choice(index, rank, now_s)
                 if kind:
                     self._start(index, rank, kind, now_s)
-        return [rank.order for rank in self.ranks]
+        return [Order.of(rank.order) for rank in self.ranks]
 
     def _warm_up(self, index: int) -> int:
         """Return how many forwards a rank runs before its first backward, where the limit lets it."""

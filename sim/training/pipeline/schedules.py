@@ -7,7 +7,9 @@ tB backward for inputs, tW backward for weights.
 
 from collections.abc import Callable, Mapping
 
-from sim.training.pipeline.actions import Action, Order
+import numpy as np
+
+from sim.training.pipeline.actions import Order, alternating
 from sim.training.pipeline.bidirectional import chimera, dualpipe, dualpipe_v
 from sim.training.pipeline.evaluate import Times
 from sim.training.pipeline.greedy import Limit, zb_auto
@@ -24,8 +26,8 @@ def gpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
 
     Makespan (m+P-1)(tF+tB+tW); every rank keeps m micro-batches.
     """
-    m = num_microbatches
-    return [[Action("F", r, i) for i in range(m)] + [Action("B", r, i) for i in range(m)] for r in range(num_ranks)]
+    every = np.arange(num_microbatches)
+    return [Order.joined(Order.alike("F", r, every), Order.alike("B", r, every)) for r in range(num_ranks)]
 
 
 def one_forward_one_backward(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
@@ -35,13 +37,10 @@ def one_forward_one_backward(num_ranks: int, num_microbatches: int, _: int = 1) 
 
     Makespan (m+P-1)(tF+tB+tW); rank r keeps min(P-r, m) micro-batches.
     """
-    m, orders = num_microbatches, []
+    every, orders = np.arange(num_microbatches), []
     for r in range(num_ranks):
-        warmup = min(num_ranks - 1 - r, m)
-        order = [Action("F", r, i) for i in range(warmup)]
-        for i in range(m - warmup):
-            order += [Action("F", r, warmup + i), Action("B", r, i)]
-        orders.append(order + [Action("B", r, i) for i in range(m - warmup, m)])
+        warmup = min(num_ranks - 1 - r, num_microbatches)
+        orders.append(alternating(Order.alike("F", r, every), Order.alike("B", r, every), warmup))
     return orders
 
 
@@ -56,18 +55,15 @@ def interleaved(num_ranks: int, num_microbatches: int, virtual_stages: int, grou
     """
     p, m, v = num_ranks, num_microbatches, virtual_stages
     size, total = group_size or p, m * v
-    groups = [range(first, min(first + size, m)) for first in range(0, m, size)]
-    table = [(chunk, i) for group in groups for chunk in range(v) for i in group]
+    chunk, i = np.divmod(np.arange(total), m)
+    in_groups = np.lexsort((i, chunk, i // size))
+    chunk, i = chunk[in_groups], i[in_groups]
     orders = []
     for r in range(p):
-        forwards = [Action("F", chunk * p + r, i) for chunk, i in table]
-        backwards = [Action("B", (v - 1 - chunk) * p + r, i) for chunk, i in table]
+        forwards, backwards = Order.alike("F", chunk * p + r, i), Order.alike("B", (v - 1 - chunk) * p + r, i)
         all_first = m == p and not group_size
         warmup = total if all_first else min(2 * (p - 1 - r) + (v - 1) * size, total)
-        order = forwards[:warmup]
-        for forward, backward in zip(forwards[warmup:], backwards, strict=False):
-            order += [forward, backward]
-        orders.append(order + backwards[total - warmup :])
+        orders.append(alternating(forwards, backwards, warmup))
     return orders
 
 
@@ -79,12 +75,12 @@ def breadth_first(num_ranks: int, num_microbatches: int, virtual_stages: int) ->
     Backward is the reverse. Fold3D's all-in-all-out (Li et al. 2023) is the same order with other gradient
     synchronisation. Makespan (m+(P-1)/v)(tF+tB+tW) where m >= P; every rank keeps mv chunks.
     """
-    m, orders = num_microbatches, []
-    for r in range(num_ranks):
-        stages = range(r, num_ranks * virtual_stages, num_ranks)
-        forwards = [Action("F", stage, i) for stage in stages for i in range(m)]
-        orders.append(forwards + [Action("B", a.stage, a.microbatch) for a in reversed(forwards)])
-    return orders
+    chunk, i = np.divmod(np.arange(virtual_stages * num_microbatches), num_microbatches)
+    stages = chunk * num_ranks
+    return [
+        Order.joined(Order.alike("F", stages + r, i), Order.alike("B", stages[::-1] + r, i[::-1]))
+        for r in range(num_ranks)
+    ]
 
 
 def pipedream_2bw(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
@@ -120,7 +116,7 @@ def orders(pipeline: PipelineSpec, num_microbatches: int, times: Times | None = 
     p, v = pipeline.degree, pipeline.virtual_stages
     match pipeline.schedule:
         case "custom":
-            return [list(order) for order in pipeline.actions]
+            return [Order.of(order) for order in pipeline.actions]
         case "zb_auto":
             if times is None:
                 raise ValueError("zb_auto is made for stated times, and there are none")

@@ -10,6 +10,7 @@ from itertools import chain, zip_longest
 
 from msgspec.structs import replace
 
+from sim.plan.words.calls import Calls
 from sim.plan.words.op import Op
 from sim.plan.words.program import Call, Phase, Task
 from sim.training.pipeline.actions import KINDS, Action, steps
@@ -26,16 +27,17 @@ def overlapping_pairs(order: Sequence[Action]) -> Set[Pair]:
 
 def taking_turns(
     tasks: Mapping[str, Task], calls: Sequence[Call], pairs: Set[Pair], cuts_after: Callable[[Op], bool]
-) -> tuple[dict[str, Task], tuple[Call, ...]]:
+) -> tuple[dict[str, Task], Calls]:
     """Return the tasks with the pieces of passes, and the calls with pairs that come one after the other in pieces.
 
     ``cuts_after``: whether a pass is cut after an op. A pair that something comes between stays as it is.
     """
     pieces: dict[str, list[Task]] = {}
     found: list[Call] = []
+    calls = tuple(calls)
     rest = iter(range(len(calls)))
     for at in rest:
-        pair = tuple(calls[at : at + 2])
+        pair = calls[at : at + 2]
         if pair not in pairs:
             found.append(calls[at])
             continue
@@ -47,7 +49,7 @@ def taking_turns(
         found += [call for call in chain.from_iterable(zip_longest(*ways)) if call is not None]
     called = {call.task for call in found}
     kept = {name: task for name, task in tasks.items() if name in called}
-    return kept | {piece.name: piece for parts in pieces.values() for piece in parts}, tuple(found)
+    return kept | {piece.name: piece for parts in pieces.values() for piece in parts}, Calls.of(found)
 
 
 def _call(action: Action) -> Call:

@@ -8,8 +8,10 @@ slice.
 
 from collections.abc import Sequence
 
-from sim.plan.words.program import Call
-from sim.training.pipeline.actions import Action, Order
+import numpy as np
+
+from sim.plan.words.calls import Calls
+from sim.training.pipeline.actions import Order, alternating
 
 
 def terapipe(num_ranks: int, num_sequences: int, num_slices: int) -> list[Order]:
@@ -18,11 +20,8 @@ def terapipe(num_ranks: int, num_sequences: int, num_slices: int) -> list[Order]
     Slices of equal times: makespan (m + (P-1)/q)(tF+tB). Slices of any times, equal on all stages: the sum of all tF
     and tB, plus (P-1)(longest tF + longest tB). Every rank keeps mq slices, which are m sequences.
     """
-    total = num_sequences * num_slices
-    return [
-        [Action("F", r, k) for k in range(total)] + [Action("B", r, k) for k in reversed(range(total))]
-        for r in range(num_ranks)
-    ]
+    every = np.arange(num_sequences * num_slices)
+    return [Order.joined(Order.alike("F", r, every), Order.alike("B", r, every[::-1])) for r in range(num_ranks)]
 
 
 def seq_1f1b(num_ranks: int, num_sequences: int, num_slices: int) -> list[Order]:
@@ -31,23 +30,20 @@ def seq_1f1b(num_ranks: int, num_sequences: int, num_slices: int) -> list[Order]
     Backwards take the sequences in order, each from its last slice to its first. Slices of equal times: makespan (m +
     (P-1)/q)(tF+tB), as for TeraPipe; rank r keeps min(P-1-r+q, mq) slices. With one slice per sequence this is 1F1B.
     """
-    q, total, orders = num_slices, num_sequences * num_slices, []
-    backwards = [i * q + j for i in range(num_sequences) for j in reversed(range(q))]
+    q, every = num_slices, np.arange(num_sequences * num_slices)
+    backwards, orders = every // q * q + (q - 1 - every % q), []
     for r in range(num_ranks):
-        warmup = min(num_ranks - 2 - r + q, total)
-        order = [Action("F", r, k) for k in range(warmup)]
-        for forward, backward in zip(range(warmup, total), backwards, strict=False):
-            order += [Action("F", r, forward), Action("B", r, backward)]
-        orders.append(order + [Action("B", r, k) for k in backwards[total - warmup :]])
+        warmup = min(num_ranks - 2 - r + q, len(every))
+        orders.append(alternating(Order.alike("F", r, every), Order.alike("B", r, backwards), warmup))
     return orders
 
 
-def slice_calls(calls: Sequence[Sequence[Call]], num_slices: int) -> list[list[Call]]:
+def slice_calls(calls: Sequence[Calls], num_slices: int) -> list[Calls]:
     """Return the calls of the tasks of slices; in ``calls``, slice j of micro-batch i has the number iq + j."""
-    return [[_slice_call(call, num_slices) for call in of_rank] for of_rank in calls]
+    return [_slice_calls(of_rank, num_slices) for of_rank in calls]
 
 
-def _slice_call(call: Call, num_slices: int) -> Call:
-    assert call.microbatch is not None
-    microbatch, index = divmod(call.microbatch, num_slices)
-    return Call(f"{call.task}@{index}", microbatch)
+def _slice_calls(calls: Calls, num_slices: int) -> Calls:
+    names = tuple(f"{name}@{index}" for name in calls.names for index in range(num_slices))
+    microbatches, index = np.divmod(calls.microbatches, num_slices)
+    return Calls(names, num_slices * calls.tasks + index, microbatches, calls.lags)

@@ -1,6 +1,15 @@
 """Orders that split backward: inputs (I) at once, weights (W) where the rank would wait (Qi et al. 2023, 2024)."""
 
-from sim.training.pipeline.actions import Action, Order
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from sim.training.pipeline.actions import LETTERS, Order
+
+_OF_OLDEST: Final = -1
+"""The stage of a W that is that of the oldest I, until that is known."""
 
 
 def zb_h1(num_ranks: int, num_microbatches: int, virtual_stages: int = 1) -> list[Order]:
@@ -11,19 +20,18 @@ def zb_h1(num_ranks: int, num_microbatches: int, virtual_stages: int = 1) -> lis
     """
     p, m, v = num_ranks, num_microbatches, virtual_stages
     group = m // max(1, m // p)
-    total, orders = m * v, []
+    every, orders = np.arange(m * v), []
+    i = every // (group * v) * group + every % group
+    chunk = every // group % v
     for r in range(p):
-        warmup = min((v - 1) * group + p - 1 - r, total)
-        forwards = [Action("F", k // group % v * p + r, k // (group * v) * group + k % group) for k in range(total)]
-        backwards = [((v - 1 - a.stage // p) * p + r, a.microbatch) for a in forwards]
-        order, weights = forwards[:warmup], 0
-        for k, (stage, microbatch) in enumerate(backwards):
-            order += forwards[warmup + k : warmup + k + 1]
-            order.append(Action("I", stage, microbatch))
-            if k >= r:
-                order.append(Action("W", *backwards[weights]))
-                weights += 1
-        orders.append(order + [Action("W", *chunk) for chunk in backwards[weights:]])
+        warmup, back = min((v - 1) * group + p - 1 - r, m * v), (v - 1 - chunk) * p + r
+        orders.append(
+            Order.in_slots(
+                (3 * (every - warmup), Order.alike("F", chunk * p + r, i)),
+                (3 * every + 1, Order.alike("I", back, i)),
+                (3 * (every + r) + 2, Order.alike("W", back, i)),
+            )
+        )
     return orders
 
 
@@ -33,19 +41,16 @@ def zb_h2(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
     With m >= 2P-1 and tW <= min(tF, tB), the longest rank span is m(tF+tB+tW) + (P-1)(tF+tB-2tW); 2P-1 micro-batches
     are in memory.
     """
-    p, m, orders = num_ranks, num_microbatches, []
+    p, every, orders = num_ranks, np.arange(num_microbatches), []
     for r in range(p):
-        done = min(2 * (p - r) - 1, m)
-        order, weights = [Action("F", r, i) for i in range(done)], 0
-        for i in range(m):
-            order.append(Action("I", r, i))
-            if i >= 2 * r:
-                order.append(Action("W", r, weights))
-                weights += 1
-            if done < m:
-                order.append(Action("F", r, done))
-                done += 1
-        orders.append(order + [Action("W", r, i) for i in range(weights, m)])
+        first = min(2 * (p - r) - 1, num_microbatches)
+        orders.append(
+            Order.in_slots(
+                (3 * every, Order.alike("I", r, every)),
+                (3 * (every + 2 * r) + 1, Order.alike("W", r, every)),
+                (3 * (every - first) + 2, Order.alike("F", r, every)),
+            )
+        )
     return orders
 
 
@@ -57,7 +62,7 @@ def zb_v(num_ranks: int, num_microbatches: int, _: int = 2) -> list[Order]:
     orders = []
     for r in range(num_ranks):
         order = _zb_v_of_rank(num_ranks, r, max(num_microbatches, 2 * num_ranks - 1))
-        orders.append([action for action in order if action.microbatch < num_microbatches])
+        orders.append(order.taken(order.microbatches < num_microbatches))
     return orders
 
 
@@ -66,8 +71,9 @@ def _zb_v_of_rank(p: int, r: int, m: int) -> Order:
     queue.add("F0", 2 * (p - r) - 1)
     queue.add("F1 F0", r)
     queue.add("F1 I1 W1", p - r)
-    while queue.count("F1") < m:
-        queue.add("F0 I0 W0 F1 I1 W1" if queue.count("F0") < m else "I0 W0 F1 I1 W1")
+    left = m - queue.count("F0")
+    queue.add("F0 I0 W0 F1 I1 W1", left)
+    queue.add("I0 W0 F1 I1 W1", m - queue.count("F1"))
     queue.add("I0 I1", r)
     queue.add("I0 W0", p - r)
     queue.add("W1", m - queue.count("W1"))
@@ -85,11 +91,22 @@ class OrderWriter:
     """
 
     def __init__(self, stages: dict[str, int], first: dict[str, int] | None = None) -> None:
-        self.order: Order = []
+        self._blocks: list[Order] = []
         self._stages = stages
         self._first = first or dict.fromkeys(stages, 0)
         self._done: dict[str, int] = {}
-        self._waiting: list[Action] = []
+        self._num_inputs = 0
+
+    @property
+    def order(self) -> Order:
+        """Return the actions."""
+        order = Order.joined(*self._blocks)
+        inputs, weights = (order.kinds == LETTERS.index(kind) for kind in "IW")
+        oldest = weights & (order.stages == _OF_OLDEST)
+        of = np.flatnonzero(inputs)[: np.count_nonzero(oldest)]
+        stages, microbatches = order.stages.copy(), order.microbatches.copy()
+        stages[oldest], microbatches[oldest] = order.stages[of], order.microbatches[of]
+        return replace(order, stages=stages, microbatches=microbatches)
 
     def count(self, word: str) -> int:
         """Return the number of actions added for a word; a B counts as an I."""
@@ -97,21 +114,33 @@ class OrderWriter:
 
     def add(self, words: str, times: int = 1) -> None:
         """Add the actions of ``words`` in order, ``times`` times."""
-        for word in words.split() * times:
-            if word == "W":
-                self.order += self._waiting[:1]
-                del self._waiting[:1]
-            elif "&" in word:
-                forward, backward = word.split("&")
-                self.order += [self._next(forward)._replace(overlaps=True), self._next(backward)]
-            else:
-                self.order.append(self._next(word))
+        found = words.split()
+        if "W" in found:
+            for word in found * times:
+                if word != "W" or self._has_waiting:
+                    self._add([word], 1)
+        elif times > 0:
+            self._add(found, times)
 
-    def _next(self, word: str) -> Action:
-        kind, name = word[0], word[1:]
-        counter = f"I{name}" if kind == "B" else word
-        action = Action(kind, self._stages[name], self._first[name] + self.count(counter))
-        self._done[counter] = self.count(counter) + 1
-        if kind == "I":
-            self._waiting.append(Action("W", action.stage, action.microbatch))
-        return action
+    @property
+    def _has_waiting(self) -> bool:
+        """Return whether there is an I without its W."""
+        return self.count("W") < self._num_inputs
+
+    def _add(self, words: Sequence[str], times: int) -> None:
+        """Add words over and over."""
+        parts = [part for word in words for part in word.split("&")]
+        overlaps = [place == 0 and "&" in word for word in words for place, _ in enumerate(word.split("&"))]
+        counters = [f"I{part[1:]}" if part[0] == "B" else part for part in parts]
+        slots, blocks = len(parts) * np.arange(times), []
+        for place, (part, counter) in enumerate(zip(parts, counters, strict=True)):
+            before, each = counters[:place].count(counter), counters.count(counter)
+            name = part[1:]
+            stage, first = (self._stages[name], self._first[name]) if name else (_OF_OLDEST, 0)
+            numbers = first + self.count(counter) + before + each * np.arange(times)
+            block = Order.alike(part[0], stage, numbers, overlaps=overlaps[place])
+            blocks.append((slots + place, block))
+        for part, counter in zip(parts, counters, strict=True):
+            self._done[counter] = self.count(counter) + times
+            self._num_inputs += times if part[0] == "I" else 0
+        self._blocks.append(Order.in_slots(*blocks))

@@ -13,6 +13,7 @@ from sim.plan.functions.linear import Products, WeightGradient
 from sim.plan.functions.token_slices import TokenSlice, token_slices
 from sim.plan.functions.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.words.calls import Calls
 from sim.plan.words.layout import Layout, Shard
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Direction, Op, Recv, Send
@@ -56,7 +57,7 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
     for rank, order in enumerate(rank_orders):
         if only not in (None, rank):
             continue
-        splits = frozenset(action.stage for action in order if action.kind == "W")
+        splits = order.stages_of("W")
         pairs = overlapping_pairs(order) if pipeline.overlap_exchanges else frozenset[Pair]()
         programs += [
             StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs).build(calls[rank])
@@ -131,11 +132,11 @@ class StageProgramBuilder:
             checkpoint_early_stop=job.training.checkpoint_early_stop,
         )
 
-    def build(self, pipeline_calls: Sequence[Call]) -> Program:
+    def build(self, pipeline_calls: Calls) -> Program:
         """Return the program with these forwards, backwards and messages."""
         groups = self._write_stages()
-        pipeline_calls = [call for call in pipeline_calls if call.task not in self.idle]
-        called = {call.task for call in pipeline_calls}
+        pipeline_calls = pipeline_calls.without(self.idle)
+        called = pipeline_calls.counts()
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
         calls = self._write_around(pipeline_calls, groups)
         if self.job.training.types.casts:
@@ -153,7 +154,7 @@ class StageProgramBuilder:
     def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
         """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""
         refuse_uncountable(self.tracer.buffers.values(), calls)
-        program = Program(dict(self.tracer.role), dict(self.tracer.buffers), dict(tasks), tuple(calls))
+        program = Program(dict(self.tracer.role), dict(self.tracer.buffers), dict(tasks), Calls.of(calls))
         return assign_gradients(program) if self.job.training.set_gradients_to_none else program
 
     def _write_stages(self) -> dict[int, list[Parameter]]:
@@ -164,29 +165,26 @@ class StageProgramBuilder:
                 self._write_backward(Pass(stage, part))
         return groups
 
-    def _write_around(
-        self, pipeline_calls: Sequence[Call], groups: Mapping[int, Sequence[Parameter]]
-    ) -> tuple[Call, ...]:
+    def _write_around(self, pipeline_calls: Calls, groups: Mapping[int, Sequence[Parameter]]) -> Calls:
         """Write what data parallelism does beside forwards and backwards; return all calls."""
         if self.job.parallel.pipeline.schedule == "aiao":
             return write_segments(self.job, self.tracer, self.place, self.rank, groups).around(pipeline_calls)
         begin, end = self._write_step(groups)
-        return (*begin, *pipeline_calls, *end)
+        return Calls.joined(begin, pipeline_calls, end)
 
-    def _with_casts(self, calls: Sequence[Call], groups: Mapping[int, Sequence[Parameter]]) -> tuple[Call, ...]:
+    def _with_casts(self, calls: Calls, groups: Mapping[int, Sequence[Parameter]]) -> Calls:
         """Write the casts of every stage's weights; return the calls with each before the stage's first forward."""
-        result: list[Call] = []
+        result: dict[int, list[Call]] = {}
         waiting = dict(groups)
-        for call in calls:
-            task = self.tracer.tasks[call.task]
+        for name, place in calls.first_calls().items():
+            task = self.tracer.tasks[name]
             stage = task.stage % self.place.chain_length
             if task.phase is Phase.FORWARD and stage in waiting:
                 t = TaskTracer(self.tracer, Scope.STEP)
                 cast_weights(t, waiting.pop(stage))
                 if t.ops:  # none in a stage without layers, whose ends of the model are multiplied as they are
-                    result.append(Call(self.tracer.add_task(f"cast_weights.{stage}", Phase.PREPARE, t.ops).name))
-            result.append(call)
-        return tuple(result)
+                    result[place] = [Call(self.tracer.add_task(f"cast_weights.{stage}", Phase.PREPARE, t.ops).name)]
+        return calls.with_inserted(result)
 
     def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[Call], list[Call]]:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""

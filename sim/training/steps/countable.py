@@ -3,7 +3,10 @@
 from collections.abc import Collection
 from typing import Final
 
+import numpy as np
+
 from sim.plan.words.buffer import Buffer
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Call
 from sim.training.errors import SpecError
 
@@ -13,7 +16,8 @@ MOST_BYTES: Final = 1 << 60
 
 def refuse_uncountable(buffers: Collection[Buffer], calls: Collection[Call]) -> None:
     """Raise SpecError for a rank's program whose tensors, over all micro-batches, are more than can be counted."""
-    num_microbatches = max(1, len({call.microbatch for call in calls} - {None}))
+    numbers = np.unique(Calls.of(calls).microbatches)
+    num_microbatches = max(1, int(np.count_nonzero(numbers != NO_MICROBATCH)))
     num_bytes = num_microbatches * sum(buffer.num_bytes for buffer in buffers)
     if num_bytes > MOST_BYTES:
         rule = f"a rank's tensors of all {num_microbatches:,} micro-batches come to {num_bytes / MOST_BYTES:,.3g} EiB"

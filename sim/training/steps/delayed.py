@@ -13,12 +13,13 @@ from msgspec.structs import replace
 
 from sim.plan.functions.tracing import Parameter, TaskTracer
 from sim.plan.words.buffer import Scope
+from sim.plan.words.calls import Calls
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute, Op
-from sim.plan.words.program import Call, Phase, Plan, Program
+from sim.plan.words.program import Phase, Plan, Program
 from sim.training.data.buckets import Bucket, make_buckets
 from sim.training.data.optimizer import StepEndWriter, step_end_writer
-from sim.training.pipeline.actions import Action
+from sim.training.pipeline.actions import Order
 from sim.training.pipeline.calls import pipeline_calls
 from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.two_versions import NUM_STEPS, with_updates
@@ -46,7 +47,7 @@ def build_delayed_training(job: DenseTraining, name: str) -> Plan:
 class DelayedProgramBuilder(StageProgramBuilder):
     """Builds the program of one pipeline rank."""
 
-    def build(self, pipeline_calls: Sequence[Call]) -> Program:
+    def build(self, pipeline_calls: Calls) -> Program:
         """Return the program with these forwards, backwards and messages, and an update after each step's."""
         groups = self._write_stages()
         [stage] = self.place.stages[self.rank]
@@ -104,10 +105,10 @@ class DelayedProgramBuilder(StageProgramBuilder):
 class DelayedRankWriter(RankWriter):
     """Writes one rank's program of a textbook workload, gradients synchronised after every step's backwards."""
 
-    def _with_sync(self, order: Sequence[Action], calls: Sequence[Call]) -> tuple[Call, ...]:
+    def _with_sync(self, order: Order, calls: Calls) -> Calls:
         [stage] = self.stages
         syncs = [call.task for call in self._write_sync(order)]
-        return tuple(with_updates(calls, stage, self.job.num_microbatches, syncs))
+        return Calls.of(with_updates(calls, stage, self.job.num_microbatches, syncs))
 
 
 def build_delayed_textbook(job: TextbookTraining, name: str) -> Plan:

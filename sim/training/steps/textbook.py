@@ -3,15 +3,16 @@
 Where sequences go through the pipeline in slices, a slice takes the share of these times that it has of the tokens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from sim.plan.functions.token_slices import TokenSlice, token_slices
 from sim.plan.words.buffer import Buffer, Kind, Scope
+from sim.plan.words.calls import Calls
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute, Direction, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
-from sim.training.pipeline.actions import Action
+from sim.training.pipeline.actions import Order
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
@@ -31,7 +32,7 @@ def build_textbook(job: TextbookTraining, name: str) -> Plan:
         calls = slice_calls(calls, job.pipeline.num_slices)
     programs = []
     for rank, order in enumerate(rank_orders):
-        splits = {action.stage for action in order if action.kind == "W"}
+        splits = order.stages_of("W")
         writer = RankWriter(job, place, place.stages[rank], splits)
         programs.append(writer.write({PIPELINE_AXIS: rank} if degree > 1 else {}, order, calls[rank]))
     mesh = Mesh(((PIPELINE_AXIS, degree),))
@@ -45,24 +46,24 @@ class RankWriter:
     job: TextbookTraining
     place: Placement
     stages: Sequence[int]
-    splits: set[int]
+    splits: Set[int]
     buffers: dict[str, Buffer] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
 
-    def write(self, role: Mapping[str, int], order: Sequence[Action], calls: Sequence[Call]) -> Program:
+    def write(self, role: Mapping[str, int], order: Order, calls: Calls) -> Program:
         """Return the program with these calls, gradients synchronised."""
         pipeline = self.job.pipeline
         parts = token_slices(pipeline.token_slices) if pipeline.num_slices > 1 else (None,)
         for stage in self.stages:
             for part in parts:
                 self._write_stage(stage, part)
-        called = {call.task for call in calls}
+        called = calls.counts()
         self.tasks = {name: task for name, task in self.tasks.items() if name in called}
         return Program(role, self.buffers, self.tasks, self._with_sync(order, calls))
 
-    def _with_sync(self, order: Sequence[Action], calls: Sequence[Call]) -> tuple[Call, ...]:
+    def _with_sync(self, order: Order, calls: Calls) -> Calls:
         """Write the synchronisation of gradients; return all calls."""
-        return (*self._write_deferred_sync(), *calls, *self._write_sync(order))
+        return Calls.joined(self._write_deferred_sync(), calls, self._write_sync(order))
 
     def _write_stage(self, stage: int, part: TokenSlice | None = None) -> None:
         times, place = self.job.times, self.place
@@ -145,7 +146,7 @@ class RankWriter:
 
     # --- synchronisation of gradients with replicas --------------------------------------------------------
 
-    def _write_sync(self, order: Sequence[Action]) -> list[Call]:
+    def _write_sync(self, order: Order) -> list[Call]:
         """Write the synchronisation after the backwards; return its calls, the stage that is done first first."""
         total_s, share = self.job.model.gradient_sync_s, len(self.stages)
         if not total_s:

@@ -124,7 +124,7 @@ def test_read_before_write_is_refused(plan: Plan) -> None:
 
 def test_backward_before_its_forward_is_refused(plan: Plan) -> None:
     """Calls in the wrong order read what nobody has written for that micro-batch."""
-    calls = plan.programs[1].calls
+    calls = tuple(plan.programs[1].calls)
     swap = {"forward.1": "backward.1", "backward.1": "forward.1"}
     moved = tuple(call._replace(task=swap.get(call.task, call.task)) for call in calls)
     expected = r"role pp=1, stream .* of micro-batch 0 in task 'backward\.1' before anything writes it"
@@ -237,7 +237,7 @@ def test_dropping_any_message_call_is_refused(plan: Plan, data: st.DataObject) -
     if not messages:
         return
     p, c = data.draw(st.sampled_from(messages))
-    calls = plan.programs[p].calls
+    calls = tuple(plan.programs[p].calls)
     with pytest.raises(CheckError):
         check(with_program(plan, p, calls=calls[:c] + calls[c + 1 :]))
 

@@ -1,13 +1,12 @@
 """The work of all kernels that one rank's program calls: FLOP and bytes."""
 
-from collections import Counter
 from collections.abc import Sequence
-from operator import itemgetter
 
 from msgspec import Struct
 
 from costmodels.kernels import Work
 from sim.plan.facts.description import kernel_signature, kernel_work
+from sim.plan.words.calls import Calls
 from sim.plan.words.op import Compute
 from sim.plan.words.program import Program, Task
 
@@ -30,7 +29,7 @@ class ProgramWork(Struct, frozen=True):
 def program_work(program: Program, known: KnownWork) -> ProgramWork:
     """Return the work of one rank's program, recomputation included."""
     works = {name: _task_work(program, task, known) for name, task in program.tasks.items()}
-    counts = Counter(map(itemgetter(0), program.calls))
+    counts = Calls.of(program.calls).counts()
     return _sum([works[task].times(count) for task, count in counts.items()])
 
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.training.pipeline.actions import Action, Order, parse_orders, steps
+from sim.plan.words.program import Call
+from sim.training.pipeline.actions import Action, parse_orders, steps
 from sim.training.pipeline.calls import pipeline_calls
 from sim.training.pipeline.evaluate import StageTimes, end_times, max_span_s
 from sim.training.pipeline.greedy import Limit, zb_auto
@@ -32,7 +33,7 @@ class Stage:
     group_size: int
     stage_index: int
     num_stages: int
-    noted: Order = field(default_factory=list)
+    noted: list[Action] = field(default_factory=list)
     has_backward: bool = True
     stage_index_to_group_rank: dict[int, int] = field(default_factory=dict)
     submod: None = None
@@ -71,7 +72,7 @@ def torch_schedules() -> Any:
     return pytest.importorskip("torch.distributed.pipelining.schedules", reason="torch is not installed")
 
 
-def run_by_torch(schedule_class: Any, p: int, m: int) -> list[Order]:
+def run_by_torch(schedule_class: Any, p: int, m: int) -> list[list[Action]]:
     """Return what torch's schedule of one stage per rank runs on every rank, in order."""
     found = []
     for rank in range(p):
@@ -83,7 +84,7 @@ def run_by_torch(schedule_class: Any, p: int, m: int) -> list[Order]:
     return found
 
 
-def planned_by_torch(schedule_class: Any, p: int, m: int, v: int, *, is_v: bool = False) -> list[Order]:
+def planned_by_torch(schedule_class: Any, p: int, m: int, v: int, *, is_v: bool = False) -> list[list[Action]]:
     """Return the order that torch's schedule of several stages per rank lays down for its runtime, per rank."""
     stages = [0, 2 * p - 1] if is_v else [chunk * p for chunk in range(v)]
     schedule = schedule_class([Stage(0, p, stage, p * v) for stage in stages], m)
@@ -182,6 +183,30 @@ def test_receives_come_in_the_order_of_the_sends() -> None:
     assert [(call.task, call.microbatch) for call in calls] == [
         ("recv_forward.1", 0), ("recv_forward.1", 1), ("forward.1", 1), ("forward.1", 0),
     ]  # fmt: skip
+
+
+@settings(max_examples=examples(30), deadline=None)
+@given(sent=st.permutations(range(8)), needed=st.permutations(range(8)), backwards=st.permutations(range(8)))
+def test_a_receive_comes_when_a_later_message_or_its_own_is_needed(
+    sent: list[int], needed: list[int], backwards: list[int]
+) -> None:
+    """Whatever the orders of two ranks, receives follow the sends, and none is posted before its stream needs it."""
+    orders = [
+        [Action("F", 0, i) for i in sent] + [Action("B", 0, i) for i in backwards],
+        [Action("F", 1, i) for i in needed] + [Action("B", 1, i) for i in backwards],
+    ]
+    sender, receiver = pipeline_calls(orders, loop(2))
+    assert [call for call in receiver if call.task == "send_backward.1"] == [
+        Call("send_backward.1", i) for i in backwards
+    ]
+    assert [call.microbatch for call in sender if call.task == "send_forward.0"] == sent
+    expected, received = list[Call](), 0
+    for i in needed:
+        latest = 1 + sent.index(i)
+        expected += [Call("recv_forward.1", early) for early in sent[received:latest]]
+        expected.append(Call("forward.1", i))
+        received = max(received, latest)
+    assert [call for call in receiver if call.task in ("recv_forward.1", "forward.1")] == expected
 
 
 @pytest.mark.parametrize(("p", "m"), SHAPES)

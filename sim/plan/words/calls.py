@@ -1,0 +1,107 @@
+"""The calls of a program as numbers: most of a long step's calls differ in their micro-batch alone."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import Final, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.plan.words.columns import Column, Columns
+from sim.plan.words.program import Call, Program
+
+Ints = NDArray[np.int64]
+
+NO_MICROBATCH: Final = -1
+"""The micro-batch number of calls without one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calls(Columns[Call]):
+    """Calls in issue order.
+
+    ``tasks``: the place of each call's task in ``names``; ``microbatches``: NO_MICROBATCH where a call has none.
+
+        Calls.of(program.calls).counts()     # {"forward.0": 4096, ...}
+    """
+
+    names: tuple[str, ...]
+    tasks: Ints
+    microbatches: Ints
+    lags: Ints
+
+    @classmethod
+    def of(cls, calls: Iterable[Call]) -> "Calls":
+        """Return calls as numbers; those that are numbers already, as they are."""
+        if isinstance(calls, Calls):
+            return calls
+        names, microbatches, lags = zip(*found, strict=True) if (found := tuple(calls)) else ((), (), ())
+        numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+        tasks = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
+        known = [NO_MICROBATCH if number is None else number for number in microbatches]
+        return cls(tuple(numbers), tasks, np.array(known, np.int64), np.array(lags, np.int64))
+
+    @classmethod
+    def joined(cls, *parts: Iterable[Call]) -> "Calls":
+        """Return all calls of the parts, one part after the other."""
+        found = [cls.of(part) for part in parts]
+        names = tuple(dict.fromkeys(name for part in found for name in part.names))
+        columns = zip(*[(part.numbered(names), part.microbatches, part.lags) for part in found], strict=True)
+        return cls(names, *map(np.concatenate, columns))
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        """Return tasks, micro-batches and lags."""
+        return self.tasks, self.microbatches, self.lags
+
+    def with_columns(self, *columns: Column) -> Self:
+        """Return other calls of the same names."""
+        tasks, microbatches, lags = columns
+        return replace(self, tasks=tasks, microbatches=microbatches, lags=lags)
+
+    def rows(self) -> Iterator[Call]:
+        """Yield the calls."""
+        microbatches = (None if number == NO_MICROBATCH else number for number in self.microbatches.tolist())
+        return map(Call, map(self.names.__getitem__, self.tasks.tolist()), microbatches, self.lags.tolist())
+
+    def later(self, microbatches: int) -> Self:
+        """Return the same calls for micro-batches later; those without one stay."""
+        moved = np.where(self.microbatches == NO_MICROBATCH, NO_MICROBATCH, self.microbatches + microbatches)
+        return replace(self, microbatches=moved)
+
+    def without(self, names: Collection[str]) -> Self:
+        """Return the calls of other tasks than these."""
+        return self.taken(~np.array([name in names for name in self.names], np.bool_)[self.tasks])
+
+    def with_inserted(self, before: Mapping[int, Iterable[Call]]) -> "Calls":
+        """Return the calls with other calls before some of them."""
+        edges = [0, *sorted(before), len(self)]
+        parts = [(self[begin:end], before.get(end, ())) for begin, end in pairwise(edges)]
+        return Calls.joined(*chain.from_iterable(parts))
+
+    def numbered(self, names: Iterable[str]) -> Ints:
+        """Return the place of each call's task in other names. Raises KeyError where a task that is called is none."""
+        numbers, places = {name: number for number, name in enumerate(names)}, np.zeros(len(self.names), np.int64)
+        for number in np.flatnonzero(np.bincount(self.tasks, minlength=len(self.names))).tolist():
+            places[number] = numbers[self.names[number]]
+        found: Ints = places[self.tasks]
+        return found
+
+    def first_calls(self) -> Mapping[str, int]:
+        """Return the first call of each task, in their order."""
+        first = np.full(len(self.names), len(self))
+        first[self.tasks[::-1]] = np.arange(len(self))[::-1]  # of several writes the last one stays
+        called = np.argsort(first)[: np.count_nonzero(first < len(self))]
+        return dict(zip(map(self.names.__getitem__, called.tolist()), first[called].tolist(), strict=True))
+
+    def counts(self) -> Mapping[str, int]:
+        """Return how many calls of each task there are, in the order of their first calls."""
+        counts = np.bincount(self.tasks, minlength=len(self.names))
+        numbers = {name: number for number, name in enumerate(self.names)}
+        return {name: int(counts[numbers[name]]) for name in self.first_calls()}
+
+
+def num_ops_of(program: Program) -> int:
+    """Return how many ops a rank with this program runs."""
+    return sum(count * len(program.tasks[name].ops) for name, count in Calls.of(program.calls).counts().items())
