@@ -19,6 +19,7 @@ import click
 from scenarios.console.streams import safe_streams
 from scenarios.errors import nearest
 from scenarios.library.shipped import found, near_scenario
+from scenarios.on_use import loading_on_use
 from scenarios.stopping import ended_by_signals
 from sim.engine.running.collector import collector_paused
 
@@ -172,7 +173,7 @@ def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code; 2 where standard output takes nothing (a full disk, say)."""
     with safe_streams():
         try:
-            with ended_by_signals():
+            with ended_by_signals(), loading_on_use():
                 group.main(args=list(args) if args is not None else None, prog_name="simulate")
         except OSError as error:
             _report(error)

@@ -1,18 +1,15 @@
 """``simulate SCENARIO.yaml``: the main job."""
 
 import json
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Literal
 
 import click
-from rich.text import Text
 
 from scenarios.commands.shared.options import json_option, out_option, scenario_argument, set_option
-from scenarios.commands.shared.progress import simulating
+from scenarios.commands.shared.progress import saying, simulating
 from scenarios.commands.shared.refusals import refusing_bad_input
-from scenarios.console.blocks import print_blocks, print_written
-from scenarios.console.terminal import open_console
+from scenarios.console import blocks, terminal
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.workloads.loading import load_scenario
 from sim.engine.running.collector import collector_paused
@@ -54,27 +51,21 @@ def command(  # click passes by name
             refuse_unwritable(out)
         with simulating(loaded.name) as announce:
             result = loaded.workload.simulate(loaded, detail=detail, fold=fold, announce=announce)
-        console = open_console()
         if not as_json:  # the answer at once: what would help takes further simulations
-            print_blocks(result.blocks(drawn=False), console)
+            console = terminal.open_console()
+            blocks.print_blocks(result.blocks(drawn=False), console)
             console.file.flush()
         level = advice or ("none" if as_json and out is None else "quick")
         if level != "none":
-            with _saying("Simulating what would help"):
+            with saying("Simulating what would help"):
                 result = loaded.workload.advised(result, level)
         if out is not None:
-            with _saying(f"Writing {out}"), writing_to(out):
+            with saying(f"Writing {out}"), writing_to(out):
                 result.write(out)
     if as_json:
         click.echo(json.dumps(result.as_json(), indent=2))
         return
     if closing := result.closing():
         console.print()
-        print_blocks(closing, console)
-    print_written(out, console)
-
-
-def _saying(words: str) -> AbstractContextManager[object]:
-    """Show on a terminal the work that is going on."""
-    terminal = open_console(stderr=True)
-    return terminal.status(Text(words)) if terminal.is_terminal else nullcontext()
+        blocks.print_blocks(closing, console)
+    blocks.print_written(out, console)

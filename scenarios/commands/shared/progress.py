@@ -1,19 +1,15 @@
 """Bars on the terminal while this machine works: it is measured, or it simulates for long."""
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import count
-from threading import Event, Thread
-from time import monotonic
+from typing import Protocol
 
 import click
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from scenarios.console.terminal import open_console
+from scenarios.commands.shared import bar
 from scenarios.workloads.effort import Announce, Effort
-
-_REFRESH_S = 0.2
 
 
 @contextmanager
@@ -49,45 +45,35 @@ def searching(words: str, budget_s: float | None) -> Iterator[Callable[[], None]
         yield lambda: shown.say(f"{words}: {next(done):,} simulated")
 
 
-class _Shown:
-    """What is shown of work that goes on. Without a bar there is no terminal, and nothing is shown."""
+def saying(words: str) -> AbstractContextManager[object]:
+    """Show on a terminal the work that is going on."""
+    return bar.saying(words) if _has_terminal() else nullcontext()
 
-    def __init__(self, bar: Progress | None = None, task: TaskID | None = None) -> None:
-        self._bar = bar
-        self._task = task
+
+class _Shown(Protocol):
+    """What is shown of work that goes on."""
 
     def expect(self, expected_s: float) -> None:
         """Take how many seconds the work is expected to take."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, total=expected_s)
 
     def say(self, words: str) -> None:
         """Take what is being done."""
-        if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, description=escape(words))
 
 
-@contextmanager
-def _timed(words: str) -> Iterator[_Shown]:
-    """Show on a terminal for how long something has been going on; yield what says more of it."""
-    console = open_console(stderr=True)
-    if not console.is_terminal:
-        yield _Shown()
-        return
-    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    done = Event()
-    with Progress(*columns, console=console, transient=True) as bar:
-        task, begin_s = bar.add_task(escape(words), total=None), monotonic()
+class _Nothing:
+    """Shows nothing, as there is no terminal."""
 
-        def advance() -> None:
-            while not done.wait(_REFRESH_S):
-                total_s, spent_s = bar.tasks[0].total, monotonic() - begin_s
-                bar.update(task, completed=spent_s if total_s is None else min(spent_s, total_s))
+    def expect(self, expected_s: float) -> None:
+        """Show nothing."""
 
-        ticker = Thread(target=advance, daemon=True)
-        ticker.start()
-        try:
-            yield _Shown(bar, task)
-        finally:
-            done.set()
-            ticker.join()
+    def say(self, words: str) -> None:
+        """Show nothing."""
+
+
+def _timed(words: str) -> AbstractContextManager[_Shown]:
+    """Show on a terminal for how long something has been going on; return what says more of it."""
+    return bar.timed_bar(words) if _has_terminal() else nullcontext(_Nothing())
+
+
+def _has_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

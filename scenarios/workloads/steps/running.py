@@ -9,7 +9,7 @@ from backends.simulated import SimulatedBackend, repriced
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.located import located
 from scenarios.report.blocks import Block
-from scenarios.report.pages.run_page import FoundStep, closing_block
+from scenarios.report.pages import run_page
 from scenarios.summaries.steps.advice import AdviceSummary
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.summaries.steps.step_row import StepRow
@@ -59,11 +59,11 @@ class SimulatedStep(Outcome):
 
     def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the report of the step."""
-        return self.scenario.blocks(FoundStep(self.summary, self.timeline if drawn else None, self.links))
+        return self.scenario.blocks(run_page.FoundStep(self.summary, self.timeline if drawn else None, self.links))
 
     def closing(self) -> Sequence[Block]:
         """Return the advice, and the size of the simulation."""
-        return (closing_block(self.summary),)
+        return (run_page.closing_block(self.summary),)
 
     def row(self) -> StepRow:
         """Return the results that a sweep lays beside those of other steps."""

@@ -8,7 +8,7 @@ from costmodels.hardware import DeviceSpec
 from costmodels.software import Software
 from scenarios.reading.clusters.machine import ClusterSpec
 from scenarios.report.blocks import Block
-from scenarios.report.pages.run_page import FoundStep
+from scenarios.report.pages import run_page
 from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.steps.findings.changes import Change, Counterfactual, Overrides
@@ -123,7 +123,7 @@ class StepScenario(Scenario, ABC):
         return summary
 
     @abstractmethod
-    def blocks(self, found: FoundStep) -> Sequence[Block]:
+    def blocks(self, found: "run_page.FoundStep") -> Sequence[Block]:
         """Return the report of the simulated step."""
 
     @abstractmethod

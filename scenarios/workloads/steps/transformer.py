@@ -7,7 +7,7 @@ from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.models.written_out import written_out
 from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, Model, PresetModel
-from scenarios.workloads.steps.forced_routing import dense_to_sparse_of, routing_of
+from scenarios.workloads.steps import forced_routing
 from sim.moe.balancing.placement_policy import MovingExperts
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.latent import LatentAttention
@@ -43,8 +43,8 @@ def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) 
         if keys.get("latent_attention") is not None:
             keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
         if section.experts is not None:
-            routing = routing_of(document, section.experts.routing, seed)
-            cooling = dense_to_sparse_of(document, section.experts.dense_to_sparse)
+            routing = forced_routing.routing_of(document, section.experts.routing, seed)
+            cooling = forced_routing.dense_to_sparse_of(document, section.experts.dense_to_sparse)
             stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse", "placement"})
             placement = section.experts.placement
             moving = None if placement is None else MovingExperts(**placement.model_dump())

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from costmodels.hardware import DeviceSpec
 from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
-from scenarios.report.pages.run_page import FoundStep, textbook_blocks
+from scenarios.report.pages import run_page
 from scenarios.summaries.steps.algorithm import algorithm_name
 from scenarios.workloads.steps.findings.changes import Change, schedule_changes
 from scenarios.workloads.steps.findings.rates import Rates
@@ -72,9 +72,9 @@ class TextbookScenario(StepScenario):
         del run
         return Rates()
 
-    def blocks(self, found: FoundStep) -> Sequence[Block]:
+    def blocks(self, found: "run_page.FoundStep") -> Sequence[Block]:
         """Return the report of the schedule."""
-        return textbook_blocks(found)
+        return run_page.textbook_blocks(found)
 
     def changes(self) -> Sequence[Change]:
         """Return other schedules, and gradients that are synchronised while others are computed."""

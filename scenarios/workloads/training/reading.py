@@ -20,14 +20,14 @@ from scenarios.reading.schema.parallel import OsdpSection
 from scenarios.reading.sequence_parallel import shares_sequence
 from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
 from scenarios.workloads.steps.transformer import read_transformer
-from scenarios.workloads.training.long_run.reading import reliability_spec
+from scenarios.workloads.training.long_run import reading
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.workload import Workload
 from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import OpenReliability, ReliabilitySpec
-from sim.training.data.operators import choices_of_layers
+from sim.training.data import operators
 from sim.training.errors import SpecError
 from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
@@ -112,7 +112,7 @@ def _reliability(checked: DenseScenario, cluster: ClusterSpec) -> ReliabilitySpe
     if checked.reliability.checkpoint.over_steps is not None and cluster.node_types:
         rule = "saving is not simulated on hosts of several types"
         raise ReliabilityError("reliability.checkpoint.over_steps", rule, "write save, or use nodes of one type")
-    return reliability_spec(
+    return reading.reliability_spec(
         checked.reliability,
         num_devices=cluster.world_size,
         num_nics=cluster.num_nics,
@@ -230,7 +230,7 @@ def _osdp(section: OsdpSection, model: TransformerSpec) -> OsdpSpec:
         if layers and max(layers) >= model.num_layers:
             rule = f"layer {max(layers)} is named, and the model has layers 0 to {model.num_layers - 1}"
             raise SpecError(key, rule, "name layers of the model")
-        choices = choices_of_layers(model, layers, ends=bool(section.ends))
+        choices = operators.choices_of_layers(model, layers, ends=bool(section.ends))
     elif section.ends is not None:
         rule = "it goes with named layers, and none are"
         raise SpecError("parallel.data.osdp.ends", rule, "leave it out, or write parallel.data.osdp.layers")

@@ -8,13 +8,12 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from costmodels.hardware import DeviceSpec, load_node
-from scenarios.choices.decide import decided
-from scenarios.choices.operators import summarise_choice
+from scenarios.choices import decide, operators
 from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.machine import ClusterSpec
 from scenarios.reading.documents.located import located
 from scenarios.report.blocks import Block
-from scenarios.report.pages.run_page import FoundStep, long_run_blocks, training_blocks
+from scenarios.report.pages import run_page
 from scenarios.summaries.steps.algorithm import algorithm_name
 from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.step import StepSummary
@@ -23,13 +22,9 @@ from scenarios.workloads.steps.findings.changes import Change, Counterfactual, O
 from scenarios.workloads.steps.findings.rates import Rates, rates_of
 from scenarios.workloads.steps.pricing import cluster_pricing, locating_algorithms
 from scenarios.workloads.steps.scenario import StepScenario
-from scenarios.workloads.training.changes.against_memory import ladder_of, remedies_of
-from scenarios.workloads.training.changes.against_time import changes_of
-from scenarios.workloads.training.changes.causes import counterfactuals_of
-from scenarios.workloads.training.goal import goal_of
-from scenarios.workloads.training.lock_free import lock_free_update
-from scenarios.workloads.training.long_run.saving import simulated_saving, stall_s
-from scenarios.workloads.training.long_run.summarise import summarise_study
+from scenarios.workloads.training import goal, lock_free
+from scenarios.workloads.training.changes import against_memory, against_time, causes
+from scenarios.workloads.training.long_run import saving, summarise
 from scenarios.workloads.training.placing_registry import load_deciding
 from scenarios.workloads.training.resolved import resolved_step
 from scenarios.workloads.training.routing_summary import routing_summary
@@ -41,11 +36,11 @@ from sim.plan.words.program import Plan
 from sim.reliability.spec import OpenReliability, ReliabilitySpec
 from sim.reliability.study import study_reliability
 from sim.training.errors import SpecError
-from sim.training.local.builder import build_local_training
+from sim.training.local import builder as local_builder
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.job import DenseTraining, OpenTraining, TrainingJob
+from sim.training.steps import delayed
 from sim.training.steps.builder import build_dense_training
-from sim.training.steps.delayed import build_delayed_training
 
 _BATCH: Final = "global_batch_size"
 
@@ -123,7 +118,7 @@ class TrainingScenario(StepScenario):
             return self._with_experts_placed() if self.moves_experts and not self.placements else self
         memory_bytes = min(self.software.room_bytes(device) for device, _ in self.devices)
         with located(self.document), locating_algorithms(self.document, self.algorithms):
-            return dataclasses.replace(self, job=decided(self.job, self.pricing(), memory_bytes))
+            return dataclasses.replace(self, job=decide.decided(self.job, self.pricing(), memory_bytes))
 
     @property
     def moves_experts(self) -> bool:
@@ -144,8 +139,8 @@ class TrainingScenario(StepScenario):
         if self.placements:
             return load_deciding().last_plan(job, self.placements, self.name)
         if job.training.method == "local":
-            return build_local_training(job, self.name)
-        build = build_delayed_training if self.pipeline.gradient_delay else build_dense_training
+            return local_builder.build_local_training(job, self.name)
+        build = delayed.build_delayed_training if self.pipeline.gradient_delay else build_dense_training
         return build(job, self.name)
 
     @property
@@ -190,47 +185,47 @@ class TrainingScenario(StepScenario):
         summary = dataclasses.replace(summary, routing=routing_summary(self.job, summary))
         if (memory := self.job.parallel.memory) is not None and self.is_lock_free:
             summary = dataclasses.replace(
-                summary, lock_free=lock_free_update(plan, self.pricing(), memory.max_staleness)
+                summary, lock_free=lock_free.lock_free_update(plan, self.pricing(), memory.max_staleness)
             )
         if self.job.parallel.osdp is not None:
-            summary = dataclasses.replace(summary, osdp=summarise_choice(self.dense_job, plan))
+            summary = dataclasses.replace(summary, osdp=operators.summarise_choice(self.dense_job, plan))
         if self.reliability is not None:
             summary = dataclasses.replace(summary, reliability=self._studied(self.reliability, summary, plan))
         if self.tokens is not None:
             tokens_per_step = self.num_samples * self.job.model.sequence_length
             summary = dataclasses.replace(
-                summary, goal=goal_of(self.tokens, tokens_per_step, summary, self.cluster.price_usd_per_s)
+                summary, goal=goal.goal_of(self.tokens, tokens_per_step, summary, self.cluster.price_usd_per_s)
             )
         return summary
 
     def _studied(self, run: ReliabilitySpec | OpenReliability, summary: StepSummary, plan: Plan) -> StudySummary:
         """Return the study of the long run; checkpoints are simulated beside steps unless their times are stated."""
-        step_s, saving = summary.iteration_time_s, None
+        step_s, saved = summary.iteration_time_s, None
         with located(self.document):
             if isinstance(run, OpenReliability):
-                saving = simulated_saving(self.dense_job, plan, self.pricing(), step_s, run.over_steps)
-                run = run.decided(stall_s(saving, step_s), saving.over_steps * step_s)
-            return summarise_study(run, study_reliability(run, step_s, self.seed), saving)
+                saved = saving.simulated_saving(self.dense_job, plan, self.pricing(), step_s, run.over_steps)
+                run = run.decided(saving.stall_s(saved, step_s), saved.over_steps * step_s)
+            return summarise.summarise_study(run, study_reliability(run, step_s, self.seed), saved)
 
-    def blocks(self, found: FoundStep) -> Sequence[Block]:
+    def blocks(self, found: "run_page.FoundStep") -> Sequence[Block]:
         """Return the report of the step, and of the long run if there is one."""
-        return training_blocks(found) if self.reliability is None else long_run_blocks(found)
+        return run_page.training_blocks(found) if self.reliability is None else run_page.long_run_blocks(found)
 
     def changes(self) -> Sequence[Change]:
         """Return the changes that may make the step faster."""
-        return changes_of(self.job, self._written("parallel"))
+        return against_time.changes_of(self.job, self._written("parallel"))
 
     def remedies(self) -> Sequence[Change]:
         """Return the changes that take less memory, the mildest first."""
-        return remedies_of(self.job, self._written("parallel"))
+        return against_memory.remedies_of(self.job, self._written("parallel"))
 
     def ladder(self) -> Sequence[Overrides]:
         """Return changes to put on top of each other until the step fits, those that cost little time first."""
-        return ladder_of(self.job, self._written("parallel"))
+        return against_memory.ladder_of(self.job, self._written("parallel"))
 
     def counterfactuals(self) -> Sequence[Counterfactual]:
         """Return slow parts, oversubscription and recomputation, where there are some."""
-        return list(counterfactuals_of(self.job, self._written("cluster"), self.cluster.wiring))
+        return list(causes.counterfactuals_of(self.job, self._written("cluster"), self.cluster.wiring))
 
     def _written(self, section: str) -> Mapping[str, Any]:
         """Return a section of the file as it is written, with overrides put in."""

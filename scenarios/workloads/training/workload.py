@@ -10,13 +10,12 @@ from scenarios.summaries.steps.step_row import StepRow
 from scenarios.summaries.sweep import SweepSummary
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
-from scenarios.workloads.steps.advising.advise import advise
+from scenarios.workloads.steps import schedule, swept
+from scenarios.workloads.steps.advising import advise
 from scenarios.workloads.steps.executing.registry import load_execution
 from scenarios.workloads.steps.last_plan import LastPlan
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, compared, simulate, step_found
-from scenarios.workloads.steps.schedule import schedule_of, schedule_text
-from scenarios.workloads.steps.swept import swept_steps
 from scenarios.workloads.training.placing_registry import load_executing, load_lock_free_execution, load_moving
 from scenarios.workloads.training.reading import read_training
 from scenarios.workloads.training.scenario import TrainingScenario
@@ -85,17 +84,17 @@ class TrainingStep(Workload[TrainingScenario]):
 
     def schedule(self, scenario: TrainingScenario) -> ShownSchedule:
         """Return the pipeline schedule."""
-        return schedule_of(scenario)
+        return schedule.schedule_of(scenario)
 
     def schedule_text(self, scenario: TrainingScenario) -> str:
         """Return the pipeline schedule as CSV."""
-        return schedule_text(scenario)
+        return schedule.schedule_text(scenario)
 
     def swept(self, summary: SweepSummary[StepRow], pictures: Sequence[Thumbnail]) -> Swept:
         """Return times, memory and pipelines of the points."""
-        return swept_steps(summary, pictures)
+        return swept.swept_steps(summary, pictures)
 
     def advised(self, found: Outcome, level: AdviceLevel) -> SimulatedStep:
         """Return a simulated step with the changes that help it, and the causes of lost time, in its summary."""
         step = step_found(found)
-        return step.with_advice(advise(step, level))
+        return step.with_advice(advise.advise(step, level))

@@ -6,7 +6,7 @@ from sim.plan.functions import basic as f
 from sim.plan.functions.cached_tokens import CachedTokens
 from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
-from sim.training.layers.latent_attention import cached_latent_attention, latent_qkv
+from sim.training.layers import latent_attention
 from sim.training.layers.layer import LayerBuilder
 
 
@@ -23,8 +23,8 @@ def _attended(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
     m, name, window = b.model, f"layer{index}", b.model.window_of(index)
     latent, base = m.latent_attention, m.rotary_base_of(index)
     if latent is not None and isinstance(b.part, CachedTokens):
-        return cached_latent_attention(b, t, name, x, base, b.part)
-    q, k, v = _qkv(b, t, name, x, base) if latent is None else latent_qkv(b, t, name, x, latent, base)
+        return latent_attention.cached_latent_attention(b, t, name, x, base, b.part)
+    q, k, v = _qkv(b, t, name, x, base) if latent is None else latent_attention.latent_qkv(b, t, name, x, latent, base)
     if b.part:
         k, v = b.part.cached(t, f"{name}.keys", k), b.part.cached(t, f"{name}.values", v)
     return attend(b, t, f"{name}.attention", (q, k, v), window.size if window else 0)

@@ -18,13 +18,9 @@ from sim.plan.words.layout import Layout, Shard
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Direction, Op, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from sim.training.data import offload, operators, segments, sharding, tiered
 from sim.training.data.axes import training_mesh
-from sim.training.data.offload import write_offloaded_step
-from sim.training.data.operators import write_operator_step
 from sim.training.data.optimizer import write_step_end
-from sim.training.data.segments import write_segments
-from sim.training.data.sharding import write_sharded_step
-from sim.training.data.tiered import write_tiered_step
 from sim.training.layers.rank_routing import RankRouting, busiest_routing, rank_routings
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
@@ -168,7 +164,7 @@ class StageProgramBuilder:
     def _write_around(self, pipeline_calls: Calls, groups: Mapping[int, Sequence[Parameter]]) -> Calls:
         """Write what data parallelism does beside forwards and backwards; return all calls."""
         if self.job.parallel.pipeline.schedule == "aiao":
-            return write_segments(self.job, self.tracer, self.place, self.rank, groups).around(pipeline_calls)
+            return segments.write_segments(self.job, self.tracer, self.place, self.rank, groups).around(pipeline_calls)
         begin, end = self._write_step(groups)
         return Calls.joined(begin, pipeline_calls, end)
 
@@ -190,13 +186,13 @@ class StageProgramBuilder:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""
         parallel, around = self.job.parallel, (self.job, self.tracer, self.place, self.rank, groups)
         if parallel.osdp is not None:
-            begin, end = write_operator_step(*around, self.job.operator_choices)
+            begin, end = operators.write_operator_step(*around, self.job.operator_choices)
         elif parallel.memory is not None:
-            begin, end = write_tiered_step(*around)
+            begin, end = tiered.write_tiered_step(*around)
         elif parallel.sharding.offload is not None:
-            return write_offloaded_step(*around)
+            return offload.write_offloaded_step(*around)
         elif parallel.zero_stage > 1 and parallel.num_replicas > 1:
-            begin, end = write_sharded_step(*around)
+            begin, end = sharding.write_sharded_step(*around)
         else:
             return write_step_end(*around)
         return [Call(task) for task in begin], [Call(task) for task in end]

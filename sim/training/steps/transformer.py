@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from sim.plan.functions import basic as f
 from sim.plan.functions.linear import Products
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
+from sim.training.layers import experts
 from sim.training.layers.attention import attention
-from sim.training.layers.experts import expert_mlp
 from sim.training.layers.layer import LayerBuilder
 from sim.training.layers.mlp import mlp
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
@@ -134,7 +134,7 @@ class TransformerBuilder(LayerBuilder, frozen=True):
         x = self._residual(t, f"{name}.attention_out", y, f"{name}.projection.bias", x)
         normed = self.norm(t, f"{name}.norm2", x)
         if self.model.has_experts(index):
-            y = self._post_norm(t, f"{name}.post_norm2", expert_mlp(self, t, index, normed))
+            y = self._post_norm(t, f"{name}.post_norm2", experts.expert_mlp(self, t, index, normed))
             y = f.dropout(t, f"{name}.mlp_out", y, self.model.dropout, batch_dim=1, spans=self._spans)
             return f.add(t, f"{name}.mlp_out", y, x)
         y = self._post_norm(t, f"{name}.post_norm2", mlp(self, t, name, normed))

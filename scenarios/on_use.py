@@ -1,0 +1,115 @@
+"""Modules that are loaded when one of their names is first used: few commands need what they hold.
+
+Inside ``loading_on_use``, an import of such a module as a module (``from scenarios.console import blocks``)
+makes it known, and no more. Its file is read and run when a name is first asked for (``blocks.print_blocks``). So
+``from scenarios.console.blocks import print_blocks``, or a name of it in an annotation that is no text, loads it at
+once, as everywhere else. Nothing else changes: the imports stay where readers and type checkers look for them.
+"""
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from threading import RLock
+from types import ModuleType
+from typing import Any, Final
+
+ON_USE: Final = frozenset({
+    "scenarios.choices.decide",
+    "scenarios.choices.operators",
+    "scenarios.commands.shared.bar",
+    "scenarios.console.blocks",
+    "scenarios.console.terminal",
+    "scenarios.report.pages.run_page",
+    "scenarios.workloads.steps.advising.advise",
+    "scenarios.workloads.steps.forced_routing",
+    "scenarios.workloads.steps.schedule",
+    "scenarios.workloads.steps.swept",
+    "scenarios.workloads.training.changes.against_memory",
+    "scenarios.workloads.training.changes.against_time",
+    "scenarios.workloads.training.changes.causes",
+    "scenarios.workloads.training.goal",
+    "scenarios.workloads.training.lock_free",
+    "scenarios.workloads.training.long_run.reading",
+    "scenarios.workloads.training.long_run.saving",
+    "scenarios.workloads.training.long_run.summarise",
+    "sim.training.data.offload",
+    "sim.training.data.operators",
+    "sim.training.data.segments",
+    "sim.training.data.sharding",
+    "sim.training.data.tiered",
+    "sim.training.layers.experts",
+    "sim.training.layers.latent_attention",
+    "sim.training.local.builder",
+    "sim.training.steps.delayed",
+})  # fmt: skip
+"""What only people's output needs, and techniques that few scenarios use."""
+
+
+@contextmanager
+def loading_on_use(names: Collection[str] = ON_USE) -> Iterator[None]:
+    """Let modules of these names, imported here for the first time, be loaded when they are first used."""
+    finder = _Finder(names)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+
+
+class _Finder(MetaPathFinder):
+    """Finds modules as Python does, and puts off loading those of the given names."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = names
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a module is, with a loader that waits; None for a module that is none of these."""
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Waiting(spec.loader)
+        return spec
+
+
+class _Waiting(Loader):
+    """Loads a module when one of its names is first asked for, once, by whichever thread asks first."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader, self._lock, self._has_begun = loader, RLock(), False
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """Return a module that asks for its own names."""
+        return _Unread(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing yet."""
+
+    def load(self, module: ModuleType, spec: ModuleSpec) -> None:
+        """Read and run the file, unless this has been done or begun. Raises what the file raises, at every use."""
+        with self._lock:
+            if self._has_begun:
+                return
+            self._has_begun = True
+            try:
+                self._loader.exec_module(module)
+            except BaseException:
+                self._has_begun = False
+                raise
+            module.__class__, spec.loader = ModuleType, self._loader
+
+
+class _Unread(ModuleType):
+    """A module whose file has not been read."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a name of the module, which is loaded first; names that Python gives modules load nothing."""
+        spec = self.__spec__
+        if not name.startswith("__") and spec is not None and isinstance(spec.loader, _Waiting):
+            spec.loader.load(self, spec)
+        if name in self.__dict__:
+            return self.__dict__[name]
+        message = f"module {self.__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)

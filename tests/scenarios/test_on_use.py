@@ -1,0 +1,75 @@
+"""Modules that wait until they are used, and commands that do without them."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from scenarios.on_use import ON_USE, loading_on_use
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Yield the folder of a package ``waiting_test`` that can be imported, and is forgotten after the test."""
+    folder = tmp_path / "waiting_test"
+    folder.mkdir()
+    (folder / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    yield folder
+    for name in [name for name in sys.modules if name.partition(".")[0] == "waiting_test"]:
+        del sys.modules[name]
+
+
+def test_a_file_is_run_at_the_first_use_and_once(package: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An import prints nothing of what the file prints, the first name that is used does, and no other use."""
+    (package / "loud.py").write_text("print('read')\nanswer = 42\n")
+    with loading_on_use({"waiting_test.loud"}):
+        loud = import_module("waiting_test.loud")
+    assert capsys.readouterr().out == ""
+    assert (loud.answer, loud.answer) == (42, 42)
+    assert capsys.readouterr().out == "read\n"
+
+
+def test_a_missing_name_is_missed_as_usual(package: Path) -> None:
+    """A name that the file does not define raises AttributeError, before and after it is loaded."""
+    (package / "small.py").write_text("answer = 42\n")
+    with loading_on_use({"waiting_test.small"}):
+        small = import_module("waiting_test.small")
+    for _ in range(2):
+        with pytest.raises(AttributeError, match="no attribute 'question'"):
+            _ = small.question
+
+
+def test_a_file_that_fails_says_so_at_every_use(package: Path) -> None:
+    """The error of a file is raised where a name of it is used, each time."""
+    (package / "broken.py").write_text("raise ValueError('not today')\n")
+    with loading_on_use({"waiting_test.broken"}):
+        broken = import_module("waiting_test.broken")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="not today"):
+            _ = broken.answer
+
+
+def test_each_name_is_a_module() -> None:
+    """Every module of the list is there."""
+    assert [name for name in sorted(ON_USE) if not (ROOT / f"{name.replace('.', '/')}.py").is_file()] == []
+
+
+def test_a_simulation_as_json_leaves_them_waiting() -> None:
+    """A plain training step with ``--json`` runs no file of the list, and needs neither rich nor a report."""
+    code = (
+        "import json, sys; from scenarios.cli import group; from scenarios.on_use import loading_on_use\n"
+        "with loading_on_use():\n"
+        "    group.main(['tiny-gpt-2x2', '--json'], standalone_mode=False)\n"
+        "read = [name for name, module in sys.modules.items() if hasattr(module, '__builtins__')]\n"
+        "print(); print(json.dumps([name for name in read if name in sys.argv[1:] or name.startswith('rich')]))"
+    )
+    command = [sys.executable, "-c", code, *sorted(ON_USE)]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    assert json.loads(out.splitlines()[-1]) == []
