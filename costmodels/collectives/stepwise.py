@@ -115,6 +115,54 @@ def uneven_all_to_all_cost(
     return steps_cost(name, case, [size for row in pair_bytes for size in row], ranks_per_node, network)
 
 
+def direct_exchange_costs(
+    tables: NDArray[np.float64], ranks_per_node: tuple[int, ...], network: NetworkParameters
+) -> list[CollectiveCost]:
+    """Return the costs of several uneven all_to_alls in which each rank sends to each, in one pass.
+
+    ``tables`` [exchange, source, target]: bytes, which need not be whole. Each cost is that of
+    ``uneven_all_to_all_cost`` by ``direct``.
+    """
+    ranks = sum(ranks_per_node)
+    columns = [loads.tolist() for loads in _direct_loads(tables, ranks_per_node)]
+    costs = []
+    for *values, total in zip(*columns, tables.sum((1, 2)).tolist(), strict=True):
+        load, payload = _Load(*values), total / ranks
+        if not load.port_bytes and not load.nic_bytes:
+            costs.append(CollectiveCost("none", 0.0, 0.0, 0.0))
+            continue
+        work = _Work("direct", "all_to_all", (load,), load, 0.0, payload / ranks)
+        protocols = network.protocols_for("all_to_all", "direct", payload, ranks_per_node)
+        each = [_cost(work, protocol, ranks_per_node, network) for protocol in protocols]
+        costs.append(min(each, key=lambda cost: exclusive_seconds(cost, ranks_per_node, network)))
+    return costs
+
+
+def _direct_loads(
+    tables: NDArray[np.float64], ranks_per_node: tuple[int, ...]
+) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the fields of ``_Load`` of each exchange, where a rank sends all in one round."""
+    node_of = np.repeat(np.arange(len(ranks_per_node)), ranks_per_node)
+    first = np.append(0, np.cumsum(ranks_per_node)[:-1])
+    same = node_of[:, None] == node_of
+    inside = tables * (same & ~np.eye(len(node_of), dtype=bool))
+    between = tables * ~same
+    nodes, users = between, between > 0.0
+    sums, messages, senders = [], [], []
+    for axis in (1, 2):
+        sums.append(np.add.reduceat(nodes.sum(3 - axis), first, axis=1).max(1))
+        messages.append(np.add.reduceat(users.sum(3 - axis), first, axis=1).max(1))
+        senders.append(np.add.reduceat(users.any(3 - axis).astype(np.int64), first, axis=1).max(1))
+    ports = inside > 0.0
+    return (
+        np.maximum(inside.sum(1).max(1), inside.sum(2).max(1)),
+        np.maximum(ports.sum(1).max(1), ports.sum(2).max(1)),
+        np.maximum(*sums),
+        np.maximum(*messages),
+        np.maximum(1, np.maximum(*senders)),
+    )
+
+
 @lru_cache(maxsize=16)
 def _exchange(algorithm: str, ranks_per_node: tuple[int, ...]) -> StepList:
     return collective_steps("all_to_all", algorithm, ranks_per_node)

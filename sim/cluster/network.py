@@ -215,6 +215,11 @@ class Network:
         scaled = (np.round(each / max(each.max(initial=0.0), 1e-300), 10) for each in (moved, latencies_s))
         return (*(cost.algorithm for cost in costs), *(each.tobytes() for each in scaled))
 
+    def seat(self, group: Sequence[int]) -> "Seat":
+        """Return how a group lies on its nodes, and the parameters of each type of island that it is on."""
+        [batch] = self._known_batches(np.array([group]), 0, keep_order=True)
+        return Seat(batch.order, batch.devices[0], batch.ranks_per_node, tuple(self._parameters_of(batch)))
+
     def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
         """Return the number of ranks of a group on each of its nodes (or domains of nodes), in node order."""
         return next(self._batches(np.array([group]), 0)).ranks_per_node
@@ -423,6 +428,18 @@ class Network:
         np.maximum.at(in_phases, use.rows, use.seconds)
         in_all = np.bincount(use.links, use.seconds).max(initial=0.0)
         return float(in_phases.sum() - in_all) - cost.in_turn_s
+
+
+class Seat(Struct, frozen=True, eq=False):
+    """A group, node by node: ``order`` of its positions, their devices, how many each node has.
+
+    ``parameters``: of the network, for each type of island that the group lies on.
+    """
+
+    order: tuple[int, ...]
+    devices: Ints
+    ranks_per_node: tuple[int, ...]
+    parameters: tuple[NetworkParameters, ...]
 
 
 class _IslandRings(Struct, frozen=True):

@@ -160,7 +160,8 @@ KEYS = {
         for key in ("start", "end", "decay", "decay_steps", "hard_after", "step", "score_deviation")
     ),
     *("model.experts.dispatch", *(f"model.experts.routing.{key}" for key in ("shares", "trace", "step"))),
-    *(f"model.experts.placement.{key}" for key in ("policy", "steps", "slots", "threshold")),
+    *(f"model.experts.placement.{key}" for key in ("policy", "steps", "slots", "threshold", "every")),
+    "model.experts.placement.step_times",
     *(f"model.experts.routing.skew.{key}" for key in ("zipf", "fluctuation", "memory_steps", "swap_probability")),
     *("model.experts.routing.skew.concentration", "model.experts.routing.skew.layer_correlation"),
     "parallel.expert.degree",
@@ -494,7 +495,7 @@ def test_placement_keys_are_the_stated_ones(root: Path) -> None:
     moving = f"model.experts={experts}, placement: {{policy: flexmoe, steps: 1}}}}"
     scenario = load_scenario(FOLDER / "tiny-gpt-2x2.yaml", [*changes, "parallel.expert.degree=4", moving])
     found = scenario.workload.simulate(scenario).as_json()["placement"]
-    assert {*found} - {"steps"} == {"policy", "slots", "threshold", "mean_time_s", "layer"}
+    assert {*found} - {"steps"} == {"policy", "slots", "threshold", "mean_time_s", "sums_error", "layer"}
     assert found["steps"][0].keys() == {
         "duration_s", "num_copies", "num_arriving", "num_changes", "search_s", "fixed_max_over_mean",
         "rank_max_over_mean", "expert_shares",

@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
-from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy
+from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy, StepTimesBy
 from sim.moe.dense_to_sparse import Decay
 from sim.training.gates.gate import BIAS_UPDATE_RATE, REMOTE_SHARE, CapacityRule, RoutingWord
 from sim.training.gates.registry import ExpertGate
@@ -107,6 +107,11 @@ class PlacementSection(Section):
     """vExperts that a rank has room for; default twice its even part of the experts."""
     threshold: Annotated[float, Field(ge=1, le=1_000, allow_inf_nan=False)] = 1.2
     """Largest over mean load of the ranks, from which experts move."""
+    every: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """Steps from one look at a layer's loads to the next; layers take turns."""
+    step_times: StepTimesBy = "engine"
+    """`engine`: each step is simulated from a plan of its own; `sums`: as a sum of calls, the last by the engine too.
+    """
 
 
 class RoutingSection(Section):

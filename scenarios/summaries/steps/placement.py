@@ -26,12 +26,14 @@ class PlacementSummary(Struct, frozen=True, kw_only=True):
     """Steps in which a policy moves experts; the last one is the step of the summary.
 
     ``mean_time_s``: of all steps, which begin together on all ranks. ``layer``: of the model, the least even one in the
-    last step.
+    last step. ``sums_error``: by which part the last step's time is longer as a sum of calls than by the engine, if
+    steps are sums.
     """
 
     policy: str
     slots: int
     threshold: float
     mean_time_s: float
+    sums_error: float | None
     layer: int
     steps: tuple[PlacedStep, ...]

@@ -5,6 +5,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 PlacementPolicy = Literal["flexmoe"]
+StepTimesBy = Literal["engine", "sums"]
 DEFAULT_STEPS: Final = 8
 
 
@@ -13,10 +14,13 @@ class MovingExperts(Struct, frozen=True, kw_only=True):
 
     ``steps``: from the first, without copies, to the one that is simulated in full. ``slots``: vExperts that a rank has
     room for; None: twice its even part of the experts. ``threshold``: largest over mean load of the ranks, from which
-    it acts.
+    it acts. ``every``: steps from one look at a layer to the next, in which layers take turns. ``step_times``: of all
+    steps by the ``engine``, each from a plan of its own, or as ``sums`` of calls.
     """
 
     policy: PlacementPolicy = "flexmoe"
     steps: int = DEFAULT_STEPS
     slots: int | None = None
     threshold: float = 1.2
+    every: int = 1
+    step_times: StepTimesBy = "engine"

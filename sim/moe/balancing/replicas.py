@@ -1,10 +1,12 @@
 """Where the experts of each layer lie: on one rank of those that share them out, or as replicas on several."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from sim.moe.balancing.assignment import Placement, assigned, in_whole_tokens
 from sim.moe.errors import RoutingError
@@ -78,7 +80,23 @@ class Replicas:
 
     def placement(self, layer: int) -> Placement:
         """Return the vExperts of a layer [rank, expert]."""
-        return np.array(self.vexperts[layer], dtype=np.int64)
+        placement: Placement = self.table[layer]
+        return placement
+
+    @cached_property
+    def table(self) -> Placement:
+        """Return the vExperts [layer, rank, expert]."""
+        table: Placement = np.array(self.vexperts, dtype=np.int64)
+        return table
+
+    @cached_property
+    def on_the_way(self) -> NDArray[np.bool_]:
+        """Return whether a copy is on its way [layer, rank, expert]."""
+        found = np.zeros(self.table.shape, dtype=np.bool_)
+        for layer, ranks in enumerate(self.arriving):
+            for rank, experts in enumerate(ranks):
+                found[layer, rank, list(experts)] = True
+        return found
 
     def held(self, layer: int, rank: int) -> tuple[int, ...]:
         """Return the experts of a layer that a rank has a copy of."""
@@ -87,10 +105,7 @@ class Replicas:
     @cached_property
     def _held(self) -> list[list[tuple[int, ...]]]:
         """Return the experts [layer][rank] that ranks have copies of."""
-        has = np.array(self.vexperts) > 0
-        for layer, ranks in enumerate(self.arriving):
-            for rank, experts in enumerate(ranks):
-                has[layer, rank, list(experts)] = True
+        has = (self.table > 0) | self.on_the_way
         return [[tuple(np.flatnonzero(line).tolist()) for line in of_layer] for of_layer in has]
 
     def holders(self, layer: int, expert: int) -> tuple[int, ...]:
@@ -110,20 +125,27 @@ class Replicas:
     @property
     def num_copies(self) -> int:
         """Return the number of copies that ranks have, of all layers."""
-        return sum(len(self.held(n, rank)) for n in range(len(self.vexperts)) for rank in range(self.num_ranks))
+        return int(np.count_nonzero((self.table > 0) | self.on_the_way))
 
     @property
     def num_arriving(self) -> int:
         """Return the number of copies on their way, of all layers."""
-        return sum(len(copies) for layer in self.arriving for copies in layer)
+        return int(np.count_nonzero(self.on_the_way))
 
     def receiving(self, following: "Replicas") -> "Replicas":
         """Return the placement with the copies on their way that the following one has besides."""
-        layers, ranks = range(len(self.vexperts)), range(self.num_ranks)
-        arriving = tuple(
-            tuple(tuple(sorted({*following.held(n, r)} - {*self.held(n, r)})) for r in ranks) for n in layers
-        )
+        comes = (following.table > 0) & ~((self.table > 0) | self.on_the_way)
+        if not comes.any():
+            return Replicas(self.vexperts, ()) if self.arriving else self
+        arriving = tuple(tuple(tuple(np.flatnonzero(line).tolist()) for line in layer) for layer in comes)
         return Replicas(self.vexperts, arriving)
+
+    def with_layers(self, placements: Mapping[int, Placement]) -> "Replicas":
+        """Return the replicas with other placements [rank, expert] of some layers, and no copies on their way."""
+        layers = list(self.vexperts)
+        for layer, placement in placements.items():
+            layers[layer] = tuple(map(tuple, placement.tolist()))
+        return Replicas(tuple(layers))
 
     def of_layer(self, layer: int) -> LayerReplicas:
         """Return the placement of one layer."""

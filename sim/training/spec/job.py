@@ -19,6 +19,7 @@ from sim.training.spec.combinations import check_combinations
 from sim.training.spec.method import LocalUpdate as LocalUpdate
 from sim.training.spec.method import Method as Method
 from sim.training.spec.method import check_method
+from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.openings import Opening, opening_of
 from sim.training.spec.parallelism.context import check_shared_sequences
@@ -107,16 +108,24 @@ class TrainingJob(Struct, frozen=True, kw_only=True):
         these. Raises SpecError for a routing of another shape.
         """
         experts = self.model.experts
-        if experts is None:
-            return None
-        shape = RoutingShape(
-            num_layers=self.model.num_expert_layers, num_sources=self.parallel.expert_degree,
-            num_experts=experts.num_experts, num_tokens=self._tokens_of_microbatch, top_k=experts.top_k,
-        )  # fmt: skip
-        routing = experts.forced(shape)
+        routing = None if experts is None else experts.forced(self._routing_shape(experts))
         if routing is not None:
             check_sources(routing.num_sources, self.parallel.expert_degree, self.parallel.data_degree)
         return routing
+
+    def routing_later(self, steps: int) -> Routing:
+        """Return the routing that is forced on the step so many steps later. Raises SpecError as ``routing``."""
+        experts = self.model.experts
+        assert experts is not None
+        found = experts.later(steps).forced(self._routing_shape(experts))
+        assert found is not None, "no routing is forced"
+        return found
+
+    def _routing_shape(self, experts: ExpertsSpec) -> RoutingShape:
+        return RoutingShape(
+            num_layers=self.model.num_expert_layers, num_sources=self.parallel.expert_degree,
+            num_experts=experts.num_experts, num_tokens=self._tokens_of_microbatch, top_k=experts.top_k,
+        )  # fmt: skip
 
     @property
     def kept_fraction(self) -> float:

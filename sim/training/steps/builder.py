@@ -1,7 +1,8 @@
 """A dense-training job in, a plan out."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import islice
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,12 +38,13 @@ from sim.training.tensor.boundary import Boundary
 MAIN_STREAM = "compute"
 
 
-def build_dense_training(job: DenseTraining, name: str, only: int | None = None) -> Plan:
+def build_dense_training(job: DenseTraining, name: str, only: int | None = None, *, first_role: bool = False) -> Plan:
     """Return the plan of one training step: one program per pipeline rank, or several if ranks of a stage differ.
 
     Sharers of a sequence may differ, and ranks to which unequal numbers of tokens are routed.
 
-    ``only``: the pipeline rank whose programs alone are built.
+    ``only``: the pipeline rank whose programs alone are built. ``first_role``: of ranks to which unequal numbers of
+    tokens are routed, only the first has its program.
     """
     pipeline, mesh = job.parallel.pipeline, training_mesh(job.parallel)
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
@@ -50,6 +52,7 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
     if pipeline.num_slices > 1:
         calls = slice_calls(calls, pipeline.num_slices)
     programs, routings = [], routings_of_roles(job, mesh)
+    routings = [*islice(routings, 1)] if first_role else [*routings]
     for rank, order in enumerate(rank_orders):
         if only not in (None, rank):
             continue
@@ -63,14 +66,14 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None)
     return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
 
 
-def routings_of_roles(job: DenseTraining, mesh: Mesh) -> Sequence[RankRouting | None]:
+def routings_of_roles(job: DenseTraining, mesh: Mesh) -> Iterable[RankRouting | None]:
     """Return the routing of each role that a forced routing makes of a pipeline rank; where none is forced, None."""
     routing, experts = job.routing, job.model.experts
     if routing is None or experts is None:
         return (None,)
     if experts.rank_load == "busiest":
         return (busiest_routing(routing, job.parallel, experts.first_dense_layers),)
-    return list(rank_routings(routing, mesh, experts.first_dense_layers, experts.replicas))
+    return rank_routings(routing, mesh, experts.first_dense_layers, experts.replicas)
 
 
 @dataclass(slots=True)

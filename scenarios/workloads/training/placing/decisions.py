@@ -29,7 +29,7 @@ def policy_of(job: DenseTraining, pricing: ClusterPricing) -> FlexMoE:
     maker = PolicyMaker(rates=profiled_rates(job, pricing), num_slots=slots, threshold=moving.threshold)
     return FlexMoE(
         maker=maker, first=shared_out(job.model.num_expert_layers, ranks, experts.num_experts),
-        groups=groups_of(job), first_layer=experts.first_dense_layers, in_background=True,
+        groups=groups_of(job), first_layer=experts.first_dense_layers, in_background=True, every=moving.every,
     )  # fmt: skip
 
 
@@ -40,7 +40,7 @@ def placements_of(job: DenseTraining, pricing: ClusterPricing) -> tuple[Placed, 
 
 @lru_cache(maxsize=4)
 def _decided(job: DenseTraining, policy: FlexMoE) -> tuple[Placed, ...]:
-    found, following = [Placed(policy.first)], policy.first
+    found, following = [Placed(policy.first)], policy.start()
     for step in range(moving_of(job).steps - 1):
         following, placed = policy.following(following, counts_at(job, step))
         found.append(placed)

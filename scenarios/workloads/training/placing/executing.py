@@ -70,7 +70,12 @@ def execute_moving(scenario: TrainingScenario, options: ExecutionOptions) -> Exe
     if options.record_routing is not None:
         _record(options.record_routing, job, executions)
     simulated = simulated_turns(scenario, policy)
-    found = compared(last_step(scenario, turns), executions[-1], backend.timeline(executions[-1]), options.device)
+    found = compared(
+        last_step(scenario, [turn.decision for turn in turns]),
+        executions[-1],
+        backend.timeline(executions[-1]),
+        options.device,
+    )
     summary = _over_steps(found.summary, moving_of(job).policy, executions, turns, simulated)
     return dataclasses.replace(found, summary=summary)
 

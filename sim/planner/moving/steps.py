@@ -1,0 +1,141 @@
+"""The time of steps whose experts move, as sums of calls over layers and ranks (see ``docs/expert_placement.md``).
+
+    sums = StepSums(job, pricing)
+    seconds = sums.step_s(PlacedStep(counts, vexperts, arriving))
+
+Between two exchanges ranks wait for the slowest. So a step is a walk through the calls of one rank, with a time for
+each rank: kernels add to it, and exchanges bring all ranks to the same. Sums of gradients, sums over copies and copies
+on their way share links with the exchanges.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from sim.cluster.direct_exchanges import DirectExchanges
+from sim.engine.prices.activity import Activity, is_link
+from sim.engine.prices.pricing import ClusterPricing
+from sim.planner.moving.arrivals import arrivals_s
+from sim.planner.moving.chain import Exchange, Meeting, Run, Span
+from sim.planner.moving.load import PlacedStep, rows_between, rows_of_copies
+from sim.planner.moving.profile import StepProfile
+from sim.planner.moving.rules import check_summable
+from sim.planner.moving.tail import Holders, Updates, by_holders, step_end_s, summed
+from sim.planner.moving.traffic import Beside, Flow, flow_over
+from sim.training.spec.job import DenseTraining
+
+Floats = NDArray[np.float64]
+Counts = NDArray[np.int64]
+
+
+class _Calls(Struct, frozen=True, eq=False):
+    """What the calls of a step take: spans by kernels [layer, rank], and exchanges, towards experts and back."""
+
+    span_s: Mapping[tuple[str, ...], Floats]
+    exchanges: tuple[list[Flow], list[Flow]]
+
+
+class StepSums:
+    """The times of a job's steps under some prices."""
+
+    def __init__(self, job: DenseTraining, pricing: ClusterPricing) -> None:
+        """Raise SpecError for a job, or prices, whose steps are no sums of calls."""
+        check_summable(job, pricing)
+        self._profile, self._pricing = StepProfile(job, pricing), pricing
+        self._first_layer = self._profile.experts.first_dense_layers
+        self._exchanges = DirectExchanges(pricing.network, range(self._profile.num_ranks))
+        self._sums = dict[tuple[Holders, int], Flow]()
+
+    def step_s(self, step: PlacedStep) -> float:
+        """Return the seconds from the common begin of a step to the end of its last rank."""
+        calls, beside, profile = self._calls(step), Beside(), self._profile
+        held, arriving = step.held.sum((0, 2)), step.arriving.sum((0, 2))
+        now_s = (held - profile.own_experts * profile.num_layers + arriving) * profile.clearing_s
+        exchanged_s, ends_s = 0.0, dict[int, float]()
+        for number, link in enumerate(profile.chain.links):
+            if isinstance(link, Run | Span):
+                now_s = np.maximum(now_s, ends_s.get(link.waits_for, 0.0))
+                now_s = now_s + (link.seconds if isinstance(link, Run) else calls.span_s[link.kernels][self._at(link)])
+                for flow in self._completed.get(number, ()):
+                    beside.add(float(now_s.max()), flow)
+                continue
+            flow = self._meetings[number] if isinstance(link, Meeting) else calls.exchanges[link.back][self._at(link)]
+            exchanged_s = beside.meet(flow, max(exchanged_s, float(now_s.max())))
+            ends_s[number] = exchanged_s
+        groups = by_holders(step.held)
+        copies = {holders: self._sum(holders, number) for holders, number in groups.items() if len(holders) > 1}
+        sums = summed(beside, copies, exchanged_s, records=bool(arriving.any()))
+        return step_end_s(float(now_s.max()), sums, groups, self._updates, self._late_s(step, beside))
+
+    def _at(self, link: Span | Exchange) -> int:
+        return link.layer - self._first_layer
+
+    def _calls(self, step: PlacedStep) -> _Calls:
+        rows = rows_of_copies(step.counts, step.vexperts)
+        of_ranks = rows.sum(2)
+        layers, ranks, experts = np.nonzero(rows)
+        places, several = layers * len(rows[0]) + ranks, rows[layers, ranks, experts]
+        span_s = {}
+        for kernels, (whole, copies) in self._profile.span_times.items():
+            each_s = np.bincount(places, copies.seconds(several), minlength=of_ranks.size)
+            span_s[kernels] = whole.seconds(of_ranks) + each_s.reshape(of_ranks.shape)
+        tables = rows_between(step.counts, rows) * self._profile.row_bytes
+        return _Calls(span_s, (self._flows(tables), self._flows(tables.transpose(0, 2, 1))))
+
+    def _flows(self, tables: Floats) -> list[Flow]:
+        demands = self._exchanges.demands(tables)
+        waiting_s = self._pricing.software.waiting_s(self._profile.num_ranks)
+        return [
+            flow_over(latency_s + waiting_s, link_s)
+            for latency_s, link_s in zip(demands.latencies_s.tolist(), demands.link_s, strict=True)
+        ]
+
+    @cached_property
+    def _meetings(self) -> Mapping[int, Flow]:
+        links = enumerate(self._profile.chain.links)
+        return {number: self._flow(link.activity) for number, link in links if isinstance(link, Meeting)}
+
+    def _flow(self, activity: Activity) -> Flow:
+        link_s = np.zeros(self._pricing.cluster.topology.num_links)
+        for resource, seconds in activity.demands:
+            if is_link(resource):
+                link_s[resource[1]] = seconds
+        return flow_over(activity.latency_s, link_s)
+
+    @cached_property
+    def _bucket_flows(self) -> list[Flow]:
+        profile = self._profile
+        return [self._flow(self._pricing.price(profile.plan, profile.program, op, 0)) for op in profile.sums]
+
+    @cached_property
+    def _completed(self) -> Mapping[int, list[Flow]]:
+        """Return the sums of gradients that may begin once a call of the chain is over."""
+        found = dict[int, list[Flow]]()
+        for op, flow in zip(self._profile.sums[:-1], self._bucket_flows, strict=False):
+            found.setdefault(max(self._profile.chain.written_at[name] for name in op.reads), []).append(flow)
+        return found
+
+    @cached_property
+    def _updates(self) -> Updates:
+        bucket_s, expert_s = self._profile.updates_s
+        return Updates(bucket_s, expert_s, self._bucket_flows[-1])
+
+    def _sum(self, holders: Holders, number: int) -> Flow:
+        """Return the sum of the gradients of so many experts over the ranks that hold them."""
+        if (holders, number) not in self._sums:
+            num_bytes = round(number * self._profile.gradient_bytes)
+            algorithm = self._pricing.algorithms.get("all_reduce", "auto")
+            cost = self._pricing.network.collective("all_reduce", num_bytes, holders, algorithm)
+            latency_s = cost.latency_s + self._pricing.software.waiting_s(len(holders))
+            self._sums[holders, number] = self._flow(
+                Activity(latency_s, tuple((("link", n), s) for n, s in cost.links))
+            )
+        return self._sums[holders, number]
+
+    def _late_s(self, step: PlacedStep, beside: Beside) -> Mapping[Holders, Floats]:
+        if not step.arriving.any():
+            return {}
+        return arrivals_s(step, self._profile.state_bytes, self._pricing.network, beside.busy)
