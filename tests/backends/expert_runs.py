@@ -231,6 +231,20 @@ GATES = {
         },
         data_degree=4, expert_degree=4, batch=(8, 1),
     ),
+    "group_limited, forced, slots, ep4": training(
+        model={
+            **MIXTURE,
+            "experts": experts(
+                num_experts=8, gate="group_limited", num_groups=4, top_groups=2, routing=Skew(zipf=1.0),
+                capacity_factor=1.5,
+            ),
+        },
+        data_degree=4, expert_degree=4, batch=(8, 1),
+    ),
+    "group_limited, forced, exact, ep2 x dp2": training(
+        model=exact(num_experts=8, top_k=4, gate="group_limited", num_groups=4, top_groups=2, routing="balanced"),
+        data_degree=4, expert_degree=2, batch=(8, 1),
+    ),
     "group_limited to one, deepspeed's capacity, ep2 x tp2 sp": training(
         model={
             **MIXTURE,

@@ -24,7 +24,7 @@ def route_exact(context: KernelContext, inputs: Sequence[Tensor], attributes: At
 def choose_exact(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
     """Return weights and numbers of the chosen experts, and the number of choices of each expert."""
     (logits,) = inputs
-    experts = forced_experts(logits, attributes["forced"], attributes["top_k"])
+    experts = forced_experts(logits, attributes)
     counts = experts.flatten().bincount(minlength=logits.shape[-1])
     return choice_weights(logits, experts), experts.to(torch.int32), counts
 

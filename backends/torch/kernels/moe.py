@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from backends.torch.kernels.context import Attributes, KernelContext, KernelFunction, wide
-from sim.moe.choices import forced_choices
+from sim.moe.choices import GroupLimit, forced_choices
 
 # --- router --------------------------------------------------------------------------------------------------------
 
@@ -66,7 +66,7 @@ def route(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) ->
     (logits,), top_k = inputs, attributes["top_k"]
     num_experts = logits.shape[-1]
     if "forced" in attributes:
-        experts = forced_experts(logits, attributes["forced"], top_k)
+        experts = forced_experts(logits, attributes)
     elif attributes["balanced"]:
         choices = torch.arange(logits[..., :1].numel() * top_k, device=logits.device) % num_experts
         experts = choices.view(*logits.shape[:-1], top_k)
@@ -118,10 +118,15 @@ def numbered(experts: Tensor, num_experts: int, attributes: Attributes) -> tuple
     return experts.to(torch.int32), first_come_slots(experts, num_experts, attributes["capacity"])
 
 
-def forced_experts(logits: Tensor, counts: Sequence[int], top_k: int) -> Tensor:
-    """Return experts [..., k] for the tokens of logits[..., E], so that the numbers of choices equal ``counts``."""
-    num_tokens = logits[..., 0].numel()
-    chosen = torch.from_numpy(forced_choices(counts, num_tokens)).to(logits.device)
+def forced_experts(logits: Tensor, attributes: Attributes) -> Tensor:
+    """Return experts [..., k] for the tokens of logits[..., E], so that the numbers of choices are the forced ones.
+
+    With ``num_groups`` a token chooses equally many experts in each of ``top_groups`` groups.
+    """
+    counts, top_k = attributes["forced"], attributes["top_k"]
+    kept = attributes.get("top_groups", top_k)
+    limit = GroupLimit(attributes.get("num_groups", len(counts)), kept, top_k // kept)
+    chosen = torch.from_numpy(forced_choices(counts, logits[..., 0].numel(), limit)).to(logits.device)
     return chosen.view(*logits.shape[:-1], top_k)
 
 

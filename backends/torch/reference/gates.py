@@ -68,7 +68,7 @@ def weights_of_experts(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, fo
 
 def _best(spec: ExpertsSpec, scores: Tensor, _: GateInputs, forced: Sequence[int]) -> ExpertWeights:
     if forced:
-        chosen = torch.from_numpy(forced_choices(forced, len(scores))).to(scores.device)
+        chosen = torch.from_numpy(forced_choices(forced, len(scores), spec.gating.limit(spec))).to(scores.device)
     elif spec.routing == "balanced":
         turns = torch.arange(len(scores) * spec.top_k, device=scores.device)
         chosen = (turns % spec.num_experts).view(len(scores), -1)
@@ -92,7 +92,9 @@ def _k_top_1(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence
     return _served(spec, chosen, torch.stack([best.values for best in found], 1))
 
 
-def _group_limited(spec: ExpertsSpec, scores: Tensor, _: GateInputs, _forced: Sequence[int]) -> ExpertWeights:
+def _group_limited(spec: ExpertsSpec, scores: Tensor, inputs: GateInputs, forced: Sequence[int]) -> ExpertWeights:
+    if forced:
+        return _best(spec, scores, inputs, forced)
     chosen = _largest(_of_best_groups(spec, scores), spec.top_k)
     return _served(spec, chosen, _renormalised(scores, chosen))
 

@@ -51,44 +51,66 @@ class ExactRoutes(Struct, frozen=True):
     counts: Tensor
 
 
-def route_exact(
-    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float = 0.0
-) -> ExactRoutes:
+class Forced(Struct, frozen=True):
+    """The forced choices of a rank's tokens: ``top_k`` each, ``counts[e]`` of expert e.
+
+    ``groups``: number of groups of experts, and in how many a token chooses; empty: in any.
+    """
+
+    top_k: int
+    counts: tuple[int, ...]
+    groups: tuple[int, int] | tuple[()] = ()
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """Return the attributes of the op that chooses."""
+        limit = dict(zip(("num_groups", "top_groups"), self.groups, strict=False))
+        return {"top_k": self.top_k, "forced": self.counts, **limit}
+
+
+def route_exact(t: TaskTracer, name: str, logits: Tensor, *, forced: Forced, balance_loss: float = 0.0) -> ExactRoutes:
     """Return the choices of logits[s, b, E], with one row per choice, sorted by expert.
 
-    ``forced``: number of this rank's choices of each expert.
     ``balance_loss``: see ``sim.plan.functions.experts.route``.
     """
     layouts = (logits.layout,) * 3
     weights, experts, rows, counts = t.compute(
         name, "route_exact", (logits,), (*layouts, REPLICATED), labels=("weights", "experts", "rows", "counts"),
-        top_k=top_k, forced=tuple(forced),
+        **forced.attributes,
     )  # fmt: skip
     ex.record_choice(t, name, logits, weights, experts, balance_loss)
-    return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced)), counts)
+    return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced.counts)), counts)
 
 
 def route_to_copies(
-    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, forced: Sequence[int], balance_loss: float,
-    shared: SharedCopies,
-) -> ExactRoutes:  # fmt: skip
+    t: TaskTracer, name: str, logits: Tensor, *, forced: Forced, balance_loss: float, shared: SharedCopies
+) -> ExactRoutes:
     """Return the choices of logits[s, b, E] with one row per choice, sorted by the copy of its expert that gets it.
 
     All ranks that share experts gather the counts of all, and derive from them which copy gets which tokens (Nie et al.
     2023). ``counts`` of the result: rows that this rank gets, by source and own copy.
     """
-    layout, labels = logits.layout, ("weights", "experts", "counts")
-    weights, experts, counts = t.compute(
-        name, "choose_exact", (logits,), (layout, layout, REPLICATED), labels=labels, top_k=top_k, forced=tuple(forced)
-    )
-    ex.record_choice(t, name, logits, weights, experts, balance_loss)
+    layout = logits.layout
+    weights, experts, counts = choose(t, name, logits, forced, balance_loss)
     gathered = t.gather(counts, shared.axis, 0, Kind.WORKSPACE)
     copies = shared.copies
     rows, received = t.compute(
         f"{name}.assign", "assign_copies", (experts, gathered), (layout, REPLICATED), labels=("rows", "counts"),
         copies=copies, place=shared.place, parts=copies.num_ranks, width=copies.most_held,
     )  # fmt: skip
-    return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced)), received)
+    return ExactRoutes(ex.Routes(weights, rows, num_experts=1, capacity=sum(forced.counts)), received)
+
+
+def choose(
+    t: TaskTracer, name: str, logits: Tensor, forced: Forced, balance_loss: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the weights and the experts of all choices of logits[s, b, E], and how many fall on each expert."""
+    layout, labels = logits.layout, ("weights", "experts", "counts")
+    weights, experts, counts = t.compute(
+        name, "choose_exact", (logits,), (layout, layout, REPLICATED), labels=labels, **forced.attributes
+    )
+    ex.record_choice(t, name, logits, weights, experts, balance_loss)
+    return weights, experts, counts
 
 
 class Exchange(Struct, frozen=True):

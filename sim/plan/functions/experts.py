@@ -102,13 +102,17 @@ def route_in_groups(t: TaskTracer, name: str, logits: Tensor, *, top_k: int, cap
 
 
 def route_limited(
-    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, limit: tuple[int, int], balance_loss: float
-) -> Routes:
+    t: TaskTracer, name: str, logits: Tensor, *, top_k: int, capacity: int, limit: tuple[int, int],
+    forced: Sequence[int] = (), balance_loss: float,
+) -> Routes:  # fmt: skip
     """Return the choices of ``route`` from the best groups of experts: those with the largest sums of best scores.
 
-    ``limit``: number of groups, and number of groups from which a token chooses.
+    ``limit``: number of groups, and number of groups from which a token chooses. ``forced``: see ``route``.
     """
-    groups = {"num_groups": limit[0], "top_groups": limit[1]}
+    groups: dict[str, Any] = {"num_groups": limit[0], "top_groups": limit[1]}
+    if forced:
+        groups |= {"forced": tuple(forced), "balanced": False}
+        return _routed(t, name, "route", logits, balance_loss, top_k=top_k, capacity=capacity, **groups)
     return _routed(t, name, "route_group_limited", logits, balance_loss, top_k=top_k, capacity=capacity, **groups)
 
 

@@ -2,6 +2,9 @@
 
 from typing import ClassVar
 
+from sim.moe.choices import GroupLimit
+from sim.moe.routing import Routing
+from sim.moe.within_groups import within_groups
 from sim.plan.functions import experts as ex
 from sim.plan.functions.biased_experts import route_biased, router_bias
 from sim.training.errors import SpecError
@@ -61,22 +64,38 @@ class KTop1(Gate):
 class GroupLimited(Gate):
     """The best of those ``top_groups`` groups, of ``num_groups``, whose best scores add up to most.
 
-    DeepSeek-AI 2024, V3, section 2.1.2, where a group is a node's experts.
+    DeepSeek-AI 2024, V3, section 2.1.2, where a group is a node's experts. Where a routing is stated, a token chooses
+    as many experts in each of its groups.
     """
 
     name = "group_limited"
+    may_be_forced = True
     options = frozenset({"num_groups", "top_groups"})
 
     def check(self, spec: GateOptions) -> None:
-        """Raise SpecError also where groups are not equal, or too few for a token's choices."""
+        """Raise SpecError also where groups are not equal, or too few for a token's choices.
+
+        And where a stated routing does not part a token's choices evenly among its groups.
+        """
         super().check(spec)
         check_groups(spec)
+        if spec.routing != "learned" and spec.top_k % spec.top_groups:
+            rule = f"a stated routing takes equally many of {spec.top_k} experts from each of {spec.top_groups} groups"
+            raise SpecError("model.experts.top_groups", rule, "write a divisor of top_k, or routing: learned")
+
+    def limit(self, spec: GateOptions) -> GroupLimit:
+        """Return in which groups of experts a token's forced choices lie: as many in each."""
+        return GroupLimit(spec.num_groups, spec.top_groups, spec.top_k // spec.top_groups)
+
+    def limited(self, spec: GateOptions, routing: Routing, num_tokens: int) -> Routing:
+        """Return the nearest routing that obeys the limit."""
+        return within_groups(routing, self.limit(spec), num_tokens)
 
     def routes(self, g: Choosing) -> ex.Routes:
         """Emit the gate's op; return the slots and weights of every token."""
         limit = (g.spec.num_groups, g.spec.top_groups)
         return ex.route_limited(
-            g.tracer, g.name, g.logits, top_k=g.spec.top_k, capacity=g.capacity, limit=limit,
+            g.tracer, g.name, g.logits, top_k=g.spec.top_k, capacity=g.capacity, limit=limit, forced=g.forced,
             balance_loss=g.balance_loss,
         )  # fmt: skip
 

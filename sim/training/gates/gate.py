@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, Literal, Protocol
 
 from msgspec import Struct
 
+from sim.moe.choices import GroupLimit
 from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.routing import Routing, RoutingSource
 from sim.plan.functions import experts as ex
@@ -158,6 +159,10 @@ class Gate(ABC):
     def limited(self, _spec: GateOptions, routing: Routing, _num_tokens: int) -> Routing:
         """Return a stated routing of sources of so many tokens as the gate lets it be."""
         return routing
+
+    def limit(self, spec: GateOptions) -> GroupLimit:
+        """Return in which groups of experts a token's forced choices lie: most gates limit nothing."""
+        return GroupLimit(spec.num_experts, spec.top_k, 1)
 
     def choices(self, spec: GateOptions, num_tokens: int) -> int:
         """Return how many choices some tokens make."""

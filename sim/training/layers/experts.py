@@ -90,8 +90,7 @@ def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
     name = f"layer{layer}"
     assert routing is not None
     found = exact.route_exact(
-        t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
-        balance_loss=gating.balance_loss,
+        t, gating.name, gating.logits, forced=gating.forced_exactly, balance_loss=gating.balance_loss,
     )  # fmt: skip
     counts, exchange = found.counts, routing.exchange(layer, eight_bits=spec.dispatch_precision == "fp8")
     layout = ex.slots_layout(gating.x, EXPERT_AXIS if ranks > 1 else "")

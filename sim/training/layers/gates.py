@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sim.plan.functions import basic as f
+from sim.plan.functions import exact_experts as exact
 from sim.plan.functions import experts as ex
 from sim.plan.functions.rows import Rows
 from sim.plan.functions.tracing import TaskTracer, Tensor
@@ -53,6 +54,13 @@ class Gating:
         """Return how often these tokens choose each expert; empty where no routing is forced."""
         routing = self.builder.routing
         return () if routing is None else routing.chosen(self.layer)
+
+    @property
+    def forced_exactly(self) -> exact.Forced:
+        """Return the choices of these tokens, with a row each; only where a routing is forced."""
+        limit = self.spec.gating.limit(self.spec)
+        groups = (limit.num_groups, limit.top_groups) if self.spec.limits_groups else ()
+        return exact.Forced(self.spec.top_k, self.forced, groups)
 
     @property
     def name(self) -> str:

@@ -27,8 +27,7 @@ def replicated_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor
     name, rows = f"layer{layer}", routing.rows(layer)
     exchange = routing.exchange(layer, eight_bits=spec.dispatch_precision == "fp8")
     found = exact.route_to_copies(
-        t, gating.name, gating.logits, top_k=spec.top_k, forced=routing.chosen(layer),
-        balance_loss=gating.balance_loss,
+        t, gating.name, gating.logits, forced=gating.forced_exactly, balance_loss=gating.balance_loss,
         shared=exact.SharedCopies(routing.placement(layer), EXPERT_AXIS, exchange.place),
     )  # fmt: skip
     counts = found.counts

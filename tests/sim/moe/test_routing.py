@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.moe.choices import forced_choices
+from sim.moe.choices import GroupLimit, forced_choices
 from sim.moe.errors import RoutingError
 from sim.moe.routing import Routing, RoutingShape, of_ranks
 from sim.moe.skew import Drift, Skew
 from sim.moe.sources import Even, Shares
 from sim.moe.statistics import max_over_mean
+from sim.moe.within_groups import within_groups
 from tests.examples import examples
 
 PLAIN = {"fluctuation": 0.0, "concentration": None}
@@ -55,6 +56,39 @@ def test_every_token_makes_its_choices_once(seed: int, zipf: float, top_k: int, 
     assert np.all(counts.sum(2) == 96 * top_k)
     assert np.all((counts >= 0) & (counts <= 96))
     assert np.array_equal(counts, Skew(zipf=zipf, step=step, seed=seed).routing(sizes).counts)
+
+
+@given(
+    st.integers(0, 2**32), st.floats(0.0, 4.0), st.sampled_from([(4, 2, 1), (4, 1, 2), (2, 1, 3), (4, 2, 2), (2, 2, 1)])
+)
+@settings(max_examples=examples(16), deadline=None)
+def test_forced_choices_obey_a_limit_of_groups(seed: int, zipf: float, limit: tuple[int, int, int]) -> None:
+    """Every token chooses its experts once, as many in each of its groups, and the groups' visits are as foretold."""
+    rule = GroupLimit(*limit)
+    sizes = shape(top_k=rule.top_groups * rule.of_each)
+    drawn = Skew(zipf=zipf, seed=seed).routing(sizes)
+    kept = within_groups(drawn, rule, sizes.num_tokens)
+    assert np.array_equal(within_groups(kept, rule, sizes.num_tokens).counts, kept.check(sizes).counts)
+    counts = kept.counts[0, 0]
+    chosen = forced_choices(counts.tolist(), sizes.num_tokens, rule)
+    assert np.array_equal(np.bincount(chosen.ravel(), minlength=8), counts)
+    assert all(len({*row}) == sizes.top_k for row in chosen.tolist())
+    per_group = np.stack([(chosen * rule.num_groups // 8 == group).sum(1) for group in range(rule.num_groups)], 1)
+    assert np.all((per_group == 0) | (per_group == rule.of_each))
+    for num_parts in (1, 2, rule.num_groups):
+        parts = [(chosen * num_parts // 8 == part).any(1).sum() for part in range(num_parts)]
+        assert rule.tokens_of_parts(counts, num_parts).tolist() == parts
+
+
+def test_an_even_routing_obeys_a_limit_as_it_is() -> None:
+    """A routing whose groups get whole visits is not changed; one group's surplus goes to the others."""
+    sizes, rule = shape(top_k=4), GroupLimit(4, 2, 2)
+    even = Even().routing(sizes)
+    assert np.array_equal(within_groups(even, rule, sizes.num_tokens).counts, even.counts)
+    counts = np.array([[[96, 96, 96, 96, 0, 0, 0, 0]]])
+    assert within_groups(Routing(counts), rule, 96).counts.tolist() == counts.tolist()
+    lone = np.array([[[96, 0, 96, 0, 96, 0, 96, 0]]])
+    assert within_groups(Routing(lone), rule, 96).counts.tolist() == [[[48] * 8]]
 
 
 def test_shares_forget_as_fast_as_they_are_told() -> None:

@@ -328,6 +328,10 @@ def test_slots_are_counted_by_the_rule_of_each_system(rule: str, factor: float, 
         ({"gate": "group_limited", "num_groups": 3}, "8 experts cannot be divided into 3 equal groups"),
         ({"gate": "group_limited", "num_groups": 8}, "1 of 8 groups have 1 experts, and a token goes to 2"),
         ({"gate": "group_limited", "num_groups": 2, "top_groups": 3}, "write a number of 1 to 2"),
+        (
+            {"gate": "group_limited", "num_groups": 4, "top_groups": 2, "top_k": 3, "routing": "balanced"},
+            "equally many of 3 experts from each of 2 groups",
+        ),
         ({"gate": "expert_choice", "dispatch": "exact"}, "; write dispatch: slots"),
     ],
 )

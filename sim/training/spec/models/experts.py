@@ -134,12 +134,18 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
         """Return whether a stated routing is forced on the step, be it even or not."""
         return not isinstance(self.routing, str)
 
+    @property
+    def limits_groups(self) -> bool:
+        """Return whether a token's forced choices lie in some of several groups of experts."""
+        return self.gating.limit(self).num_groups < self.num_experts
+
     def forced(self, shape: RoutingShape) -> Routing | None:
         """Return the routing that is forced on a step; None where tokens choose, or experts are dealt out in turn.
 
         Raises SpecError where the routing cannot be of such a shape.
         """
-        if self.routing == "learned" or (self.routing == "balanced" and self.dispatch == "slots"):
+        in_turn = self.routing == "balanced" and self.dispatch == "slots" and not self.limits_groups
+        if self.routing == "learned" or in_turn:
             return None
         source = Even() if isinstance(self.routing, str) else self.routing
         try:
