@@ -39,6 +39,22 @@ def _assign_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tup
     return experts, TensorSpec((parts * width,), "int64")
 
 
+def _assign_nodes_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the row of each choice of experts[..., k], the choices [1, rows, k] of each row, and the rows by node."""
+    (experts,), parts, rows = inputs, attributes["parts"], attributes["rows"]
+    num_tokens, top_k = experts.num_elements // experts.shape[-1], experts.shape[-1]
+    fits = attributes["num_experts"] % parts == 0 and num_tokens <= rows <= num_tokens * min(parts, top_k)
+    require(fits, f"{rows} rows for {parts} equal nodes must be one or more of every token", experts)
+    return experts, TensorSpec((1, rows, top_k), "int32"), TensorSpec((parts,), "int64")
+
+
+def _hand_on_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
+    """Return the row of each choice [1, m, k] of received rows, and the choices of each expert of the node."""
+    experts, _ = inputs
+    require(attributes["rows"] <= experts.num_elements, f"{attributes['rows']} rows must be choices", experts)
+    return experts, TensorSpec((attributes["num_experts"],), "int64")
+
+
 def _part_outputs(inputs: Sequence[TensorSpec], attributes: Attributes) -> tuple[TensorSpec, ...]:
     """Return the rows of each copy of an expert that has any, of rows x[1, m, h] as they come from ranks."""
     x, counts = inputs
@@ -147,6 +163,8 @@ EXACT_MOE_KERNELS = (
     Kernel("route_exact", "elementwise", (1, 1), _route_outputs, routing(0, 20, ROUTING_KERNELS)),
     Kernel("choose_exact", "elementwise", (1, 1), _choice_outputs, routing(0, 20, ROUTING_KERNELS)),
     Kernel("assign_copies", "elementwise", (2, 2), _assign_outputs, streaming(20)),
+    Kernel("assign_nodes", "elementwise", (1, 1), _assign_nodes_outputs, streaming(20)),
+    Kernel("hand_on", "elementwise", (2, 2), _hand_on_outputs, streaming(20)),
     Kernel("sort_rows", "elementwise", (2, 2), _sort_outputs, streaming(0)),
     Kernel("part_rows", "elementwise", (2, 2), _part_outputs, streaming(0)),
     Kernel("join_rows", "elementwise", (2, float("inf")), _join_outputs, streaming(0)),

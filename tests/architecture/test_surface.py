@@ -164,7 +164,7 @@ KEYS = {
     "model.experts.placement.step_times",
     *(f"model.experts.routing.skew.{key}" for key in ("zipf", "fluctuation", "memory_steps", "swap_probability")),
     *("model.experts.routing.skew.concentration", "model.experts.routing.skew.layer_correlation"),
-    "parallel.expert.degree",
+    *("parallel.expert.degree", "parallel.expert.nodes"),
     *("training.global_batch_size", "training.microbatch_size", "training.num_microbatches", "training.precision"),
     "training.tokens",
     *("training.recompute", "training.checkpoint_early_stop", "training.optimizer", "training.learning_rate"),

@@ -182,6 +182,26 @@ EXACT_ALONE = {
 }  # fmt: skip
 """The same and more, all ranks in one process."""
 
+RELAYED = {
+    "a copy per node, four experts each of two nodes": training(
+        model=exact(num_experts=8, top_k=4, gate="group_limited", num_groups=4, top_groups=2, routing=Skew(zipf=1.5)),
+        data_degree=4, expert_degree=4, expert_nodes=2, batch=(8, 1),
+    ),
+    "a copy per node, more choices than a node has experts": training(
+        model=exact(num_experts=8, top_k=6, routing=Skew(zipf=0.5)), data_degree=8, expert_degree=8, expert_nodes=4,
+        batch=(8, 1),
+    ),
+    "a copy per node, one expert gets most, one none, tp2 sp zero1": training(
+        model=exact(), data_degree=4, expert_degree=4, expert_nodes=2, tensor_degree=2, sequence_parallel=True,
+        zero_stage=1, batch=(4, 1),
+    ),
+    "a copy per node, even, pp2, recompute full": training(
+        model=exact(num_experts=8, top_k=4, gate="group_limited", num_groups=2, top_groups=1, routing="balanced"),
+        data_degree=4, expert_degree=4, expert_nodes=2, pipeline={"degree": 2}, recompute="full", batch=(8, 1),
+    ),
+}  # fmt: skip
+"""A token is sent to each node once, and handed on there."""
+
 ON_FOUR = Replicas(
     (((1, 1, 0, 0), (1, 0, 1, 0), (0, 1, 0, 0), (2, 0, 0, 1)), ((0, 1, 0, 0), (0, 0, 0, 1), (1, 0, 1, 0), (1, 0, 0, 0)))
 )

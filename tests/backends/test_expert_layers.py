@@ -10,7 +10,7 @@ from backends.torch.reference.references import References
 from sim.plan.checking.check import check
 from sim.plan.words.op import Collective
 from sim.training.steps.builder import build_dense_training
-from tests.backends.expert_runs import EXACT_ALONE, EXCHANGING, GATES, REPLICATED, exchanges
+from tests.backends.expert_runs import EXACT_ALONE, EXCHANGING, GATES, RELAYED, REPLICATED, exchanges
 from tests.backends.one_process import run_in_one_process
 from tests.backends.runs import SILENT
 
@@ -34,10 +34,10 @@ def test_every_exchange_is_left_out_in_turn(results: Mapping[str, Execution]) ->
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("name", EXACT_ALONE | GATES | REPLICATED)
+@pytest.mark.parametrize("name", EXACT_ALONE | GATES | RELAYED | REPLICATED)
 def test_routing_computes_the_numbers_of_the_dense_reference(references: References, name: str) -> None:
     """Loss, gradients and parameters are within 1e-9 on every rank, whatever routing, gate and replicas."""
-    job = (EXACT_ALONE | GATES | REPLICATED)[name]
+    job = (EXACT_ALONE | GATES | RELAYED | REPLICATED)[name]
     plan = build_dense_training(job, name)
     check(plan)
     num_steps = 4 if name.startswith("bias") else 1  # biases begin as zeros

@@ -44,6 +44,7 @@ ROWS = {"rows": (7, 0, 3, 0)}
 PLACES = {"num_experts": 2, "capacity": C, "num_slots": E * C}
 MASKED = {"num_experts": E, "capacity": C, "dtype": "float16"}
 COUNTS, FORCED = TensorSpec((2 * E,), "int64"), {"top_k": K, "forced": (16, 0, 9, 7)}
+NODES = {"parts": 2, "num_experts": E, "rows": S * B + 1}
 
 RING = {"causal": False, "ring": "cp", "step": 1}
 CACHES, SPANS = (t(S, 1, G, D), t(S, 1, G, 2)), ((0, 2, 2), (4, 3, 1))
@@ -192,6 +193,8 @@ CASES: list[tuple[str, Sequence[TensorSpec], Mapping[str, Any], Sequence[TensorS
     ("route_exact", [SCORED], FORCED, [f32(S, B, K), SLOTS, SLOTS, TensorSpec((E,), "int64")]),
     ("choose_exact", [SCORED], FORCED, [f32(S, B, K), SLOTS, TensorSpec((E,), "int64")]),
     ("assign_copies", [SLOTS, COUNTS], {"parts": 2, "width": 3}, [SLOTS, TensorSpec((6,), "int64")]),
+    ("assign_nodes", [SLOTS], NODES, [SLOTS, TensorSpec((1, S * B + 1, K), "int32"), TensorSpec((2,), "int64")]),
+    ("hand_on", [SLOTS, COUNTS], {"num_experts": 2, "rows": 3}, [SLOTS, TensorSpec((2,), "int64")]),
     ("sort_rows", [t(1, C, H), COUNTS], {"parts": 2, "by_expert": True}, [t(1, C, H)]),
     ("part_rows", [t(1, C, H), COUNTS], ROWS | {"parts": 2}, [t(1, 7, H), t(1, 3, H)]),
     ("join_rows", [COUNTS, t(1, 7, H), t(1, 3, H)], ROWS | {"parts": 2}, [t(1, C, H)]),
@@ -361,6 +364,8 @@ def test_wrong_number_of_inputs_is_refused(name: str) -> None:
         ("route_base", [SCORED], {"top_k": 1, "capacity": 1}),
         ("route_exact", [SCORED], FORCED | {"forced": (32, 0, 0)}),
         ("route_exact", [SCORED], FORCED | {"forced": (16, 0, 9, 6)}),
+        ("assign_nodes", [SLOTS], NODES | {"rows": S * B - 1}),
+        ("hand_on", [SLOTS, COUNTS], {"num_experts": 2, "rows": S * B * K + 1}),
         ("sort_rows", [t(1, C, H), COUNTS], {"parts": 3, "by_expert": True}),
         ("ragged_matmul", [t(1, C, H), t(E, H, F), COUNTS], {"rows": (7, 0, 2, 0)}),
         ("ragged_matmul", [t(1, C, H), t(E + 1, H, F), COUNTS], ROWS),

@@ -48,6 +48,36 @@ def assign_copies(_: KernelContext, inputs: Sequence[Tensor], attributes: Attrib
     return _rows_by(_copies_of(experts, sorted(sent))), received.flatten().to(gathered.device)
 
 
+def assign_nodes(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the row of each choice, the experts that each row is for, and the rows by node.
+
+    A token has a row for every node with experts of its choice, sorted by node. It belongs to the first choice there;
+    others have the number of all rows. A row's experts are numbered within its node, whose number stands for others.
+    """
+    (experts,), parts, size = inputs, attributes["parts"], attributes["num_experts"] // attributes["parts"]
+    chosen = experts.flatten(0, -2).long()
+    node_of = chosen // size
+    goes = torch.zeros(len(chosen), parts, dtype=torch.bool, device=chosen.device).scatter_(1, node_of, value=True)
+    numbers = goes.T.flatten().cumsum(0).view(parts, -1).T - 1
+    again = (node_of[:, :, None] == node_of[:, None]).tril(-1).any(-1)
+    rows = numbers.gather(1, node_of).masked_fill(again, attributes["rows"])
+    node, token = goes.T.nonzero(as_tuple=True)
+    local = chosen[token] - node[:, None] * size
+    local = local.masked_fill((local < 0) | (local >= size), size)
+    return rows.view(experts.shape).to(torch.int32), local[None].to(torch.int32), goes.sum(0)
+
+
+def hand_on(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
+    """Return the row of each choice, sorted by expert, of as many rows as came; and the choices of each expert.
+
+    Choices of experts elsewhere have the number of all rows.
+    """
+    experts, counts = inputs
+    came = experts[:, : int(counts.sum())]
+    rows = _rows_by(came).clamp(max=attributes["rows"])
+    return rows, came.flatten().bincount(minlength=attributes["num_experts"] + 1)[:-1].clone()
+
+
 def _rows_by(targets: Tensor) -> Tensor:
     """Return the row of each choice, where rows are sorted by target and then by choice."""
     flat = targets.flatten()
@@ -144,6 +174,8 @@ EXACT_MOE_KERNELS: Final[Mapping[str, KernelFunction]] = MappingProxyType(
         "route_exact": route_exact,
         "choose_exact": choose_exact,
         "assign_copies": assign_copies,
+        "assign_nodes": assign_nodes,
+        "hand_on": hand_on,
         "sort_rows": sort_rows,
         "part_rows": part_rows,
         "join_rows": join_rows,

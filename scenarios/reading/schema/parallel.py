@@ -168,6 +168,8 @@ class ExpertParallelSection(Section):
 
     degree: int = Field(default=1, ge=1, le=MAX_WORLD_SIZE)
     """Data-parallel ranks that share out the experts, and exchange tokens; divides data.degree."""
+    nodes: int = Field(default=1, ge=1, le=MAX_WORLD_SIZE)
+    """Nodes on which these ranks lie: a token is sent once to each, and handed on there; 1: to each of its experts."""
 
 
 class OsdpSection(Section):

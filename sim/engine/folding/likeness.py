@@ -254,9 +254,17 @@ def _note(table: Ints, links: Ints, who: Ints) -> None:
 
 
 def _places(op: Collective, num_positions: int, *, marks_roots: bool) -> Ints:
-    """Return a label per position of a group: those that the op treats alike have the same."""
+    """Return a label per position of a group: those that the op treats alike have the same.
+
+    With a table of sizes those are positions that keep as much, and send and get the same sizes, from whomever: links
+    tell apart what differs beyond that.
+    """
     positions = np.arange(num_positions)
     if op.sizes and not op.levelled:
-        return positions
+        table = np.array(op.sizes)
+        own = np.diag(table)[:, None]
+        others = np.where(np.eye(num_positions, dtype=bool), -1, table)
+        facts = np.concatenate([own, np.sort(others, axis=1), np.sort(others.T, axis=1)], axis=1)
+        return np.unique(facts, axis=0, return_inverse=True)[1].ravel()
     is_root: Ints = ((positions == op.root) & (marks_roots and op.kind in ROOTED)).astype(np.int64)
     return is_root

@@ -133,16 +133,31 @@ class Exchange(Struct, frozen=True):
         """Return the exchange in the other direction."""
         return replace(self, sizes=self.back, back=self.sizes)
 
+    @property
+    def in_own_type(self) -> "Exchange":
+        """Return the exchange of rows that do not travel in eight bits."""
+        return replace(self, eight_bits=False)
 
-def to_experts(t: TaskTracer, x: Tensor, exchange: Exchange) -> Tensor:
+    @property
+    def num_sent(self) -> int:
+        """Return the rows that this rank sends; of ranks that stand for the busiest, the most that one sends."""
+        return max(map(sum, self.sizes)) if self.levelled else sum(self.sizes[self.place])
+
+    @property
+    def num_received(self) -> int:
+        """Return the rows that this rank gets; of ranks that stand for the busiest, the most that one gets."""
+        return self.reverse.num_sent
+
+
+def to_experts(t: TaskTracer, x: Tensor, exchange: Exchange, parts: Sequence[Tensor] = ()) -> Tensor:
     """Send the rows x[1, R, h] to the ranks of their experts; return the received rows [1, M, h].
 
-    Backward sends gradients back.
+    ``parts``: the rows as they travel, if they are ``packed`` already. Backward sends gradients back.
     """
-    y = _there(t, x, exchange, Kind.ACTIVATION)
+    y = unpacked(t, x, parts or packed(t, x, exchange), exchange, Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return [_exchange(r, only(gradients), exchange.reverse, Kind.WORKSPACE)]
+        return [exchange_rows(r, only(gradients), exchange.reverse, Kind.WORKSPACE)]
 
     t.record((x,), (y,), backward, settles=False)
     return y
@@ -150,35 +165,43 @@ def to_experts(t: TaskTracer, x: Tensor, exchange: Exchange) -> Tensor:
 
 def from_experts(t: TaskTracer, x: Tensor, exchange: Exchange) -> Tensor:
     """Send the rows x[1, M, h] back to the ranks that they came from; the conjugate of ``to_experts``."""
-    y = _exchange(t, x, exchange.reverse, Kind.ACTIVATION)
+    y = exchange_rows(t, x, exchange.reverse, Kind.ACTIVATION)
 
     def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return [_there(r, only(gradients), exchange, Kind.WORKSPACE)]
+        dy = only(gradients)
+        return [unpacked(r, dy, packed(r, dy, exchange), exchange, Kind.WORKSPACE)]
 
     t.record((x,), (y,), backward, settles=False)
     return y
 
 
-def _there(t: TaskTracer, x: Tensor, exchange: Exchange, kind: Kind) -> Tensor:
-    """Return the received rows, which may have travelled in eight bits."""
+def packed(t: TaskTracer, x: Tensor, exchange: Exchange) -> Sequence[Tensor]:
+    """Return rows as they travel to experts: themselves, or cast to eight bits, with their scales."""
     if not exchange.eight_bits:
-        return _exchange(t, x, exchange, kind)
-    pair = t.compute(
+        return (x,)
+    return t.compute(
         f"{x.name}.cast", "cast_float8", (x,), (x.layout,) * 2, labels=("", "scale"), kind=Kind.WORKSPACE,
         dtype=E4M3, copies=1, by_row=True,
     )  # fmt: skip
-    received = [_exchange(t, part, exchange, Kind.WORKSPACE) for part in pair]
+
+
+def unpacked(t: TaskTracer, x: Tensor, parts: Sequence[Tensor], exchange: Exchange, kind: Kind) -> Tensor:
+    """Send the parts of packed rows x; return the received rows in the type of x."""
+    if not exchange.eight_bits:
+        return exchange_rows(t, x, exchange, kind)
+    received = [exchange_rows(t, part, exchange, Kind.WORKSPACE) for part in parts]
     (y,) = t.compute(f"{x.name}.uncast", "uncast_float8", received, (x.layout,), kind=kind, dtype=x.dtype)
     return y
 
 
-def _exchange(t: TaskTracer, x: Tensor, exchange: Exchange, kind: Kind) -> Tensor:
-    name, axis = t.unique(f"{x.name}.all_to_all"), exchange.axis
-    shape = (1, sum(line[exchange.place] for line in exchange.sizes), x.shape[2])
+def exchange_rows(t: TaskTracer, x: Tensor, exchange: Exchange, kind: Kind) -> Tensor:
+    """Emit an exchange of rows x[1, R, n], or of numbers x[R]."""
+    name, axis, dim = t.unique(f"{x.name}.all_to_all"), exchange.axis, min(1, len(x.shape) - 1)
+    shape = (*x.shape[:dim], exchange.num_received, *x.shape[dim + 1 :])
     y = t.program.tensor(Buffer(name + t.part, shape, x.dtype, kind, t.scope), x.layout)
     t.emit(
         Collective(
-            name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=1, sizes=exchange.sizes,
+            name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=dim, sizes=exchange.sizes,
             levelled=exchange.levelled,
         )
     )  # fmt: skip

@@ -334,6 +334,23 @@ def combine(t: TaskTracer, name: str, y: Tensor, routes: Routes) -> Tensor:
     return out
 
 
+def collect(t: TaskTracer, name: str, y: Tensor, slots: GroupSlots, layout: Layout) -> Tensor:
+    """Return the sum of the rows y[G, C, h] of every token, [s, b, h]; the conjugate of a dispatch.
+
+    ``layout``: of the tokens. The result is partial over each axis over which y is partial.
+    """
+    (out,) = t.compute(name, "dispatch_backward", (y, slots.slots), (partial_over(layout, y.layout.partial_axes),))
+
+    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
+        return r.compute(
+            f"{name}.backward", "dispatch", (only(gradients), slots.slots),
+            (y.layout.without(*y.layout.partial_axes),), kind=Kind.WORKSPACE, **slot_attributes(slots),
+        )  # fmt: skip
+
+    t.record((y,), (out,), backward)
+    return out
+
+
 def partial_over(layout: Layout, axes: Sequence[str]) -> Layout:
     """Return a layout with the named axes partial."""
     for axis in axes:

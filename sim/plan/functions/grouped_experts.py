@@ -6,9 +6,7 @@ slots and returns the weighted sum of their outputs, so that an exchange is as l
 """
 
 from sim.plan.functions import experts as ex
-from sim.plan.functions.basic import only
-from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
-from sim.plan.words.buffer import Kind
+from sim.plan.functions.tracing import TaskTracer, Tensor
 
 
 def route_mixed(
@@ -58,14 +56,4 @@ def from_groups(t: TaskTracer, name: str, y: Tensor, routes: ex.Routes, axis: st
     groups = routes.groups
     assert groups is not None
     y = ex.exchange(t, y, axis, 1) if axis else y
-    layout = ex.partial_over(routes.weights.layout, y.layout.partial_axes)
-    (out,) = t.compute(f"{name}.return", "dispatch_backward", (y, groups.slots), (layout,))
-
-    def backward(r: TaskTracer, gradients: Gradients) -> Gradients:
-        return r.compute(
-            f"{name}.return.backward", "dispatch", (only(gradients), groups.slots),
-            (y.layout.without(*y.layout.partial_axes),), kind=Kind.WORKSPACE, **ex.slot_attributes(groups),
-        )  # fmt: skip
-
-    t.record((y,), (out,), backward)
-    return out
+    return ex.collect(t, f"{name}.return", y, groups, routes.weights.layout)

@@ -4,10 +4,11 @@ A ``ProgramTracer`` collects the buffers, tasks and parameters of one program; a
 ops of one task and, while it records, a tape from which ``sim.plan.functions.gradients`` derives the backward task.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,6 +20,8 @@ from sim.plan.words.layout import REPLICATED, Layout, Shard
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Reduction
 from sim.plan.words.program import Phase, Task
+
+_MAIN_STREAM: Final = "compute"
 
 
 class Tensor(Struct, frozen=True, eq=False):
@@ -165,7 +168,7 @@ class TaskTracer:
     """The builder of one task. It collects ops and, while ``recording``, the tape.
 
     ``suffix``: a suffix for the names of ops. ``part``: a suffix for the names of buffers, for several tasks of a
-    program that do the same on different parts of its tensors.
+    program that do the same on different parts of its tensors. ``stream``: the one on which kernels run.
     """
 
     program: ProgramTracer
@@ -175,6 +178,7 @@ class TaskTracer:
     recording: bool = True
     suffix: str = ""
     part: str = ""
+    stream: str = _MAIN_STREAM
     _names: dict[str, int] = field(default_factory=dict)
     _regathered: dict[Tensor, Tensor] = field(default_factory=dict)
 
@@ -214,9 +218,8 @@ class TaskTracer:
             buffer_name = (f"{op_name}.{label}" if label else op_name) + self.part
             buffer = Buffer(buffer_name, spec.shape, spec.dtype, kind, self.scope)
             outputs.append(self.program.tensor(buffer, layout))
-        self.ops.append(
-            Compute(op_name, kernel, tuple(t.name for t in inputs), tuple(t.name for t in outputs), attributes)
-        )
+        reads, writes = (tuple(t.name for t in tensors) for tensors in (inputs, outputs))
+        self.ops.append(Compute(op_name, kernel, reads, writes, attributes, self.stream))
         return tuple(outputs)
 
     def update(
@@ -335,9 +338,25 @@ class TaskTracer:
         *,
         settles: bool = True,
     ) -> None:
-        """Record an operation on the tape."""
+        """Record an operation on the tape; its backward runs on the stream on which it runs."""
+        stream = self.stream
+
+        def on_same_stream(r: "TaskTracer", gradients: Gradients) -> Gradients:
+            with r.on_stream(stream):
+                return backward(r, gradients)
+
         if self.recording:
-            self.tape.append(Record(tuple(inputs), tuple(outputs), backward, settles))
+            there = backward if stream == _MAIN_STREAM else on_same_stream
+            self.tape.append(Record(tuple(inputs), tuple(outputs), there, settles))
+
+    @contextmanager
+    def on_stream(self, stream: str) -> Iterator[None]:
+        """Let kernels run on another stream, in backward too: those that work for the stream's communication."""
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
 
     def saved(self, tensor: Tensor) -> Tensor:
         """Return a forward tensor for use in backward; gather it again if only its slice was kept."""

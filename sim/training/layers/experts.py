@@ -9,6 +9,7 @@ from sim.plan.functions import basic as f
 from sim.plan.functions import exact_experts as exact
 from sim.plan.functions import experts as ex
 from sim.plan.functions import grouped_experts as grouped
+from sim.plan.functions import node_experts as relay
 from sim.plan.functions import one_hot_experts as one_hot
 from sim.plan.functions.linear import linear
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
@@ -32,6 +33,8 @@ def expert_mlp(b: LayerBuilder, t: TaskTracer, layer: int, x: Tensor) -> Tensor:
     gating = Gating(b, t, layer, spec, x, scores)
     if spec.replicas is not None:
         y = replicated_experts(b, t, gating)
+    elif b.routing is not None and b.routing.num_nodes > 1:
+        y = relayed_experts(b, t, gating)
     else:
         y = (exact_experts if spec.dispatch == "exact" else slotted_experts)(b, t, gating)
     if spec.shared_ffn_hidden_size:
@@ -90,23 +93,42 @@ def exact_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
     name = f"layer{layer}"
     assert routing is not None
     found = exact.route_exact(
-        t, gating.name, gating.logits, forced=gating.forced_exactly, balance_loss=gating.balance_loss,
-    )  # fmt: skip
-    counts, exchange = found.counts, routing.exchange(layer, eight_bits=spec.dispatch_precision == "fp8")
-    layout = ex.slots_layout(gating.x, EXPERT_AXIS if ranks > 1 else "")
+        t, gating.name, gating.logits, forced=gating.forced_exactly, balance_loss=gating.balance_loss
+    )
+    counts, layout = found.counts, ex.slots_layout(gating.x, EXPERT_AXIS if ranks > 1 else "")
     y = ex.dispatch(t, f"{name}.dispatch", gating.x, found.routes, layout)
-    if ranks > 1:
-        counts = ex.all_to_all(t, counts, EXPERT_AXIS, Kind.ACTIVATION)
-        y = exact.to_experts(t, y, exchange)
-    is_mixed = ranks > 1 and spec.num_experts > ranks
-    if is_mixed:
-        y = exact.sort_rows(t, y, counts, ranks, by_expert=True)
-    y = _experts(b, t, f"{name}.experts", y, spec, ex.Rows(counts, routing.rows(layer)))
-    if is_mixed:
-        y = exact.sort_rows(t, y, counts, ranks, by_expert=False)
-    if ranks > 1:
-        y = exact.from_experts(t, y, exchange)
+    if ranks == 1:
+        y = _experts(b, t, f"{name}.experts", y, spec, ex.Rows(counts, routing.rows(layer)))
+        return ex.combine(t, f"{name}.combine", y, found.routes)
+    exchange = routing.exchange(layer, eight_bits=spec.dispatch_precision == "fp8")
+    parts = exact.packed(t, y, exchange)
+    counts = ex.all_to_all(t, counts, EXPERT_AXIS, Kind.ACTIVATION)
+    y = exact.to_experts(t, y, exchange, parts)
+    y = _of_ranks(b, t, gating, y, ex.Rows(counts, routing.rows(layer)), ranks)
+    y = exact.from_experts(t, y, exchange)
     return ex.combine(t, f"{name}.combine", y, found.routes)
+
+
+def _of_ranks(b: LayerBuilder, t: TaskTracer, gating: Gating, y: Tensor, rows: ex.Rows, ranks: int) -> Tensor:
+    """Return the outputs for received rows, in the order in which they come from so many ranks."""
+    is_mixed, name = len(rows.of_experts) > 1, f"layer{gating.layer}.experts"
+    if is_mixed:
+        y = exact.sort_rows(t, y, rows.counts, ranks, by_expert=True)
+    y = _experts(b, t, name, y, gating.spec, rows)
+    return exact.sort_rows(t, y, rows.counts, ranks, by_expert=False) if is_mixed else y
+
+
+def relayed_experts(b: LayerBuilder, t: TaskTracer, gating: Gating) -> Tensor:
+    """Return the same where a token is sent once to every node with experts of its choice, and handed on there."""
+    layer, spec, routing, name = gating.layer, gating.spec, b.routing, f"layer{gating.layer}"
+    assert routing is not None
+    nodes = routing.num_nodes
+    weights, experts, _ = exact.choose(t, gating.name, gating.logits, gating.forced_exactly, gating.balance_loss)
+    hops = routing.hops(layer, eight_bits=spec.dispatch_precision == "fp8")
+    found = relay.to_nodes(t, name, gating.x, (weights, experts), hops, (nodes, spec.num_experts // nodes))
+    rows = ex.Rows(found.counts, routing.rows(layer))
+    y = _of_ranks(b, t, gating, found.x, rows, t.mesh.degree(EXPERT_AXIS) // nodes)
+    return relay.from_nodes(t, name, y, found, hops, weights.layout)
 
 
 def _experts(

@@ -19,8 +19,10 @@ from msgspec import Struct
 from sim.moe.balancing.replicas import LayerReplicas, Replicas
 from sim.moe.routing import Counts, Routing, of_ranks
 from sim.plan.functions.exact_experts import Exchange, Sizes
+from sim.plan.functions.node_experts import Hop
 from sim.plan.words.mesh import Mesh
 from sim.training.data.axes import SAMPLE_AXES, training_mesh
+from sim.training.layers.node_copies import Nodes, NodeTraffic
 from sim.training.spec.job import TrainingJob
 from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 from sim.training.spec.parallelism.parallel import ParallelSpec
@@ -31,12 +33,24 @@ class GroupRouting:
     """The routing of the ranks that share experts: ``counts``[layer, source, expert].
 
     ``first_layer``: the first of the model's layers that has experts. ``replicas``: where experts lie, if copies of
-    some lie on several ranks; else each rank has an equal part of them, in order.
+    some lie on several ranks; else each rank has an equal part of them, in order. ``nodes``: on which ranks lie, where
+    a token is sent to each once.
     """
 
     counts: Counts
     first_layer: int
     replicas: Replicas | None = None
+    nodes: Nodes | None = None
+
+    def over_nodes(self, layer: int) -> NodeTraffic:
+        """Return the rows that travel by way of relays; only where a token is sent to each node once."""
+        return self._over_nodes[layer - self.first_layer]
+
+    @cached_property
+    def _over_nodes(self) -> list[NodeTraffic]:
+        """Return the traffic of every layer."""
+        assert self.nodes is not None
+        return [NodeTraffic(counts, self.nodes) for counts in self.counts]
 
     def sizes(self, layer: int) -> Sizes:
         """Return the rows that each rank sends to each."""
@@ -92,6 +106,11 @@ class RankRouting(Struct, frozen=True):
     place: int
     busiest: tuple[int, ...] = ()
 
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes to each of which a token is sent once; 1: it is sent to every expert."""
+        return self.group.nodes.number if self.group.nodes else 1
+
     def chosen(self, layer: int) -> tuple[int, ...]:
         """Return how often this rank's tokens choose each expert in a layer of the model."""
         return tuple(self.group.counts[layer - self.group.first_layer, self._place(layer)].tolist())
@@ -100,6 +119,19 @@ class RankRouting(Struct, frozen=True):
         """Return how this rank takes part in the exchange of rows of a layer; ``eight_bits``: see ``Exchange``."""
         sizes, back = self.group.sizes(layer), self.group.sizes_back(layer)
         return Exchange(EXPERT_AXIS, sizes, back, self._place(layer), bool(self.busiest), eight_bits)
+
+    def hops(self, layer: int, *, eight_bits: bool) -> tuple[Hop, Hop]:
+        """Return how this rank takes part in the two hops of rows of a layer, to relays and inside nodes."""
+        traffic, place = self.group.over_nodes(layer), self._place(layer)
+
+        def exchange(sizes: Sizes, *, eight_bits: bool = False) -> Exchange:
+            back = tuple(zip(*sizes, strict=True))
+            return Exchange(EXPERT_AXIS, sizes, back, place, bool(self.busiest), eight_bits)
+
+        return (
+            Hop(exchange(traffic.across, eight_bits=eight_bits), exchange(traffic.counts_across)),
+            Hop(exchange(traffic.within, eight_bits=eight_bits), exchange(traffic.counts_within)),
+        )
 
     def sizes(self, layer: int) -> Sizes:
         """Return the rows that each rank of the group sends to each."""
@@ -134,11 +166,11 @@ class RankRouting(Struct, frozen=True):
 
 
 def rank_routings(
-    routing: Routing, mesh: Mesh, first_layer: int, replicas: Replicas | None = None
+    routing: Routing, mesh: Mesh, first_layer: int, replicas: Replicas | None = None, nodes: Nodes | None = None
 ) -> Iterator[RankRouting]:
     """Yield the routing of every role; of one alone, of no coordinates, where all ranks have as many rows.
 
-    ``first_layer``: the first of the model's layers that has experts.
+    ``first_layer``: the first of the model's layers that has experts. ``replicas``, ``nodes``: see ``GroupRouting``.
     """
     axes = source_axes(routing.num_sources, mesh)
     if replicas is None and _is_alike(routing, mesh.degree(EXPERT_AXIS)):
@@ -149,17 +181,19 @@ def rank_routings(
         rank = mesh.rank(role)
         sources = tuple(source_of(member, routing.num_sources, mesh) for member in mesh.group(rank, (EXPERT_AXIS,)))
         if sources not in groups:
-            groups[sources] = GroupRouting(routing.counts[:, sources], first_layer, replicas)
+            groups[sources] = GroupRouting(routing.counts[:, sources], first_layer, replicas, nodes)
         yield RankRouting(role, groups[sources], mesh.index(rank, (EXPERT_AXIS,)))
 
 
-def busiest_routing(routing: Routing, parallel: ParallelSpec, first_layer: int) -> RankRouting:
+def busiest_routing(
+    routing: Routing, parallel: ParallelSpec, first_layer: int, nodes: Nodes | None = None
+) -> RankRouting:
     """Return the routing of ranks that all stand for the busiest: of the group and of the place with most, by layer."""
     counts = group_counts(routing, parallel)
     loads, layers = of_ranks(counts.sum(2), parallel.expert_degree), np.arange(len(counts))
     group = loads.max(2).argmax(1)
     busiest = tuple(loads[layers, group].argmax(1).tolist())
-    return RankRouting({}, GroupRouting(counts[layers, group], first_layer), 0, busiest)
+    return RankRouting({}, GroupRouting(counts[layers, group], first_layer, nodes=nodes), 0, busiest)
 
 
 def group_counts(routing: Routing, parallel: ParallelSpec) -> Counts:

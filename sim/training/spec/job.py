@@ -26,6 +26,7 @@ from sim.training.spec.parallelism.context import check_shared_sequences
 from sim.training.spec.parallelism.expert_rules import (
     check_biases,
     check_expert_degree,
+    check_expert_nodes,
     check_overlapped_exchanges,
     check_replicas,
     check_sources,
@@ -63,6 +64,7 @@ class TrainingJob(Struct, frozen=True, kw_only=True):
         check_options(parallel)
         check_payloads(training, parallel, self.num_microbatches)
         check_expert_degree(model, parallel.expert_degree, parallel.data_degree)
+        check_expert_nodes(model, parallel)
         check_biases(model, parallel)
         check_overlapped_exchanges(parallel)
         check_replicas(model, parallel, keeps_gradients=not training.set_gradients_to_none)

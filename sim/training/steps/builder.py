@@ -17,11 +17,12 @@ from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.words.calls import Calls
 from sim.plan.words.layout import Layout, Shard
 from sim.plan.words.mesh import Mesh
-from sim.plan.words.op import Collective, CollectiveKind, Direction, Op, Recv, Send
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 from sim.training.data import offload, operators, segments, sharding, tiered
 from sim.training.data.axes import training_mesh
 from sim.training.data.optimizer import write_step_end
+from sim.training.layers.node_copies import Nodes
 from sim.training.layers.rank_routing import RankRouting, busiest_routing, rank_routings
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
@@ -71,9 +72,11 @@ def routings_of_roles(job: DenseTraining, mesh: Mesh) -> Iterable[RankRouting | 
     routing, experts = job.routing, job.model.experts
     if routing is None or experts is None:
         return (None,)
+    number, first = job.parallel.expert_nodes, experts.first_dense_layers
+    nodes = Nodes(number, experts.gating.limit(experts)) if number > 1 else None
     if experts.rank_load == "busiest":
-        return (busiest_routing(routing, job.parallel, experts.first_dense_layers),)
-    return rank_routings(routing, mesh, experts.first_dense_layers, experts.replicas)
+        return (busiest_routing(routing, job.parallel, first, nodes),)
+    return rank_routings(routing, mesh, first, experts.replicas, nodes)
 
 
 @dataclass(slots=True)
@@ -145,10 +148,10 @@ class StageProgramBuilder:
         return self.program(self.tracer.tasks, calls)
 
     def _sends_tokens(self, op: Op) -> bool:
-        """Return whether an op exchanges tokens with ranks that have other experts."""
-        if not isinstance(op, Collective) or op.kind is not CollectiveKind.ALL_TO_ALL or op.axes != (EXPERT_AXIS,):
-            return False
-        return not self.tracer.buffers[op.reads[0]].dtype.startswith("int")
+        """Return whether an op exchanges tokens with ranks that have other experts, or hands them on in between."""
+        if isinstance(op, Compute):
+            return op.stream == EXPERT_AXIS
+        return isinstance(op, Collective) and op.kind is CollectiveKind.ALL_TO_ALL and op.axes == (EXPERT_AXIS,)
 
     def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
         """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""

@@ -1,5 +1,6 @@
 """Kernels of experts with a row for every choice: no token is lost or doubled, and products are those of torch."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,9 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from sim.moe.balancing.replicas import Replicas
+from sim.moe.choices import GroupLimit
 from sim.moe.routing import RoutingShape
 from sim.moe.skew import Skew
+from sim.training.layers.node_copies import Nodes, NodeTraffic
 from tests.backends.kernels.test_kernels import assert_close, random, run
+from tests.examples import examples
 
 cases = st.fixed_dictionaries(
     {
@@ -21,7 +25,7 @@ cases = st.fixed_dictionaries(
 )  # fmt: skip
 
 
-def exchanged(sent: list[Tensor], sizes: list[list[int]]) -> list[Tensor]:
+def exchanged(sent: Sequence[Tensor], sizes: Sequence[Sequence[int]]) -> list[Tensor]:
     """Return what every rank gets of rows [1, R, h], as an uneven all_to_all delivers it."""
     cut = [torch.split_with_sizes(rows[0], line) for rows, line in zip(sent, sizes, strict=True)]
     return [torch.cat([pieces[place] for pieces in cut])[None] for place in range(len(sent))]
@@ -63,6 +67,58 @@ def test_no_token_is_lost_or_doubled(case: dict[str, Any]) -> None:
     for place, rows in enumerate(exchanged(back, [list(line) for line in zip(*sizes, strict=True)])):
         (found,) = run("combine", rows, torch.ones_like(routes[place][0]), routes[place][2])
         assert torch.equal(found, top_k * number[place])
+
+
+@given(
+    st.fixed_dictionaries(
+        {
+            "nodes": st.integers(2, 3), "places": st.integers(2, 3), "own": st.integers(1, 2),
+            "tokens": st.integers(1, 9), "top_k": st.integers(1, 5), "zipf": st.floats(0.0, 6.0),
+            "seed": st.integers(0, 999),
+        }
+    )
+)  # fmt: skip
+@settings(max_examples=examples(16), deadline=None)
+def test_no_token_is_lost_or_doubled_by_way_of_relays(case: dict[str, Any]) -> None:
+    """Each expert gets exactly the tokens that chose it, once, though a token crosses to a node once."""
+    nodes, places, own, tokens = case["nodes"], case["places"], case["own"], case["tokens"]
+    ranks, of_node = nodes * places, places * own
+    num_experts, top_k = ranks * own, min(case["top_k"], ranks * own)
+    shape = RoutingShape(num_layers=1, num_sources=ranks, num_experts=num_experts, num_tokens=tokens, top_k=top_k)
+    counts = Skew(zipf=case["zipf"], seed=case["seed"]).routing(shape).counts[0]
+    traffic = NodeTraffic(counts, Nodes(nodes, GroupLimit(num_experts, top_k, 1)))
+    logits = [random(tokens, 1, num_experts, seed=place) for place in range(ranks)]
+    chosen = [
+        run("choose_exact", scores, top_k=top_k, forced=tuple(line))[1]
+        for scores, line in zip(logits, counts.tolist(), strict=True)
+    ]
+    rows_across = [sum(line) for line in traffic.across]
+    assigned = [
+        run("assign_nodes", experts, parts=nodes, num_experts=num_experts, rows=rows)
+        for experts, rows in zip(chosen, rows_across, strict=True)
+    ]
+    number = torch.arange(ranks * tokens, dtype=torch.float64).view(ranks, tokens, 1, 1)
+    sent = [
+        run("dispatch", number[rank], assigned[rank][0], num_experts=1, capacity=rows_across[rank])[0]
+        for rank in range(ranks)
+    ]
+    came, local = exchanged(sent, traffic.across), exchanged([found[1] for found in assigned], traffic.across)
+    told = exchanged([found[2][None] for found in assigned], traffic.counts_across)
+    through = [sum(line) for line in traffic.within]
+    handed = [
+        run("hand_on", local[rank], told[rank][0], num_experts=of_node, rows=through[rank]) for rank in range(ranks)
+    ]
+    passed = [
+        run("dispatch", came[rank], handed[rank][0], num_experts=1, capacity=through[rank])[0] for rank in range(ranks)
+    ]
+    found = exchanged(passed, traffic.within)
+    lies = exchanged([numbers[None] for _, numbers in handed], traffic.counts_within)
+    for rank in range(ranks):
+        (by_expert,) = run("sort_rows", found[rank], lies[rank][0], parts=places, by_expert=True)
+        sizes = lies[rank].view(places, own).sum(0).tolist()
+        for expert, of_expert in enumerate(torch.split_with_sizes(by_expert[0, :, 0], sizes), rank * own):
+            chose = [number[p, :, 0, 0][(chosen[p] == expert).any(-1)[:, 0]] for p in range(ranks)]
+            assert torch.equal(of_expert.sort().values, torch.cat(chose).sort().values)
 
 
 @given(cases)

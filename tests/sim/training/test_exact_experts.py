@@ -9,6 +9,7 @@ from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT, breakdown
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.running.simulate import simulate
 from sim.moe.balancing.replicas import shared_out
+from sim.moe.choices import GroupLimit, forced_choices
 from sim.moe.routing import Routing, of_ranks
 from sim.moe.skew import Skew
 from sim.moe.sources import Shares
@@ -219,6 +220,45 @@ def test_rows_travel_to_experts_in_eight_bits_and_back_in_sixteen() -> None:
             sent = [program.buffers[op.reads[0]] for op in exchanges(program, kind)]
             rows = [buffer for buffer in sent if buffer.dtype != "int64"]
             assert [buffer.num_bytes // buffer.shape[1] for buffer in rows] == [H, 4, 2 * H]
+
+
+def test_a_token_crosses_to_a_node_once_and_comes_back_once() -> None:
+    """Bytes between nodes are those of tokens times other nodes that they choose in; to every expert they are more."""
+    keys: dict[str, Any] = {"top_k": 4, "gate": "group_limited", "num_groups": 4, "top_groups": 2}
+    keys["routing"] = Skew(zipf=1.0)
+    crossing = {}
+    for nodes in (1, 4):
+        job = dense_job(dp=8, expert_degree=8, expert_nodes=nodes, m=1, model=model(**keys) | {"num_layers": 1})
+        plan = build_dense_training(job, "relayed")
+        check(plan)
+        sent = [op for op in exchanges(plan.programs[0]) if plan.programs[0].buffers[op.reads[0]].shape[-1] == H]
+        crossing[nodes] = [
+            sum(rows for s, line in enumerate(op.sizes) for t, rows in enumerate(line) if s // 2 != t // 2)
+            for op in sent
+        ]
+        assert job.routing is not None
+        choices = [forced_choices(counts, S, GroupLimit(4, 2, 2)) // 2 for counts in job.routing.counts[0].tolist()]
+        copies = [[len({*row} - {source // 2}) for row in chosen.tolist()] for source, chosen in enumerate(choices)]
+        experts = [int((chosen != source // 2).sum()) for source, chosen in enumerate(choices)]
+    assert crossing[4] == [np.sum(copies), 0, 0, np.sum(copies)]
+    assert crossing[1] == [sum(experts)] * 2
+    assert 2 * crossing[4][0] == crossing[1][0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "keys", "words"),
+    [
+        (3, {}, "4 ranks that share out experts do not lie on 3 nodes, two or more on each; write 1 or 2"),
+        (4, {}, "do not lie on 4 nodes"),
+        (2, {"dispatch": "slots", "routing": "balanced"}, "slots are sent to every expert"),
+        (2, {"replicas": shared_out(2, 4, 8)}, "copies of experts on several ranks are not built"),
+        (2, {"gate": "group_limited", "num_groups": 1}, "1 groups of experts do not lie on 2 nodes"),
+    ],
+)
+def test_nodes_that_cannot_hand_tokens_on_are_refused(nodes: int, keys: dict[str, Any], words: str) -> None:
+    """Nodes are equal, have several ranks and whole groups of experts, and rows are exact."""
+    with pytest.raises(SpecError, match=words):
+        dense_job(dp=4, expert_degree=4, expert_nodes=nodes, m=1, model=model(**keys))
 
 
 def test_eight_bits_are_refused_with_slots() -> None:

@@ -10,6 +10,7 @@ from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.parallelism.parallel import ParallelSpec
 
 DEGREE_KEY: Final = "parallel.expert.degree"
+NODES_KEY: Final = "parallel.expert.nodes"
 PLACEMENT_KEY: Final = "model.experts.placement"
 _UPDATES_LATER: Final = frozenset({"aiao", "pipedream_2bw"})
 _REPLICAS_KEY: Final = "model.experts.replicas"
@@ -42,6 +43,26 @@ def check_sources(num_sources: int, expert_degree: int, data_degree: int) -> Non
             f"it has {num_sources} source ranks, which are neither {most}",
             f"use a routing of {data_degree} source ranks, or other degrees",
         )
+
+
+def check_expert_nodes(model: TransformerSpec, parallel: ParallelSpec) -> None:
+    """Raise SpecError where tokens cannot be sent to nodes, and handed on there."""
+    nodes, degree, experts = parallel.expert_nodes, parallel.expert_degree, model.experts
+    if nodes == 1:
+        return
+    if degree % nodes or nodes == degree or experts is None:
+        rule = f"{degree} ranks that share out experts do not lie on {nodes} nodes, two or more on each"
+        fits = [n for n in range(1, degree) if not degree % n]
+        raise SpecError(NODES_KEY, rule, f"write {' or '.join(map(str, fits)) or 1}")
+    if experts.dispatch != "exact":
+        raise SpecError(NODES_KEY, "slots are sent to every expert", "write model.experts.dispatch: exact")
+    if experts.replicas is not None or experts.moving is not None:
+        rule = "copies of experts on several ranks are not built with tokens that nodes hand on"
+        raise SpecError(NODES_KEY, rule, "leave it out, or leave placement out")
+    groups = experts.gating.limit(experts).num_groups
+    if groups % nodes:
+        rule = f"{groups} groups of experts do not lie on {nodes} nodes, as many on each"
+        raise SpecError(NODES_KEY, rule, "write a divisor of model.experts.num_groups")
 
 
 def check_biases(model: TransformerSpec, parallel: ParallelSpec) -> None:

@@ -25,6 +25,8 @@ class ParallelSpec(Struct, frozen=True, kw_only=True):
     data_degree: int = 1
     expert_degree: int = 1
     """Data-parallel ranks that share out the experts."""
+    expert_nodes: int = 1
+    """Nodes on which those ranks lie: a token is sent once to each with experts of its choice. 1: to every expert."""
     zero_stage: int = 0
     sharding: ShardingSpec = field(default_factory=ShardingSpec)
     osdp: OsdpSpec | None = None
