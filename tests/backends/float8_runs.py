@@ -54,6 +54,10 @@ FLOAT8 = {
         data_degree=2, expert_degree=2, batch=(8, 1),
         pipeline={"degree": 2, "schedule": "dualpipe", "overlap_exchanges": True},
     ),
+    "fp8 dispatch of experts, one node gets none, ep4 on 2 nodes": float8(
+        exact(routing=Shares((0.6, 0.4, 0.0, 0.0)), dispatch_precision="fp8"), data_degree=4, expert_degree=4,
+        expert_nodes=2, batch=(8, 1),
+    ),
     "fp8, experts, exact, ep2 x pp2 dualpipe": float8(
         exact(top_k=2, routing=Shares((0.4, 0.3, 0.3, 0.0))) | {"num_layers": 4}, data_degree=2, expert_degree=2,
         batch=(8, 1), pipeline={"degree": 2, "schedule": "dualpipe"},

@@ -45,10 +45,10 @@ def eight_bit_scale(x: Tensor, dtype: torch.dtype, dims: tuple[int, ...] = ()) -
     ``dims``: dimensions that share a scale; all where none is named.
     """
     magnitudes = x.abs()
-    if not x.numel():
-        largest = x.new_zeros((), dtype=torch.float32)
+    if dims:
+        largest = magnitudes.amax(dims, keepdim=True).float()
     else:
-        largest = (magnitudes.amax(dims, keepdim=True) if dims else magnitudes.amax()).float()
+        largest = magnitudes.amax().float() if x.numel() else x.new_zeros((), dtype=torch.float32)
     exponent = torch.floor(torch.log2(torch.finfo(dtype).max / largest)).clamp(max=_LARGEST_EXPONENT)
     return torch.where(largest > 0, torch.exp2(exponent), 1.0)
 

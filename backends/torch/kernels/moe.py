@@ -202,7 +202,7 @@ def _into_slots(rows: Tensor, slots: Tensor, shape: Sequence[int]) -> Tensor:
     num_slots = shape[0] * shape[1]
     filled = rows.new_zeros(num_slots + 1, rows.shape[-1])
     filled[slots.long()] = rows
-    return filled[:num_slots].clone().view(*shape[:2], -1)
+    return filled[:num_slots].clone().view(*shape[:2], rows.shape[-1])
 
 
 def dispatch(_: KernelContext, inputs: Sequence[Tensor], attributes: Attributes) -> tuple[Tensor, ...]:
