@@ -222,7 +222,7 @@ class Network:
 
     def ranks_per_node(self, group: Sequence[int]) -> tuple[int, ...]:
         """Return the number of ranks of a group on each of its nodes (or domains of nodes), in node order."""
-        return next(self._batches(np.array([group]), 0)).ranks_per_node
+        return self._known_batches(np.array([group]), 0, keep_order=False)[0].ranks_per_node
 
     def _known_batches(self, groups: Ints, root: int, *, keep_order: bool) -> "list[_Batch]":
         """Return the batches of groups: many collectives of one plan are over the same groups."""

@@ -6,6 +6,8 @@ from functools import cache
 from math import prod
 from typing import Any, Final
 
+import numpy as np
+
 from sim.plan.errors import CheckError
 from sim.plan.facts.description import collective_bytes
 from sim.plan.words.calls import Calls
@@ -191,10 +193,11 @@ def _check_table(op: Collective, parts: int, positions: Sequence[int], given: Sh
     assert op.dim is not None
     square = len(op.sizes) == parts and all(len(row) == parts for row in op.sizes)
     _require(square, f"a group of {parts} needs {parts} x {parts} sizes")
-    _require(all(n >= 0 for row in op.sizes for n in row), "a size is negative")
+    sizes = np.array(op.sizes)
+    _require(sizes.min() >= 0, "a size is negative")
     _require(op.join_dim in {None, op.dim}, f"uneven slices are joined along dimension {op.dim}, got {op.join_dim}")
-    sent = max(sum(op.sizes[p]) for p in positions)
-    received = max(sum(row[p] for row in op.sizes) for p in positions)
+    own = list(positions)
+    sent, received = (int(sizes.sum(axis)[own].max()) for axis in (1, 0))
     _require(given[op.dim] == sent, f"it sends {sent} rows of dimension {op.dim}, and its buffer has {given[op.dim]}")
     expected = _with(given, op.dim, received)
     _require(got == expected, f"what it receives has shape {expected}, and its buffer {got}")

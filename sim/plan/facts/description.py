@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from math import prod
 
+import numpy as np
 from msgspec import Struct
 
 from costmodels.kernels import KERNELS, TensorSpec, Work
@@ -71,7 +72,9 @@ def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> tuple[
     assert op.dim is not None
     buffer = program.buffers[op.reads[0]]
     row_bytes = BYTES_PER_ELEMENT[buffer.dtype] * prod(n for dim, n in enumerate(buffer.shape) if dim != op.dim)
-    return tuple([tuple([op.sizes[s][t] * row_bytes for t in order]) for s in order])
+    places = list(order)
+    sizes = np.array(op.sizes)[np.ix_(places, places)] * row_bytes
+    return tuple(map(tuple, sizes.tolist()))
 
 
 def payload_bytes(program: Program, names: tuple[str, ...]) -> int:
