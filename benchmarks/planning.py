@@ -1,6 +1,7 @@
 """The accuracy of the planner: errors of its estimates against the engine, and losses of its choices.
 
-Models and clusters are random functions of a case number. ``--first``: the first case number.
+Models and clusters are random functions of a case number. ``--first``: the first case number. ``--schedules``: those
+that are searched.
 ``python -m benchmarks.planning --estimates 250 --optima 200`` prints the table, in some 30 minutes on one core.
 """
 
@@ -29,13 +30,17 @@ from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
 from sim.planner.estimating import estimate
-from sim.planner.space import RECOMPUTE, grid
+from sim.planner.space import RECOMPUTE, SCHEDULES, grid
+from sim.training.pipeline.rules import Schedule
 
 NODES: Final = ("dgx-1-v100-16g", "dgx-a100-40g", "dgx-a100-80g", "cloud-a100-100g", "hgx-h100", "dgx-b200", "longhorn")
 MOST_SIMULATED: Final = 40
 """Largest number of strategies in a space that is simulated as a whole."""
 PER_CASE: Final = 2
 """Number of strategies per case whose estimates are compared."""
+
+Schedules = tuple[Schedule, ...]
+"""Pipeline schedules that are searched."""
 
 
 def random_case(number: int) -> dict[str, Any]:
@@ -67,9 +72,9 @@ def random_case(number: int) -> dict[str, Any]:
     }
 
 
-def disagreements(number: int, folder: Path) -> Iterator[tuple[float, float]]:
+def disagreements(number: int, folder: Path, schedules: Schedules = SCHEDULES) -> Iterator[tuple[float, float]]:
     """Yield the relative errors of the estimated time and memory of random strategies of a case."""
-    openings = openings_of(read_document(_written(number, folder)))
+    openings = openings_of(read_document(_written(number, folder)), schedules)
     every = grid(openings.choices(), openings.sizes)
     chosen = np.zeros(len(every), dtype=np.bool_)
     chosen[np.random.default_rng(number).permutation(len(every))[:PER_CASE]] = True
@@ -85,7 +90,7 @@ def disagreements(number: int, folder: Path) -> Iterator[tuple[float, float]]:
             yield abs(time_s / proof.time_s - 1.0), abs(memory_bytes / proof.memory_bytes - 1.0)
 
 
-def loss(number: int, folder: Path, most: int = MOST_SIMULATED) -> float | None:
+def loss(number: int, folder: Path, most: int = MOST_SIMULATED, schedules: Schedules = SCHEDULES) -> float | None:
     """Return the relative loss of the search's choice against the fastest strategy; None if no strategy fits.
 
     Some keys of the case are fixed to random values, until at most ``most`` strategies are left. All of them are
@@ -93,8 +98,8 @@ def loss(number: int, folder: Path, most: int = MOST_SIMULATED) -> float | None:
     """
     path = _written(number, folder)
     try:
-        document = apply_overrides(read_document(path), fixed_keys(number, path, most))
-        studied = studied_of(openings_of(document), ThisProcess())
+        document = apply_overrides(read_document(path), fixed_keys(number, path, most, schedules))
+        studied = studied_of(openings_of(document, schedules), ThisProcess())
     except ScenarioError:
         return None
     known = dict(prove_all(studied, "time", prover(studied, Resources(ThisProcess()))))
@@ -110,14 +115,17 @@ def _fastest_s(outcomes: Iterable[Proof | str]) -> float | None:
     return min((time_s for time_s in times_s if time_s is not None), default=None)
 
 
-def fixed_keys(number: int, path: Path, most: int) -> list[str]:
-    """Return the fewest overrides of a strategy's keys that leave at most ``most`` strategies."""
+def fixed_keys(number: int, path: Path, most: int, schedules: Schedules) -> list[str]:
+    """Return the fewest overrides of a strategy's keys that leave at most ``most`` strategies.
+
+    Schedule and stages per rank stay open.
+    """
     draw, document = Random(number), read_document(path)
-    names = [name for name in KEYS if name not in ("data", "virtual_stages")]
+    names = [name for name in KEYS if name not in ("data", "schedule", "virtual_stages")]
     draw.shuffle(names)
     fixed: list[str] = []
     while True:
-        openings = openings_of(apply_overrides(document, fixed))
+        openings = openings_of(apply_overrides(document, fixed), schedules)
         every = grid(openings.choices(), openings.sizes)
         if len(every) <= most or not names:
             return fixed
@@ -132,11 +140,11 @@ def _written(number: int, folder: Path) -> Path:
     return path
 
 
-def rows(estimates: int, optima: int, first: int) -> Iterator[Row]:
+def rows(estimates: int, optima: int, first: int, schedules: Schedules) -> Iterator[Row]:
     """Yield the rows of the table: estimates of random strategies, and losses of the search's choices."""
     with TemporaryDirectory() as folder:
-        pairs = [pair for case in range(estimates) for pair in disagreements(first + case, Path(folder))]
-        losses = list(_losses(range(first, first + optima), Path(folder)))
+        pairs = [pair for n in range(estimates) for pair in disagreements(first + n, Path(folder), schedules)]
+        losses = list(_losses(range(first, first + optima), Path(folder), schedules))
     for name, values in zip(("time", "memory"), zip(*pairs, strict=True), strict=True):
         middle, high, most = np.quantile(values, (0.5, 0.95, 1.0)).tolist()
         words = f"median {middle:.1%}, 95th percentile {high:.1%}, worst {most:.1%}"
@@ -146,10 +154,10 @@ def rows(estimates: int, optima: int, first: int) -> Iterator[Row]:
         yield _optima_row(losses)
 
 
-def _losses(cases: Iterable[int], folder: Path) -> Iterator[float]:
+def _losses(cases: Iterable[int], folder: Path, schedules: Schedules) -> Iterator[float]:
     """Yield the losses of cases in which something fits, and tell each as it comes: all take long."""
     for case in cases:
-        found = loss(case, folder)
+        found = loss(case, folder, schedules=schedules)
         words = "nothing fits" if found is None else f"{found:.2%} slower than the fastest"
         print(f"case {case}: {words}", file=sys.stderr, flush=True)
         if found is not None:
@@ -169,5 +177,6 @@ if __name__ == "__main__":
     parser.add_argument("--estimates", type=int, default=250)
     parser.add_argument("--optima", type=int, default=200)
     parser.add_argument("--first", type=int, default=1000)
+    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=SCHEDULES)
     given = parser.parse_args()
-    print(markdown(list(rows(given.estimates, given.optima, given.first))))
+    print(markdown(list(rows(given.estimates, given.optima, given.first, tuple(given.schedules)))))

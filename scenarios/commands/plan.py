@@ -35,6 +35,8 @@ from scenarios.reading.option import option_seconds
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.sweep.workers import available_cores, workers_at
 from scenarios.workloads.workload import Outcome
+from sim.planner.space import SCHEDULES
+from sim.training.pipeline.rules import Schedule
 
 
 class NodeCounts(click.ParamType[tuple[int, ...]]):
@@ -50,6 +52,21 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
         if not all(part.strip().isdecimal() and 1 <= int(part) <= 100_000 for part in parts):
             self.fail(f"{value!r} is not a list of numbers of nodes, as 4,8,16", param, ctx)
         return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+class Schedules(click.ParamType[tuple[Schedule, ...]]):
+    """Pipeline schedules, separated by commas."""
+
+    name = "names"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Schedule, ...]:
+        """Return the schedules, in the order in which a search has them."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if unknown := [part for part in parts if part not in SCHEDULES]:
+            self.fail(f"{unknown[0]!r} is none of the schedules that are searched: {', '.join(SCHEDULES)}", param, ctx)
+        return tuple(name for name in SCHEDULES if name in parts)
 
 
 class Running(Struct, frozen=True):
@@ -97,6 +114,13 @@ class Running(Struct, frozen=True):
     default=(),
     metavar="N,N",
     help="Sizes of clusters to search, as 4,8,16; default the scenario's.",
+)
+@click.option(
+    "--schedules",
+    type=Schedules(),
+    default=SCHEDULES,
+    metavar="NAME,NAME",
+    help="Pipeline schedules to search, as 1f1b,interleaved_1f1b; default all that a search knows.",
 )
 @click.option(
     "--sensitivity",

@@ -14,9 +14,9 @@ from scenarios.planning.pricing import priced
 from scenarios.planning.studied import Studied
 from scenarios.reading.schema.layer_ranges import written_layers
 from sim.planner.decision_tree import decision_trees
-from sim.planner.estimating import Estimates
 from sim.planner.galvatron import Balancing, LayerwisePlan, fastest_plans
 from sim.planner.layer_costs import Frame
+from sim.planner.prices import Estimates
 from sim.planner.space import RECOMPUTE, Grid, Ints, grid
 from sim.training.data.operators import operator_shares
 
@@ -67,7 +67,7 @@ def _frames(openings: Openings, *, balances: bool) -> Grid:
     pairs = {(tree.degree("tensor"), tree.pipeline) for tree in inside}
     choices = openings.choices()
     modes = [mode for mode in choices["recompute"] if RECOMPUTE[mode] != "selective"]
-    chosen = {"virtual_stages": [1], "context": [1], "expert": [1], "zero_stage": [0]}
+    chosen = {"schedule": [0], "virtual_stages": [1], "context": [1], "expert": [1], "zero_stage": [0]}
     every = grid({**choices, **chosen, "recompute": modes if balances else modes[:1]}, openings.sizes)
     kept = [pair in pairs for pair in zip(every.tensor.tolist(), every.pipeline.tolist(), strict=True)]
     return every.rows(np.array(kept, dtype=np.bool_))
@@ -94,6 +94,7 @@ def _grid(plans: list[LayerwisePlan]) -> Grid:
         tensor=column([plan.frame.tensor for plan in plans]),
         context=ones,
         pipeline=column([plan.frame.pipeline for plan in plans]),
+        schedule=np.zeros_like(ones),
         virtual_stages=ones,
         data=column([plan.frame.data for plan in plans]),
         expert=ones,
@@ -132,7 +133,7 @@ def _refuse_unsearched(openings: Openings) -> None:
     if openings.job.model.experts is not None:
         rule = "a strategy for every layer is not built for experts"
         raise ScenarioError(document.origin(("model",)), "model.experts", rule, "take --planner auto")
-    allowed = {"zero_stage": (0, 3), "virtual_stages": (1,), "context": (1,), "recompute": (0, 2)}
+    allowed = {"zero_stage": (0, 3), "schedule": (0,), "virtual_stages": (1,), "context": (1,), "recompute": (0, 2)}
     choices = openings.choices()
     for name, values in allowed.items():
         if not set(values) & set(choices[name]):

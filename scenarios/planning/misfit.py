@@ -52,15 +52,16 @@ def leanest_bytes(studied: Studied) -> int:
 
 def _remedy(studied: Studied, workers: Executor) -> str:
     """Return a change under which a strategy fits: written keys left out, or else more nodes."""
-    document, fixed = studied.openings.document, studied.openings.fixed
-    free = openings_of(document, released=True) if fixed else None
+    document, fixed, schedules = (getattr(studied.openings, part) for part in ("document", "fixed", "schedules"))
+    free = openings_of(document, schedules, released=True) if fixed else None
     if free is not None and leanest_bytes(studied_of(free, workers)) <= studied.room_bytes:
         keys = ", ".join(KEYS[name] for name in fixed)
         return f"leave out {keys}: then a strategy fits"
     nodes = studied.openings.cluster.num_nodes
     for factor in (2, 4, 8, 16):
         try:
-            more = openings_of(apply_overrides(document, [f"cluster.num_nodes={factor * nodes}"]), released=True)
+            larger_cluster = apply_overrides(document, [f"cluster.num_nodes={factor * nodes}"])
+            more = openings_of(larger_cluster, schedules, released=True)
             larger = studied_of(more, workers)
         except ScenarioError:
             continue

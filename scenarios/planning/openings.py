@@ -17,13 +17,15 @@ from scenarios.workloads.loading import point_of
 from scenarios.workloads.registry import workload_of
 from scenarios.workloads.steps.scenario import StepScenario, step_of
 from scenarios.workloads.training.schema import DenseScenario
-from sim.planner.space import RECOMPUTE, Sizes, Strategy
+from sim.planner.space import RECOMPUTE, SCHEDULES, Sizes, Strategy
+from sim.training.pipeline.rules import OVERLAP_KEY, OVERLAPPING_SCHEDULES, Schedule
 from sim.training.spec.job import DenseTraining
 
 KEYS: Final[Mapping[str, str]] = {
     "tensor": "parallel.tensor.degree",
     "context": "parallel.context.degree",
     "pipeline": "parallel.pipeline.degree",
+    "schedule": "parallel.pipeline.schedule",
     "virtual_stages": "parallel.pipeline.virtual_stages",
     "data": "parallel.data.degree",
     "expert": "parallel.expert.degree",
@@ -36,7 +38,6 @@ TENSOR: Final = "parallel.tensor"
 _MESH: Final = "parallel.tensor.mesh"
 _SCHEDULE: Final = "parallel.pipeline.schedule"
 _SEQUENCE_PARALLEL: Final = "parallel.tensor.sequence_parallel"
-_SCHEDULES: Final = ("1f1b", "interleaved_1f1b")
 _NOT_SEARCHED: Final = (
     "parallel.pipeline.layers_per_stage", "parallel.pipeline.recompute_per_stage",
     "parallel.pipeline.microbatch_group_size", "parallel.pipeline.token_slices", "parallel.data.osdp",
@@ -53,6 +54,7 @@ _MOST_ZERO: Final = 3
 class Openings(Struct, frozen=True):
     """A scenario with open keys: what is fixed, and sizes. ``anchor``: all degrees 1; ``job``: its training.
 
+    ``schedules``: those to search where none is written.
     ``document``: with the keys of a named model written out, so that no strategy reads the files of models again.
     """
 
@@ -63,6 +65,12 @@ class Openings(Struct, frozen=True):
     sizes: Sizes
     fixed: Mapping[str, Any]
     open_keys: frozenset[str]
+    schedules: tuple[Schedule, ...]
+
+    @property
+    def overlaps(self) -> bool:
+        """Return whether passes that overlap are to take turns, under the schedules in which some do."""
+        return at(self.document, OVERLAP_KEY) is True
 
     @property
     def room_bytes(self) -> int:
@@ -78,7 +86,8 @@ class Openings(Struct, frozen=True):
             "tensor": _powers(per_node),
             "context": _powers(min(world, 64)) if self._is_auto("context") else [1],
             "pipeline": [p for p in range(1, min(world, model.num_layers) + 1) if world % p == 0],
-            "virtual_stages": self._virtual_stages(),
+            "schedule": [SCHEDULES.index(name) for name in self.schedules],
+            "virtual_stages": list(range(1, _MOST_STAGES + 1)),
             "expert": [e for e in _powers(min(world, experts)) if experts % e == 0],
             "zero_stage": list(range(_MOST_ZERO + 1)),
             "microbatch_size": _divisors(self.sizes.global_batch_size, _MOST_MICROBATCH),
@@ -87,15 +96,9 @@ class Openings(Struct, frozen=True):
         if model.attention == "flash":
             searched["recompute"] = [RECOMPUTE.index("none"), RECOMPUTE.index("full")]
         for name, value in self.fixed.items():
-            searched[name] = [RECOMPUTE.index(value) if name == "recompute" else value]
+            names: tuple[str, ...] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}.get(name, ())
+            searched[name] = [names.index(value) if names else value]
         return searched
-
-    def _virtual_stages(self) -> list[int]:
-        schedule = at(self.document, _SCHEDULE)
-        if schedule == "1f1b":
-            return [1]
-        several = list(range(2, _MOST_STAGES + 1))
-        return several if schedule == "interleaved_1f1b" else [1, *several]
 
     def _is_auto(self, name: str) -> bool:
         return bool(at(self.document, KEYS[name]) == "auto")
@@ -103,8 +106,9 @@ class Openings(Struct, frozen=True):
     def overrides(self, strategy: Strategy) -> tuple[str, ...]:
         """Return a strategy as overrides of the open keys."""
         found = [f"{key}={getattr(strategy, name)}" for name, key in KEYS.items() if name in self.open_keys]
-        if _SCHEDULE in self.open_keys:
-            found.append(f"{_SCHEDULE}={_SCHEDULES[strategy.virtual_stages > 1]}")
+        if self.overlaps:
+            may_overlap = strategy.schedule in OVERLAPPING_SCHEDULES and strategy.expert > 1
+            found.append(f"{OVERLAP_KEY}={may_overlap}")
         if _SEQUENCE_PARALLEL in self.open_keys:
             found.append(f"{_SEQUENCE_PARALLEL}=auto")
         return tuple(found)
@@ -114,8 +118,10 @@ class Openings(Struct, frozen=True):
         return step_of(point_of(self.document, (*self.overrides(strategy), *more)))
 
 
-def openings_of(document: Document, *, released: bool = False) -> Openings:
+def openings_of(document: Document, schedules: tuple[Schedule, ...] = SCHEDULES, *, released: bool = False) -> Openings:
     """Return what a scenario leaves open; ``released``: written keys of the strategy count as left out.
+
+    ``schedules``: those to search where none is written.
 
     Raises ScenarioError for keys that a search knows nothing of, and for what is wrong with the file.
     """
@@ -126,28 +132,29 @@ def openings_of(document: Document, *, released: bool = False) -> Openings:
         written["tensor"] = prod(mesh)
     fixed = {} if released else {name: value for name, value in written.items() if value not in (None, "auto")}
     open_keys = {name for name in KEYS if name not in fixed}
-    schedule, sequence = at(document, _SCHEDULE), at(document, _SEQUENCE_PARALLEL)
-    open_keys |= {_SCHEDULE} if schedule in (None, "auto") or released else set()
+    sequence = at(document, _SEQUENCE_PARALLEL)
     one_axis = at(document, "parallel.tensor.method") in (None, "1d")
     open_keys |= {_SEQUENCE_PARALLEL} if sequence is None and one_axis else set()
-    neutral = {**dict.fromkeys(KEYS, 1), "zero_stage": 0, "recompute": "none", "data": "auto"}
-    put = [f"{key}={neutral[name]}" for name, key in KEYS.items() if name in open_keys]
-    put += [f"{_SCHEDULE}=1f1b"] if _SCHEDULE in open_keys else []
+    neutral = {**dict.fromkeys(KEYS, 1), "zero_stage": 0, "recompute": "none", "data": "auto", "schedule": "1f1b"}
+    put = [f"{OVERLAP_KEY}=false"] if at(document, OVERLAP_KEY) is True else []
+    put += [f"{key}={neutral[name]}" for name, key in KEYS.items() if name in open_keys]
     changed = apply_overrides(document, put)
     checked = check_document(changed, DenseScenario)
     cluster = cluster_spec(changed, checked.cluster)
     sizes = {"training.global_batch_size": cluster.world_size, "training.microbatch_size": 1}
-    alone = {KEYS[name]: neutral[name] for name in KEYS if name not in ("microbatch_size",)} | {_SCHEDULE: "1f1b"}
+    alone = {KEYS[name]: neutral[name] for name in KEYS if name != "microbatch_size"}
     if mesh is not None:
         alone[TENSOR] = "{degree: 1}"
         del alone[KEYS["tensor"]]
+    if at(document, OVERLAP_KEY) is True:
+        alone[OVERLAP_KEY] = False
     anchor = step_of(point_of(document, [f"{key}={value}" for key, value in (alone | sizes).items()]))
     job = anchor.dense_job
     assert job is not None  # it is a scenario of training
     found = Sizes(cluster.world_size, checked.training.global_batch_size, job.model.num_layers)
     if isinstance(checked.model, PresetModel | HuggingFaceModel):
         document = written_out(document, checked.model)
-    return Openings(document, anchor, job, cluster, found, fixed, frozenset(open_keys))
+    return Openings(document, anchor, job, cluster, found, fixed, frozenset(open_keys), schedules)
 
 
 def _refuse_unknown(document: Document) -> None:
@@ -158,10 +165,13 @@ def _refuse_unknown(document: Document) -> None:
         if at(document, key) not in (None, "auto"):
             rule = "a search of strategies does not know it"
             raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out")
-    if (schedule := at(document, _SCHEDULE)) not in (None, "auto", *_SCHEDULES):
-        rule = f"a search estimates {' and '.join(_SCHEDULES)}, and here is {schedule}"
+    if (schedule := at(document, _SCHEDULE)) not in (None, "auto", *SCHEDULES):
+        rule = f"a search estimates {', '.join(SCHEDULES)}, and here is {schedule}"
         remedy = "leave it out, or compare with simulate sweep"
         raise ScenarioError(document.origin(_SCHEDULE.split(".")), _SCHEDULE, rule, remedy)
+    if at(document, OVERLAP_KEY) is True and schedule not in (None, "auto", *OVERLAPPING_SCHEDULES):
+        rule = f"under {schedule} no forward overlaps a backward"
+        raise ScenarioError(document.origin(OVERLAP_KEY.split(".")), OVERLAP_KEY, rule, "leave it out")
 
 
 def at(document: Document, key: str) -> Any:

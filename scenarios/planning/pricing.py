@@ -14,7 +14,8 @@ from sim.engine.prices.pricing import ClusterPricing
 from sim.plan.words.program import Plan
 from sim.planner.prices import Floats, Line, LinkKey, Prices, ProbeKey, ReplicaLinks, link_keys, probe_keys
 from sim.planner.probing import Probe, probe
-from sim.planner.space import RECOMPUTE, Grid, Ints, Strategy
+from sim.planner.space import RECOMPUTE, SPLIT, Grid, Ints, Strategy
+from sim.training.pipeline.rules import Schedule
 
 _PROBES_AT_ONCE = 4
 _SMALL_BYTES, _LARGE_BYTES = 64 * 2**20, 2**30
@@ -22,10 +23,14 @@ _SMALL_MESSAGE_BYTES, _LARGE_MESSAGE_BYTES = 2**20, 2**26
 
 
 class Priced(Struct, frozen=True):
-    """The prices of a grid, and why some strategies have none: by probe, the rule that refuses it."""
+    """The prices of a grid, and why some strategies have none: by probe, the rule that refuses it.
+
+    ``whole``: by probe, the rule that refuses backwards in two parts.
+    """
 
     prices: Prices
     refused: dict[ProbeKey, str]
+    whole: dict[ProbeKey, str]
 
 
 def priced(openings: Openings, grid: Grid, workers: Executor) -> Priced:
@@ -35,7 +40,8 @@ def priced(openings: Openings, grid: Grid, workers: Executor) -> Priced:
     """
     keys = probe_keys(grid)[0]
     parts = [keys[begin : begin + _PROBES_AT_ONCE] for begin in range(0, len(keys), _PROBES_AT_ONCE)]
-    asked = [workers.submit(_probes, openings, part) for part in parts]
+    splits = bool(grid.runs(SPLIT).any())
+    asked = [workers.submit(_probes, openings, part, splits=splits) for part in parts]
     pricing = _pricing(openings)
     links = {key: _links(key, pricing) for key in link_keys(grid)[0]}
     stages = np.unique(grid.pipeline).tolist()
@@ -43,9 +49,11 @@ def priced(openings: Openings, grid: Grid, workers: Executor) -> Priced:
     ties = {num_stages: _ties(num_stages, openings.sizes.world_size, pricing) for num_stages in stages}
     element_bytes = 2 if openings.job.training.low_precision_gradients else 4
     found = list(zip(keys, (outcome for part in asked for outcome in part.result()), strict=True))
-    probes = {key: outcome for key, outcome in found if isinstance(outcome, Probe)}
+    probes = {key: outcome[0] for key, outcome in found if not isinstance(outcome, str)}
     refused = {key: outcome for key, outcome in found if isinstance(outcome, str)}
-    return Priced(Prices(probes, links, hops, ties, openings.sizes.num_layers, element_bytes), refused)
+    whole = {key: outcome[1] for key, outcome in found if not isinstance(outcome, str) and outcome[1]}
+    num_layers, overlaps = openings.sizes.num_layers, openings.overlaps
+    return Priced(Prices(probes, links, hops, ties, num_layers, element_bytes, overlaps), refused, whole)
 
 
 def _pricing(openings: Openings) -> ClusterPricing:
@@ -54,36 +62,49 @@ def _pricing(openings: Openings) -> ClusterPricing:
     return pricing
 
 
-def _probes(openings: Openings, keys: Sequence[ProbeKey]) -> list[Probe | str]:
-    """Return the probe of every key, or the rule that refuses it. Runs in whatever process it is sent to."""
+def _probes(openings: Openings, keys: Sequence[ProbeKey], *, splits: bool) -> list[tuple[Probe, str] | str]:
+    """Return the probe of every key, or the rule that refuses it. Runs in whatever process it is sent to.
+
+    ``splits``: with the two parts of backwards; beside the probe is the rule that refuses them, "" where none does.
+    """
     pricing = _pricing(openings)
-    found: list[Probe | str] = []
+    found: list[tuple[Probe, str] | str] = []
     for key in keys:
         try:
-            found.append(_probe(openings, key, pricing))
+            found.append(_probe(openings, key, pricing, splits=splits))
         except REFUSALS as error:
             found.append(one_line(error))
     return found
 
 
-def _probe(openings: Openings, key: ProbeKey, pricing: ClusterPricing) -> Probe:
-    """Return the probe of a key. Raises ScenarioError where the scenario's rules refuse it."""
+def _probe(openings: Openings, key: ProbeKey, pricing: ClusterPricing, *, splits: bool) -> tuple[Probe, str]:
+    """Return the probe of a key, and what refuses its split. Raises ScenarioError where rules refuse the probe."""
     tensor, context, expert, _, _ = key
     one, two = (_small_plan(openings, key, layers, 1) for layers in (1, 2))
     halves = openings.sizes.world_size % (2 * tensor * context) == 0
     halves = halves and openings.sizes.world_size // (2 * tensor * context) % expert == 0
     staged = _small_plan(openings, key, 2, 2) if halves else None
-    return probe(one, two, staged, pricing)
+    if not splits:
+        return probe(one, two, staged, pricing), ""
+    try:
+        split_one, split_two = (_small_plan(openings, key, layers, 1, "zb_h1") for layers in (1, 2))
+    except REFUSALS as error:
+        return probe(one, two, staged, pricing), one_line(error)
+    return probe(one, two, staged, pricing, (split_one, split_two)), ""
 
 
-def _small_plan(openings: Openings, key: ProbeKey, num_layers: int, num_stages: int) -> Plan:
+def _small_plan(
+    openings: Openings, key: ProbeKey, num_layers: int, num_stages: int, schedule: Schedule = "1f1b"
+) -> Plan:
     """Return the plan of a micro-batch of a few layers, on all ranks."""
     tensor, context, expert, microbatch_size, recompute = key
     data = openings.sizes.world_size // (tensor * context * num_stages)
-    strategy = Strategy(tensor, context, num_stages, 1, data, expert, 0, microbatch_size, RECOMPUTE[recompute])
+    strategy = Strategy(
+        tensor, context, num_stages, schedule, 1, data, expert, 0, microbatch_size, RECOMPUTE[recompute]
+    )
     more = [
         f"training.global_batch_size={microbatch_size * data}", f"model.num_layers={num_layers}",
-        f"parallel.pipeline.degree={num_stages}", "parallel.pipeline.schedule=1f1b",
+        f"parallel.pipeline.degree={num_stages}", f"parallel.pipeline.schedule={schedule}",
         "parallel.pipeline.virtual_stages=1", f"parallel.data.degree={data}", "parallel.data.zero_stage=0",
     ]  # fmt: skip
     if openings.job.model.experts is not None:

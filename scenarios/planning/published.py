@@ -10,7 +10,7 @@ from scenarios.planning.openings import Openings
 from scenarios.planning.proving import Prover, Tried, fits
 from scenarios.planning.studied import Studied, studied_of
 from sim.planner.rules import rows_in_turn
-from sim.planner.space import RECOMPUTE
+from sim.planner.space import RECOMPUTE, SCHEDULES
 
 _ALONE: Final = {"context": [1], "expert": [1]}
 
@@ -20,7 +20,9 @@ def megatron_of(openings: Openings, workers: Executor) -> Studied:
 
     What is written in the scenario stays as it is. Raises ScenarioError where the rules of numbers leave none.
     """
-    return studied_of(openings, workers, {**_ALONE, "zero_stage": [1], "recompute": [RECOMPUTE.index("full")]})
+    known = [SCHEDULES.index(name) for name in ("1f1b", "interleaved_1f1b")]
+    only = {"schedule": known, "zero_stage": [1], "recompute": [RECOMPUTE.index("full")]}
+    return studied_of(openings, workers, {**_ALONE, **only})
 
 
 def prove_in_turn(studied: Studied, ask: Prover) -> list[Tried]:
@@ -38,7 +40,7 @@ def osdp_of(openings: Openings, workers: Executor) -> Studied:
 
     Estimates are those of ZeRO 3, the leanest choice. Raises ScenarioError where the rules of numbers leave none.
     """
-    only = {"tensor": [1], "pipeline": [1], "virtual_stages": [1], "zero_stage": [3]}
+    only = {"tensor": [1], "pipeline": [1], "schedule": [0], "virtual_stages": [1], "zero_stage": [3]}
     studied = studied_of(openings, workers, {**_ALONE, **only})
     more = ("parallel.data.zero_stage=0", "parallel.data.osdp={}")
     return replace(studied, more=(more,) * len(studied.grid), more_keys=("parallel.data.osdp",))

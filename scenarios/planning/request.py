@@ -4,7 +4,9 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
+from sim.planner.space import SCHEDULES
 from sim.planner.trust import Objective
+from sim.training.pipeline.rules import Schedule
 
 Goal = Literal["throughput", "time", "memory", "cost", "energy"]
 """What is to be best: tokens per second, seconds, dollars or joules per step, or bytes of the fullest rank."""
@@ -18,7 +20,8 @@ class Request(Struct, frozen=True):
     """What to search for. At least ``num_proofs`` strategies that fit are simulated, and half as many of the front.
 
     ``num_nodes``: the sizes of clusters to search; none: the scenario's. ``sensitivity``: also search with less
-    and more memory, and on a slower and a faster network.
+    and more memory, and on a slower and a faster network. ``schedules``: the pipeline schedules to search, where the
+    scenario writes none.
     """
 
     goal: Goal = "time"
@@ -26,6 +29,7 @@ class Request(Struct, frozen=True):
     num_proofs: int = 4
     num_nodes: tuple[int, ...] = ()
     sensitivity: bool = False
+    schedules: tuple[Schedule, ...] = SCHEDULES
 
     @property
     def objective(self) -> Objective:

@@ -43,7 +43,7 @@ class Searched(Struct, frozen=True):
 
 def searched(document: Document, variant: Mapping[str, Any], request: Request, resources: Resources) -> Searched:
     """Return the search of a document without variants. Raises ScenarioError for what is wrong with the file."""
-    studied = _studied(openings_of(document), request, resources.workers)
+    studied = _studied(openings_of(document, request.schedules), request, resources.workers)
     return Searched(studied, _tried(studied, request, resources), variant, resources.out_of_time)
 
 

@@ -35,7 +35,7 @@ def sensitivity(of: Searched, best: int, request: Request, resources: Resources)
     for text in _BANDWIDTHS:
         try:
             document = apply_overrides(of.studied.openings.document, [f"cluster.network.bandwidth={text}"])
-            studied = studied_of(openings_of(document), resources.workers)
+            studied = studied_of(openings_of(document, request.schedules), resources.workers)
         except ScenarioError:
             return
         yield _shifted(f"network bandwidth {text}", studied, strategy, request, prover(studied, resources))

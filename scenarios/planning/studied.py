@@ -13,9 +13,9 @@ from scenarios.planning.openings import Openings
 from scenarios.planning.pricing import Priced, priced
 from scenarios.reading.documents.yaml_tree import read_value
 from scenarios.workloads.steps.scenario import StepScenario
-from sim.planner.estimating import Estimates, estimate
-from sim.planner.prices import probe_keys
-from sim.planner.space import Grid, grid
+from sim.planner.estimating import estimate
+from sim.planner.prices import Estimates, probe_keys
+from sim.planner.space import MOST_WALKED, ORDERED, SPLIT, Grid, grid
 
 
 class Studied(Struct, frozen=True):
@@ -69,21 +69,30 @@ def _none_valid(openings: Openings, found: Priced | None) -> str:
     sizes = openings.sizes
     rule = f"no strategy is valid: degrees have to multiply to {sizes.world_size:,} devices, "
     rule += f"replicas times micro-batch divide a batch of {sizes.global_batch_size:,}, "
-    return rule + f"and {sizes.num_layers} layers fill all stages"
+    rule += f"and {sizes.num_layers} layers fill all stages"
+    if openings.fixed.get("schedule") not in ORDERED:
+        return rule
+    ranks, stages = MOST_WALKED
+    rule += f"; {openings.fixed['schedule']} is searched with ZeRO 0 and 1, up to {ranks} pipeline ranks"
+    return rule + f" and {stages} stages per rank, and with as many micro-batches as it needs"
 
 
 def rows_with_prices(every: Grid, found: Priced) -> Grid:
-    """Return the strategies whose probe was not refused."""
+    """Return the strategies whose probe was not refused, nor their backward in parts."""
     keys, numbers = probe_keys(every)
-    return every.rows(np.array([key in found.prices.probes for key in keys])[numbers])
+    has_prices, is_whole = (
+        np.array([key in kept for key in keys])[numbers] for kept in (found.prices.probes, found.whole)
+    )
+    return every.rows(has_prices & ~(is_whole & every.runs(SPLIT)))
 
 
 def refusals(every: Grid, found: Priced) -> Counter[str]:
     """Return how many strategies each rule refuses, by their probes."""
     keys, numbers = probe_keys(every)
-    counts = np.bincount(numbers, minlength=len(keys)).tolist()
     refused: Counter[str] = Counter()
-    for key, count in zip(keys, counts, strict=True):
-        if key in found.refused:
-            refused[f"refused: {found.refused[key]}"] += count
+    of_all, of_split = (np.bincount(numbers[rows], minlength=len(keys)) for rows in (slice(None), every.runs(SPLIT)))
+    for rules, counts in ((found.refused, of_all), (found.whole, of_split)):
+        for key, count in zip(keys, counts.tolist(), strict=True):
+            if key in rules and count:
+                refused[f"refused: {rules[key]}"] += count
     return refused

@@ -20,7 +20,7 @@ def memory_bytes(grid: Grid, stage: Stage, place: int, prices: Prices) -> Floats
     kept = np.maximum(live * stage.num_layers / chunks - layers, 0.0) * layer_kept + (live_ends - 1) * end_kept
     computing = layers * layer_peak + end_peak
     bucket = np.where(grid.zero_stage == 2, bucket_bytes(grid, stage, prices), 0.0)
-    total: Floats = _state_bytes(grid, stage) + kept + computing + bucket
+    total: Floats = state_bytes(grid, stage) + kept + computing + bucket
     return np.where((place == 1) & (grid.pipeline <= 2), 0.0, total)
 
 
@@ -35,14 +35,21 @@ def _live(grid: Grid, place: int) -> tuple[Ints, Ints]:
     return np.where(chunks > 1, woven, alone), np.where(chunks > 1, last if place < 0 else first, alone)
 
 
-def _state_bytes(grid: Grid, stage: Stage) -> Floats:
+def state_bytes(grid: Grid, stage: Stage) -> Floats:
     """Return the bytes of parameters, gradients and optimizer, as they are sharded, and of units of ZeRO 3 in use."""
-    replicas, of_experts = num_replicas(grid), stage.expert_fraction
-    kept = (1.0 - of_experts) / replicas + of_experts * grid.expert / replicas
     held = (stage.optimizer_bytes, stage.gradient_bytes, stage.parameter_bytes)
-    state = sum(size * np.where(grid.zero_stage > place, kept, 1.0) for place, size in enumerate(held))
+    state = sum(
+        np.where(grid.zero_stage > place, sharded_bytes(grid, stage, size), size) for place, size in enumerate(held)
+    )
     parameters, _, unit_parameters = stage.bytes_of("parameter_bytes")
     gradients, _, unit_gradients = stage.bytes_of("gradient_bytes")
     unit = parameters + np.maximum(parameters + gradients, unit_parameters + unit_gradients)
     total: Floats = state + np.where(grid.zero_stage >= 3, unit, 0.0)
     return total
+
+
+def sharded_bytes(grid: Grid, stage: Stage, num_bytes: Floats) -> Floats:
+    """Return the bytes of a replica's shard of state; fewer replicas hold the same experts."""
+    replicas, of_experts = num_replicas(grid), stage.expert_fraction
+    found: Floats = num_bytes * ((1.0 - of_experts) + of_experts * grid.expert) / replicas
+    return found

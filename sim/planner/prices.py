@@ -17,6 +17,13 @@ LinkKey = tuple[int, int]
 """The choices that replicas communicate under: how many ranks one is from the next, and how many there are."""
 
 
+class Estimates(Struct, frozen=True):
+    """Seconds per step and bytes of the fullest rank, an element per strategy."""
+
+    time_s: Floats
+    memory_bytes: Floats
+
+
 class Line(Struct, frozen=True):
     """Seconds of a collective as a line over its bytes."""
 
@@ -36,7 +43,8 @@ class Prices(Struct, frozen=True):
     """All that the closed forms read: probes and collectives, each priced once, and the layers of the model.
 
     ``hops``: a message from a stage to the next, by the number of stages. ``ties``: an all_reduce of the first and the
-    last stage, by the number of stages.
+    last stage, by the number of stages. ``overlaps``: a forward and a backward that overlap take turns at experts'
+    exchanges.
     """
 
     probes: Mapping[ProbeKey, Probe]
@@ -45,6 +53,7 @@ class Prices(Struct, frozen=True):
     ties: Mapping[int, Line]
     num_layers: int
     gradient_element_bytes: int
+    overlaps: bool = False
 
 
 def probe_keys(grid: Grid) -> tuple[list[ProbeKey], Ints]:

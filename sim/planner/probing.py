@@ -1,27 +1,33 @@
 """Probes: small plans of one or two layers, priced once, from which the costs of layers and of model ends follow."""
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.engine.findings.alone import is_shared, tasks_alone_s
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.traffic import exchanges, signature
 from sim.engine.running.memory import MemoryUse, memory_use
 from sim.plan.words.buffer import Kind, Scope
-from sim.plan.words.op import Collective, Send
+from sim.plan.words.op import Collective, CollectiveKind, Send
 from sim.plan.words.program import Phase, Plan, Program
 from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 
-_TIMED: Final = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.PREPARE)
+_BACKWARD: Final = (Phase.BACKWARD_INPUT, Phase.BACKWARD)
+_TIMED: Final = (Phase.FORWARD, *_BACKWARD, Phase.OPTIMIZER, Phase.PREPARE)
 
 
 class Costs(Struct, frozen=True):
     """What a part of a model costs a rank: seconds of a micro-batch, bytes of state, seconds and bytes of a step.
 
     ``expert_bytes``: of the parameters, those of experts that are split over ``ep``, so that fewer ranks hold them.
+    ``input_s``, ``weight_s``: of a backward in two parts, for inputs and for weights. ``weight_kept_bytes``: what a
+    micro-batch keeps between them. ``split_peak_bytes``: the most beside the state while one of them computes. They are
+    0 where nobody asked for them. ``exchange_forward_s``, ``exchange_backward_s``: of these seconds, what exchanges of
+    tokens with ranks of other experts take.
     ``update_s``: the optimizer, and what clears gradients, without sharding. ``kept_bytes``: what a micro-batch keeps
     from its forward for its backward. ``peak_bytes``: the most beside the state while the only micro-batch computes.
     """
@@ -35,6 +41,12 @@ class Costs(Struct, frozen=True):
     optimizer_bytes: float
     kept_bytes: float
     peak_bytes: float
+    input_s: float = 0.0
+    weight_s: float = 0.0
+    weight_kept_bytes: float = 0.0
+    split_peak_bytes: float = 0.0
+    exchange_forward_s: float = 0.0
+    exchange_backward_s: float = 0.0
 
     def minus(self, other: "Costs") -> "Costs":
         """Return the difference; parts that add up to nothing measurable are 0."""
@@ -56,20 +68,64 @@ class Probe(Struct, frozen=True):
     tied_bytes: int
 
 
-def probe(one: Plan, two: Plan, staged: Plan | None, pricing: ClusterPricing) -> Probe:
+def probe(
+    one: Plan, two: Plan, staged: Plan | None, pricing: ClusterPricing, split: tuple[Plan, Plan] | None = None
+) -> Probe:
     """Return the costs of parts from plans of one micro-batch: of k and k + 1 layers, and of 2 k on two stages.
 
-    ``staged``: None where two stages do not fill the cluster. Assumes that layers are alike.
+    ``staged``: None where two stages do not fill the cluster. ``split``: the first two with backwards in two parts.
+    Assumes that layers are alike.
     """
-    shorter, longer = _costs(one, pricing)[0], _costs(two, pricing)[0]
+    busy_s: dict[Hashable, float] = {}
+    shorter, longer = _costs(one, pricing, busy_s)[0], _costs(two, pricing, busy_s)[0]
+    if split is not None:
+        shorter, longer = (_with_parts(*pair, pricing, busy_s) for pair in zip((shorter, longer), split, strict=True))
     layer = longer.minus(shorter)
     only = shorter.minus(layer)
     if staged is None:
         nothing = Costs(**dict.fromkeys(Costs.__struct_fields__, 0.0))
         return Probe(layer, nothing, nothing, only, 0, 0)
-    begin, end = _costs(staged, pricing)
+    begin, end = _costs(staged, pricing, {})
+    first, last = begin.minus(layer), end.minus(layer)
+    if split is not None:
+        first, last = _ends_in_parts(first, last, only)
     sent, tied = _sent_bytes(staged.programs[0]), _tied_bytes(staged.programs[0])
-    return Probe(layer, begin.minus(layer), end.minus(layer), only, sent, tied)
+    return Probe(layer, first, last, only, sent, tied)
+
+
+def _with_parts(whole: Costs, split: Plan, pricing: ClusterPricing, busy_s: dict[Hashable, float]) -> Costs:
+    """Return the costs of an only stage with those of the two parts of its backward."""
+    program = split.programs[0]
+    _note_busy(split, pricing, busy_s)
+    seconds = tasks_alone_s(split, pricing, lambda task: task.phase in _BACKWARD, busy_s)
+    names = [call.task for call in program.calls]
+    inputs, weights = "backward_input.0", "backward_weight.0"
+    used = memory_use(program)
+    at = [names.index(name) for name in (inputs, weights)]
+    state_bytes = whole.parameter_bytes + whole.gradient_bytes + whole.optimizer_bytes
+    return replace(
+        whole,
+        input_s=seconds[inputs],
+        weight_s=seconds[weights],
+        weight_kept_bytes=float(used.before_bytes[at[1]]) - state_bytes,
+        split_peak_bytes=float(used.peak_bytes_of[at].max()) - state_bytes,
+    )
+
+
+def _ends_in_parts(first: Costs, last: Costs, only: Costs) -> tuple[Costs, Costs]:
+    """Return the ends of two stages with those parts of an only stage's backward that are theirs.
+
+    Nothing comes before the embedding, so its backward is all for weights.
+    """
+    begin = replace(first, weight_s=first.backward_s, split_peak_bytes=first.peak_bytes)
+    end = replace(
+        last,
+        input_s=only.input_s,
+        weight_s=max(0.0, only.weight_s - first.backward_s),
+        weight_kept_bytes=only.weight_kept_bytes,
+        split_peak_bytes=only.split_peak_bytes,
+    )
+    return begin, end
 
 
 def _sent_bytes(program: Program) -> int:
@@ -84,29 +140,44 @@ def _tied_bytes(program: Program) -> int:
     return sum(program.buffers[name].num_bytes for op in ops for name in op.reads)
 
 
-def _costs(plan: Plan, pricing: ClusterPricing) -> list[Costs]:
-    """Return the costs of every program of a plan."""
-    alone_s = tasks_alone_s(plan, pricing, lambda task: task.phase in _TIMED, _busy_s(plan, pricing))
-    return [_of_program(program, alone_s) for program in plan.programs]
+def _costs(plan: Plan, pricing: ClusterPricing, busy_s: dict[Hashable, float]) -> list[Costs]:
+    """Return the costs of every program of a plan. ``busy_s``: as ``_note_busy`` fills it."""
+    _note_busy(plan, pricing, busy_s)
+    alone_s = tasks_alone_s(plan, pricing, lambda task: task.phase in _TIMED, busy_s)
+    return [_of_program(program, alone_s, _exchanges_s(plan, program, pricing, busy_s)) for program in plan.programs]
 
 
-def _busy_s(plan: Plan, pricing: ClusterPricing) -> dict[Hashable, float]:
-    """Return for how long each op keeps its busiest link busy when all of its groups, or ranks, run it at once.
-
-    A message has its links to itself.
-    """
-    tasks = [(program, task) for program in plan.programs for task in program.tasks.values() if task.phase in _TIMED]
-    timed = {signature(program, op) for program, task in tasks for op in task.ops if is_shared(program, op)}
-    found = dict[Hashable, float]()
-    for exchange in exchanges(plan) if timed else ():
-        key = signature(exchange.program, exchange.op)
-        if key in timed:
-            use = pricing.use_of(exchange)
-            found[key] = float(np.bincount(use.links, weights=use.seconds).max(initial=0.0))
+def _exchanges_s(
+    plan: Plan, program: Program, pricing: ClusterPricing, busy_s: Mapping[Hashable, float]
+) -> dict[Phase, float]:
+    """Return how long the exchanges of tokens with ranks of other experts take, by phase, of a call of every task."""
+    rank, found = plan.ranks_of(program)[0], dict[Phase, float]()
+    for task in program.tasks.values():
+        for op in task.ops:
+            if isinstance(op, Collective) and op.kind is CollectiveKind.ALL_TO_ALL and op.axes == (EXPERT_AXIS,):
+                price = pricing.price(plan, program, op, rank)
+                shared_s = busy_s.get(signature(program, op), 0.0)
+                seconds = price.latency_s + max(price.occupancy_s, shared_s)
+                found[task.phase] = found.get(task.phase, 0.0) + seconds
     return found
 
 
-def _of_program(program: Program, alone_s: dict[str, float]) -> Costs:
+def _note_busy(plan: Plan, pricing: ClusterPricing, busy_s: dict[Hashable, float]) -> None:
+    """Note for how long each op keeps its busiest link busy when all of its groups, or ranks, run it at once.
+
+    A message has its links to itself. ``busy_s``: by ``signature``, for plans on one mesh; what it has is not worked
+    out again.
+    """
+    tasks = [(program, task) for program in plan.programs for task in program.tasks.values() if task.phase in _TIMED]
+    timed = {signature(program, op) for program, task in tasks for op in task.ops if is_shared(program, op)}
+    for exchange in exchanges(plan) if timed else ():
+        key = signature(exchange.program, exchange.op)
+        if key in timed and key not in busy_s:
+            use = pricing.use_of(exchange)
+            busy_s[key] = float(np.bincount(use.links, weights=use.seconds).max(initial=0.0))
+
+
+def _of_program(program: Program, alone_s: Mapping[str, float], exchanges_s: Mapping[Phase, float]) -> Costs:
     seconds = dict.fromkeys(_TIMED, 0.0)
     for call in program.calls:
         if call.task in alone_s:
@@ -129,6 +200,8 @@ def _of_program(program: Program, alone_s: dict[str, float]) -> Costs:
         optimizer_bytes=held[Kind.OPTIMIZER],
         kept_bytes=_kept_bytes(program, used) - state_bytes,
         peak_bytes=used.peak_bytes - state_bytes,
+        exchange_forward_s=exchanges_s.get(Phase.FORWARD, 0.0),
+        exchange_backward_s=exchanges_s.get(Phase.BACKWARD, 0.0),
     )
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from sim.planner.estimating import Estimates
+from sim.planner.prices import Estimates
 from sim.planner.space import Grid
 
 

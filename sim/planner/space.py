@@ -7,19 +7,32 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from sim.training.errors import SpecError
+from sim.training.pipeline.rules import TRAITS, Schedule, check_microbatches
 from sim.training.pipeline.spec import Recompute
 
 Ints = NDArray[np.int64]
 
 RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "selective", "full")
+SCHEDULES: Final[tuple[Schedule, ...]] = (
+    "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v",
+)  # fmt: skip
+"""The schedules that are searched. The first two have closed forms, the others a recurrence over their orders."""
+ORDERED: Final = SCHEDULES[2:]
+"""The schedules whose orders are walked."""
+SPLIT: Final[tuple[Schedule, ...]] = ("zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v")
+"""The schedules that run the backward for weights on its own."""
+MOST_WALKED: Final = (32, 4)
+"""Pipeline ranks, and stages per rank, of the schedules whose orders are walked: more take long to walk."""
 
 
 class Strategy(Struct, frozen=True, order=True):
-    """A way to train: degrees, stages per rank (1: 1f1b, more: interleaved_1f1b), ZeRO, micro-batch, recomputation."""
+    """A way to train: degrees, schedule and stages per rank, ZeRO, micro-batch, recomputation."""
 
     tensor: int
     context: int
     pipeline: int
+    schedule: Schedule
     virtual_stages: int
     data: int
     expert: int
@@ -37,11 +50,12 @@ class Sizes(Struct, frozen=True):
 
 
 class Grid(Struct, frozen=True):
-    """Strategies as columns of equal length; ``recompute`` numbers ``RECOMPUTE``."""
+    """Strategies as columns of equal length; ``schedule`` numbers ``SCHEDULES``, ``recompute`` ``RECOMPUTE``."""
 
     tensor: Ints
     context: Ints
     pipeline: Ints
+    schedule: Ints
     virtual_stages: Ints
     data: Ints
     expert: Ints
@@ -59,24 +73,35 @@ class Grid(Struct, frozen=True):
 
     def find(self, strategy: Strategy) -> int | None:
         """Return the row of a strategy, None where it is not in the grid."""
-        columns = [name for name in Strategy.__struct_fields__ if name != "recompute"]
-        same = self.recompute == RECOMPUTE.index(strategy.recompute)
-        for name in columns:
-            same = same & (getattr(self, name) == getattr(strategy, name))
+        same = np.ones(len(self), dtype=np.bool_)
+        for name in Strategy.__struct_fields__:
+            value = getattr(strategy, name)
+            same &= getattr(self, name) == (_NAMED[name].index(value) if name in _NAMED else value)
         rows = np.flatnonzero(same)
         return int(rows[0]) if len(rows) else None
 
     def strategy(self, row: int) -> Strategy:
         """Return one row."""
-        columns = {name: int(getattr(self, name)[row]) for name in Strategy.__struct_fields__ if name != "recompute"}
-        return Strategy(**columns, recompute=RECOMPUTE[self.recompute[row]])
+        numbers = {name: int(getattr(self, name)[row]) for name in Strategy.__struct_fields__}
+        schedule, recompute = SCHEDULES[numbers.pop("schedule")], RECOMPUTE[numbers.pop("recompute")]
+        return Strategy(**numbers, schedule=schedule, recompute=recompute)
+
+    def runs(self, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
+        """Return which rows have one of some schedules."""
+        return np.isin(self.schedule, [SCHEDULES.index(name) for name in schedules])
+
+
+_NAMED: Final[Mapping[str, tuple[str, ...]]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE}
+"""The names behind columns of numbers."""
 
 
 def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
-    """Return all combinations of choices that fill the cluster and divide batch, layers and micro-batches.
+    """Return all combinations of choices that fill the cluster, divide batch and layers, and have an order.
 
     ``choices``: values of each field of ``Strategy`` but ``data``, which is what the other degrees leave; where it has
-    choices too, others are left out. Without replicas ZeRO changes nothing, so only the lowest stage is kept.
+    choices too, others are left out. Without replicas ZeRO changes nothing, so only the lowest stage is kept. On one
+    pipeline rank no order waits, so only 1f1b is kept. Schedules whose orders are walked go with ZeRO 0 and 1, and with
+    pipelines of up to ``MOST_WALKED``.
     """
     names = [name for name in Strategy.__struct_fields__ if name != "data"]
     axes = np.meshgrid(*[np.array(choices[name], dtype=np.int64) for name in names], indexing="ij")
@@ -87,14 +112,34 @@ def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
     per_round = data * column["microbatch_size"]
     num_microbatches = sizes.global_batch_size // per_round
     stages = column["pipeline"] * column["virtual_stages"]
-    interleaves = column["virtual_stages"] > 1
-    ranks = column["pipeline"]
     keep = fills & (sizes.global_batch_size % per_round == 0)
     keep &= (stages <= sizes.num_layers) | (stages == sizes.num_layers + 2)
-    keep &= ~interleaves | ((ranks > 1) & (num_microbatches % ranks == 0))
     keep &= data % column["expert"] == 0
     keep &= (data * column["context"] > 1) | (column["zero_stage"] == min(choices["zero_stage"]))
+    walks = (column["pipeline"] <= MOST_WALKED[0]) & (column["virtual_stages"] <= MOST_WALKED[1])
+    keep &= (column["schedule"] < 2) | ((column["zero_stage"] < 2) & walks)
     if "data" in choices:
         keep &= np.isin(data, np.array(choices["data"]))
-    kept = {name: values[keep] for name, values in column.items()}
-    return Grid(**kept, data=data[keep], num_microbatches=num_microbatches[keep])
+    found = Grid(**column, data=data, num_microbatches=num_microbatches).rows(keep)
+    return found.rows(_has_order(found))
+
+
+def _has_order(found: Grid) -> NDArray[np.bool_]:
+    """Return which rows have an order: by the rules of their schedule for ranks, stages and micro-batches."""
+    columns = (found.schedule, found.pipeline, found.virtual_stages, found.num_microbatches)
+    if not len(found):
+        return np.zeros(0, dtype=np.bool_)
+    shapes, which = np.unique(np.stack(columns), axis=1, return_inverse=True)
+    allowed = [_is_allowed(SCHEDULES[at], *rest) for at, *rest in shapes.T.tolist()]
+    return np.array(allowed)[which.ravel()]
+
+
+def _is_allowed(schedule: Schedule, ranks: int, virtual_stages: int, num_microbatches: int) -> bool:
+    traits = TRAITS[schedule]
+    if not traits.fewest_stages <= virtual_stages <= traits.most_stages or (ranks == 1 and schedule != "1f1b"):
+        return False
+    try:
+        check_microbatches(schedule, ranks, num_microbatches, virtual_stages=virtual_stages, group_size=0)
+    except SpecError:
+        return False
+    return True

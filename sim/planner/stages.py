@@ -1,5 +1,6 @@
 """Pipeline ranks of every strategy, their costs put together from those of layers and of the model's ends."""
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -27,6 +28,10 @@ class Stage(Struct, frozen=True):
 
     forward_s: Floats
     backward_s: Floats
+    input_s: Floats
+    weight_s: Floats
+    exchange_forward_s: Floats
+    exchange_backward_s: Floats
     update_s: Floats
     parameter_bytes: Floats
     expert_bytes: Floats
@@ -46,6 +51,12 @@ class Stage(Struct, frozen=True):
         """Return the bytes of a layer, of the model's end and of its largest part, by the name of a cost."""
         place = _COSTS.index(part)
         return self.layer[:, place], self.end[:, place], self.unit[:, place]
+
+    def total_of(self, part: str) -> Floats:
+        """Return the bytes of all layers and of the end, by the name of a cost."""
+        layer, end, _ = self.bytes_of(part)
+        found: Floats = layer * self.num_layers + end
+        return found
 
 
 def stages_of(grid: Grid, prices: Prices) -> tuple[Stage, ...]:
@@ -105,6 +116,14 @@ def _layers(num_layers: int, degree: int, virtual_stages: int) -> tuple[int, int
     In a round of interleaving all ranks run their next virtual stage, and wait for the one with the most layers.
     """
     split = virtual_stage_layers(num_layers, degree, virtual_stages)
-    ranks = [sum(split[rank::degree]) for rank in range(degree)]
     rounds = sum(max(split[begin : begin + degree]) for begin in range(0, len(split), degree))
-    return ranks[0], max(ranks[1:-1], default=0), ranks[-1], rounds
+    return *rank_layers(split, tuple(range(degree)) * virtual_stages), rounds
+
+
+def rank_layers(split: Sequence[int], ranks: Sequence[int]) -> tuple[int, int, int]:
+    """Return the layers of the first, the fullest inner and the last rank of a pipeline.
+
+    ``split``: layers of every virtual stage, in model order; ``ranks``: where each is, copy by copy of the model.
+    """
+    held = np.bincount(ranks, weights=np.resize(split, len(ranks))).astype(int).tolist()
+    return held[0], max(held[1:-1], default=0), held[-1]

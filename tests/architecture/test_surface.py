@@ -66,7 +66,7 @@ OPTIONS = {
     "sweep": {"scenario", "--set", "--jobs", "--scheduler", "--out", "--resume", "--json"},
     "plan": {
         *("scenario", "--set", "--objective", "--planner", "--proofs", "--num-nodes", "--budget", "--resume", "--jobs"),
-        *("--sensitivity", "--scheduler", "--out", "--json"),
+        *("--schedules", "--sensitivity", "--scheduler", "--out", "--json"),
     },
     "compare": {"first", "second", "--fail-above", "--steps", "--out", "--json"},
     "trace": {"path", "--steps", "--out", "--json"},

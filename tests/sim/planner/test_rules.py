@@ -1,6 +1,6 @@
 import numpy as np
 
-from sim.planner.estimating import Estimates
+from sim.planner.prices import Estimates
 from sim.planner.rules import rows_in_turn
 from sim.planner.space import Sizes, grid
 
@@ -8,7 +8,8 @@ from sim.planner.space import Sizes, grid
 def test_tensor_parallelism_grows_before_pipelines() -> None:
     """Degrees grow to a node first, then over nodes, each with its fastest micro-batch that fits, else its leanest."""
     choices = {
-        "tensor": [1, 2, 4], "context": [1], "pipeline": [1, 2, 4], "virtual_stages": [1], "expert": [1],
+        "tensor": [1, 2, 4], "context": [1], "pipeline": [1, 2, 4], "schedule": [0],
+        "virtual_stages": [1], "expert": [1],
         "zero_stage": [1], "microbatch_size": [1, 2, 4], "recompute": [2],
     }  # fmt: skip
     every = grid(choices, Sizes(16, 64, 8))

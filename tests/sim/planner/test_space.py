@@ -3,11 +3,14 @@ from itertools import product
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.planner.space import Sizes, grid
+from sim.planner.space import MOST_WALKED, ORDERED, SCHEDULES, Sizes, grid
+from sim.training.errors import SpecError
+from sim.training.pipeline.rules import Schedule, check_microbatches, check_stages
 
 CHOICES = {
-    "tensor": [1, 2, 4, 8], "context": [1, 2], "pipeline": [1, 2, 3, 4, 6], "virtual_stages": [1, 2, 3],
-    "expert": [1, 2], "zero_stage": [0, 1, 2, 3], "microbatch_size": [1, 2, 4], "recompute": [0, 2],
+    "tensor": [1, 2, 4, 8], "context": [1, 2], "pipeline": [1, 2, 3, 4, 6], "schedule": range(len(SCHEDULES)),
+    "virtual_stages": [1, 2, 5],
+    "expert": [1, 2], "zero_stage": [0, 1, 2, 3], "microbatch_size": [1, 2, 4], "recompute": [0],
 }  # fmt: skip
 
 
@@ -19,13 +22,25 @@ def test_grid_is_what_loops_over_the_rules_find(world_size: int, batch: int, num
     strategies = [found.strategy(row) for row in range(len(found))]
     assert len(set(strategies)) == len(strategies)
     expected = 0
-    for tensor, context, ranks, stages, expert, zero, size, _ in product(*CHOICES.values()):
+    for tensor, context, ranks, schedule, stages, expert, zero, size, _ in product(*CHOICES.values()):
         if world_size % (tensor * context * ranks):
             continue
         data = world_size // (tensor * context * ranks)
         if batch % (data * size) or data % expert or (ranks * stages > num_layers and ranks * stages != num_layers + 2):
             continue
-        if stages > 1 and (ranks == 1 or batch // (data * size) % ranks):
+        if not has_order(SCHEDULES[schedule], ranks, stages, batch // (data * size), zero):
             continue
         expected += data * context > 1 or zero == 0
     assert len(strategies) == expected
+
+
+def has_order(schedule: Schedule, ranks: int, stages: int, num_microbatches: int, zero: int) -> bool:
+    """Whether a schedule runs so, and is searched so."""
+    if (ranks == 1 and schedule != "1f1b") or (schedule in ORDERED and (zero > 1 or stages > MOST_WALKED[1])):
+        return False
+    try:
+        check_stages(schedule, stages)
+        check_microbatches(schedule, ranks, num_microbatches, virtual_stages=stages, group_size=0)
+    except SpecError:
+        return False
+    return True
