@@ -302,12 +302,12 @@ class ClusterPricing:
         if not isinstance(op, Collective) or (op.sizes and not op.levelled):
             return None
         if op.levelled:
-            return (op.kind, op.axes, "levelled", blake2b(groups.tobytes()).digest())
+            return (op.kind, op.axes, "levelled", _digest(groups))
         num_bytes = collective_bytes(exchange.program, op)
         alike = self.network.proportions(op.kind, num_bytes, groups, self._algorithm(op), op.root)
         if alike is None:
             return None
-        return (op.kind, op.axes, op.members, op.root, blake2b(groups.tobytes()).digest(), *alike)
+        return (op.kind, op.axes, op.members, op.root, _digest(groups), *alike)
 
     def use_of(self, exchange: Exchange) -> LinkUse:
         """Return the loads on links of each group, message, copy or kernel on a host that an exchange stands for."""
@@ -344,7 +344,12 @@ def _signature(program: Program, op: Collective) -> tuple[object, ...]:
 
 def _same(exchange: Exchange) -> tuple[object, ...]:
     """Return what is the same for exchanges of the same groups that move equally many bytes the same way."""
-    return (*signature(exchange.program, exchange.op), blake2b(exchange.groups.tobytes()).digest())
+    return (*signature(exchange.program, exchange.op), _digest(exchange.groups))
+
+
+def _digest(groups: NDArray[np.int64]) -> bytes:
+    """Return a digest of groups, which tells one group of two ranks from two groups of one."""
+    return blake2b(groups.tobytes(), person=b"%d" % groups.shape[-1]).digest()
 
 
 def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
