@@ -29,6 +29,11 @@ class LastPlan:
     _simulation: Simulation | None = None
     _pricing: Pricing | None = None
 
+    @classmethod
+    def priced_as(cls, scenario: StepScenario, pricing: Pricing) -> "LastPlan":
+        """Return what knows the prices of one scenario."""
+        return cls(_priced=scenario.priced, _pricing=pricing)
+
     @collector_paused()
     def simulation(self, scenario: StepScenario) -> Simulation:
         """Return the simulation of a decided scenario's plan: the last one, if that had an equal plan.

@@ -10,6 +10,7 @@ from scenarios.errors import ScenarioError
 from scenarios.summaries.steps.advice import AdviceLevel, TriedChange, UntriedChange
 from scenarios.workloads.steps.cost import CostModel
 from scenarios.workloads.steps.findings.changes import Overrides, merged
+from scenarios.workloads.steps.last_plan import LastPlan
 from scenarios.workloads.steps.running import SimulatedStep, plan_of, run_plan
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import with_changes
@@ -37,6 +38,7 @@ class Trials:
     """All trials for one simulated step, none twice.
 
     A change that is refused, or changes nothing, or trains by another algorithm, is no change and leaves no trace.
+    Steps on an equal machine share its prices: kernels and routes that one trial has priced are known to the next.
     """
 
     found: SimulatedStep
@@ -48,6 +50,7 @@ class Trials:
 
     def __post_init__(self) -> None:
         self.scenario = self.found.scenario
+        self._last = LastPlan.priced_as(self.scenario, self.found.pricing)
         self._known.append(self.scenario)
         plan, causes = self.found.run.plan, self.scenario.counterfactuals()
         uneven = any("stragglers" in override for cause in causes for override in cause.overrides)
@@ -110,7 +113,7 @@ class Trials:
         try:
             if self._affords(predicted_s):
                 self._spent_s += predicted_s
-                run = run_plan(changed, plan)
+                run = run_plan(changed, plan, self._last.pricing(changed))
                 return self._noted(overrides, changed, run.iteration_time_s, peak_bytes, fits=fits, run=run)
             time_s = self._estimated_s(changed, predicted_s + self._cost.building_s(plan))
         except ScenarioError:  # an algorithm that cannot serve the groups that there are now
@@ -132,7 +135,9 @@ class Trials:
         if len(shorter) < len(counts) or number < 2 * counts[-1] or not self._affords(predicted_s):
             return None
         self._spent_s += predicted_s
-        first_s, second_s = (run_plan(short, plan_of(short)).iteration_time_s for short in shorter)
+        first_s, second_s = (
+            run_plan(short, plan_of(short), self._last.pricing(short)).iteration_time_s for short in shorter
+        )
         return second_s + (second_s - first_s) * (number - counts[1]) / (counts[1] - counts[0])
 
     def note_unfit(self, overrides: Overrides) -> None:
