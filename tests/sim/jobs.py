@@ -160,9 +160,9 @@ def op_times(run: SimulatedRun) -> OpTimes:
     found: OpTimes = {}
     for rank in run.programs:
         for times in run.task_times(rank):
-            for row, call in enumerate(times.calls.tolist()):
-                for j in range(times.starts_s.shape[1]):
-                    found[rank, call, j] = (float(times.starts_s[row, j]), float(times.ends_s[row, j]))
+            rows = zip(times.calls.tolist(), times.starts_s.tolist(), times.ends_s.tolist(), strict=True)
+            for call, starts_s, ends_s in rows:
+                found |= {(rank, call, j): both for j, both in enumerate(zip(starts_s, ends_s, strict=True))}
     return found
 
 

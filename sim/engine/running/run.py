@@ -431,12 +431,19 @@ def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, _Calls]:
     nodes = np.fromiter(map(_NODE, units), np.int64, len(units))
     patterns = {id(pattern): pattern for pattern in map(_PATTERN, units)}
     numbers = np.fromiter(map(id, map(_PATTERN, units)), np.int64, len(units))
+    is_single = (numbers == id(None)) | (numbers == id(SENT))
     step_rows = np.arange(0, len(units), max(len(program.calls), 1))[:, None]
     found = {}
     for name, rows in rows_of.items():
         calls = (step_rows + np.array(rows)).ravel()
-        of_call = numbers[calls]
-        by_pattern = {patterns[number]: np.flatnonzero(of_call == number) for number in np.unique(of_call).tolist()}
-        is_single = np.isin(of_call, (id(None), id(SENT)))
-        found[name] = _Calls(calls, nodes[calls], by_pattern, is_single)
+        found[name] = _Calls(calls, nodes[calls], _rows_by_pattern(numbers[calls], patterns), is_single[calls])
     return found
+
+
+def _rows_by_pattern(
+    numbers: NDArray[np.int64], patterns: Mapping[int, Pattern | None]
+) -> dict[Pattern | None, NDArray[np.int64]]:
+    """Return the places of calls by their patterns, whose identities are ``numbers``: mostly one for all of a task."""
+    if len(numbers) and (numbers == numbers[0]).all():
+        return {patterns[int(numbers[0])]: np.arange(len(numbers))}
+    return {patterns[number]: np.flatnonzero(numbers == number) for number in np.unique(numbers).tolist()}
