@@ -429,7 +429,7 @@ def test_installed_command_leaves_with_exit_code_2(tmp_path, write) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("args", [["schema"], ["list"], ["list", "--json"]])
+@pytest.mark.parametrize("args", [["schema"], ["list", "precisions"], ["list", "precisions", "--json"]])
 def test_output_that_takes_nothing_is_reported(args: list[str]) -> None:
     """Where standard output is a full disk, the message says so; short outputs that wait in a buffer included."""
     command = [sys.executable, "-c", "from scenarios.cli import main; main()", *args]
