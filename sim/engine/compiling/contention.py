@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -97,6 +98,15 @@ class _Earliest:
     program: Program
     known: dict[str, list[int]] = field(default_factory=dict)
 
+    @cached_property
+    def _writers(self) -> Mapping[str, frozenset[str]]:
+        """Return the tasks that write each buffer."""
+        found: dict[str, set[str]] = {}
+        for name, task in self.program.tasks.items():
+            for written in {written for op in task.ops for written in op.writes}:
+                found.setdefault(written, set()).add(name)
+        return {written: frozenset(names) for written, names in found.items()}
+
     def start(self, name: str, stream: str) -> int:
         """Return a coalescing call that a task's ops on one stream wait for, 0 where there may be none."""
         ops = self.program.tasks[name].ops
@@ -119,7 +129,7 @@ class _Earliest:
         What another task wrote in between is waited for as well, and with it what that task waited for.
         """
         tasks = self.program.tasks
-        writers = {other for other, t in tasks.items() if any(not _apart(reader.reads, op.writes) for op in t.ops)}
+        writers = frozenset[str]().union(*(self._writers.get(read, ()) for read in reader.reads))
         latest, between = 0, dict[str, None]()
         for index, call in enumerate(self.program.calls):
             if call.task == name:

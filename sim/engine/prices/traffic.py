@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.plan.facts.description import kernel_signature, runs_on_host
+from sim.plan.words.buffer import Tier
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, Compute, Copy, LinkOp, Op, Send
 from sim.plan.words.program import Plan, Program
@@ -52,17 +53,24 @@ def exchanges(plan: Plan) -> Iterator[Exchange]:
     for program in plan.programs:
         ranks = np.array(plan.ranks_of(program), dtype=np.int64)
         seen = set[tuple[object, ...]]()
-        for task in program.tasks.values():
-            for op in task.ops:
-                if exchanges_bytes(op, program):
-                    key = signature(program, op)
-                    _, _, parts, streams = found.setdefault(key, (program, op, [], set()))
-                    streams.add(op.stream)
-                    if key not in seen:
-                        parts.append(ranks)
-                        seen.add(key)
+        for op in _exchanging(program):
+            key = signature(program, op)
+            _, _, parts, streams = found.setdefault(key, (program, op, [], set()))
+            streams.add(op.stream)
+            if key not in seen:
+                parts.append(ranks)
+                seen.add(key)
     for program, op, parts, streams in found.values():
         yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts)), frozenset(streams))
+
+
+def _exchanging(program: Program) -> Iterator[Exchanging]:
+    """Yield the ops that move bytes over links. Most ops are kernels, and few programs have any on hosts."""
+    has_host = any(buffer.tier is Tier.HOST for buffer in program.buffers.values())
+    for task in program.tasks.values():
+        for op in task.ops:
+            if (has_host or not isinstance(op, Compute)) and exchanges_bytes(op, program):
+                yield op
 
 
 def exchanges_bytes(op: Op, program: Program) -> TypeGuard[Exchanging]:
