@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 import torch.distributed as dist
 
-from backends.torch.running.schedule import OpInstance, Schedule, touched
+from backends.torch.running.schedule import OpInstance, Schedule
 from sim.plan.words.op import Recv, Send
 
 _POLL_S = 0.2
@@ -252,7 +252,7 @@ class CudaDevice:
             works = runner.start(instance)
             runner.complete(instance, works)
             end.record(stream)
-            for slot in touched(instance):
+            for slot in instance.touched:
                 if slot.tensor is not None and slot.tensor.is_cuda:
                     slot.tensor.record_stream(stream)
         runner.finish(instance)

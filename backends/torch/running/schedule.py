@@ -1,6 +1,6 @@
 """A rank's unrolled program: every op instance in issue order, its buffer instances, and the ops it waits for."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -39,6 +39,7 @@ class Slot:
 class OpInstance(Struct, frozen=True):
     """One op of one call. ``waits``: positions, in issue order, of ops on other streams that must end before it.
 
+    ``touched``: each slot that it reads or writes, once.
     A send leaves its stream before its message is complete. So ops on its own stream wait for it too.
     """
 
@@ -48,6 +49,7 @@ class OpInstance(Struct, frozen=True):
     op: Op
     reads: tuple[Slot, ...]
     writes: tuple[Slot, ...]
+    touched: tuple[Slot, ...]
     waits: tuple[int, ...]
 
     @property
@@ -79,15 +81,10 @@ class Schedule:
     def release(self, instance: OpInstance) -> None:
         """Free the buffer instances whose last use was this op."""
         with self._lock:
-            for slot in touched(instance):
+            for slot in instance.touched:
                 slot.touches_left -= 1
                 if not slot.touches_left and not slot.kept:
                     slot.tensor = None
-
-
-def touched(instance: OpInstance) -> Iterable[Slot]:
-    """Yield each slot that an op reads or writes, once."""
-    return dict.fromkeys((*instance.reads, *instance.writes))
 
 
 @dataclass(slots=True)
@@ -123,7 +120,7 @@ def unroll(
     Slots of buffers named in ``kept`` hold their tensors to the end of the step. ``waits``: those found before.
     """
     slots: dict[InstanceKey, Slot] = {}
-    repeated = per_microbatch(program)
+    repeated, names = per_microbatch(program), {name: _names(task) for name, task in program.tasks.items()}
 
     def slot_of(name: str, call: Call) -> Slot:
         key = (name, call.microbatch if name in repeated else None)
@@ -135,12 +132,19 @@ def unroll(
         return slot
 
     instances: list[OpInstance] = []
-    every = zip((waits or Waits()).of(program), program.instances(), strict=True)
-    for position, (waiting, (_, call, task, op)) in enumerate(every):
-        reads = tuple([slot_of(name, call) for name in op.reads])
-        writes = tuple([slot_of(name, call) for name in op.writes])
-        instance = OpInstance(position, call, task, op, reads, writes, waiting)
-        for slot in touched(instance):
-            slot.touches_left += 1
-        instances.append(instance)
+    waiting = iter((waits or Waits()).of(program))
+    for call in program.calls:
+        task, of_call = program.tasks[call.task], {name: slot_of(name, call) for name in names[call.task]}
+        for op in task.ops:
+            reads = tuple([of_call[name] for name in op.reads])
+            writes = tuple([of_call[name] for name in op.writes])
+            touched = tuple(dict.fromkeys(reads + writes))
+            for slot in touched:
+                slot.touches_left += 1
+            instances.append(OpInstance(len(instances), call, task, op, reads, writes, touched, next(waiting)))
     return Schedule(instances, slots)
+
+
+def _names(task: Task) -> tuple[str, ...]:
+    """Return the buffers that a task's ops read or write, each once, in the order of first use."""
+    return tuple(dict.fromkeys(name for op in task.ops for name in (*op.reads, *op.writes)))

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.torch.running.memory import account_memory
-from backends.torch.running.schedule import OpInstance, Schedule, Slot, touched, unroll
+from backends.torch.running.schedule import OpInstance, Schedule, Slot, unroll
 from costmodels.memory import allocated_bytes
 from sim.engine.running.memory import memory_use
 from sim.plan.words.buffer import BYTES_PER_ELEMENT, Buffer, Kind, Scope
@@ -107,7 +107,7 @@ def literal_curve(schedule: Schedule, program: Program) -> tuple[list[int], int]
     spans: dict[int, tuple[int, int]] = {}
     slots: dict[int, Slot] = {}
     for instance in schedule.instances:
-        for slot in touched(instance):
+        for slot in instance.touched:
             first, _ = spans.get(id(slot), (instance.position, 0))
             spans[id(slot)] = (first, instance.position)
             slots[id(slot)] = slot
@@ -160,6 +160,6 @@ def test_instances_keep_their_memory_until_all_their_ops_are_done(program: Progr
     random.shuffle(pending)
     while pending:
         schedule.release(pending.pop())
-        needed = {slot for instance in pending for slot in touched(instance)}
+        needed = {slot for instance in pending for slot in instance.touched}
         for slot in schedule.slots.values():
             assert (slot.tensor is not None) == (slot.kept or slot in needed)
