@@ -46,10 +46,10 @@ STEADY = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v")
 
 @st.composite
 def long_plans(draw: Any) -> Plan:
-    """Draw a plan with 24 to 96 micro-batches, of any schedule that suits the degrees, with a barrier."""
+    """Draw a plan with 24 to 64 micro-batches, of any schedule that suits the degrees, with a barrier."""
     keys: dict[str, Any] = draw(st.one_of(dense_keys(), dense_keys(), aiao_keys()))
     pp = keys["pp"]
-    keys |= {"m": 2 * pp * draw(st.integers(24 // (2 * pp), 96 // (2 * pp)))}
+    keys |= {"m": 2 * pp * draw(st.integers(24 // (2 * pp), 64 // (2 * pp)))}
     if pp == 2 and keys.get("zero_stage", 3) < 2 and keys["schedule"] != "aiao" and draw(st.booleans()):
         keys |= {"schedule": draw(st.sampled_from(["chimera", "dualpipe"])), "virtual_stages": 1}
     return replace(dense_plan(**keys), barrier=True)
