@@ -37,7 +37,7 @@ def compared(scenario: StepScenario) -> tuple[int, int, list[Difference]] | None
     scenario = scenario.decided()
     plan = plan_of(scenario)
     shorter = Shorter(plan)
-    if not (shorter.times or shorter.section_times(MULTIPLE)):
+    if not (shorter.times or shorter.section_forms(MULTIPLE)):
         return None
     folded, whole = (_summary(scenario, plan, repeat=repeat) for repeat in (True, False))
     events = folded.pop("engine")["events"], whole.pop("engine")["events"]

@@ -56,5 +56,5 @@ def _forms(plan: Plan, schedule: str) -> Sequence[Mapping[int, Program]]:
 
 def _in_sections(shorter: Shorter) -> Sequence[Mapping[int, Program]]:
     """Return the shortest form of a step whose sections recur less often, as often as it is run."""
-    cuts = (shorter.in_sections(times) for times in shorter.section_times(MULTIPLE)[:1])
+    cuts = (shorter.in_sections(form) for form in shorter.section_forms(MULTIPLE)[:1])
     return [{key: cut.program for key, cut in found.items()} for found in cuts if found is not None] * _RUNS

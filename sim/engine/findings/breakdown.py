@@ -1,6 +1,6 @@
 """Where a rank's time goes: busy seconds by stream, and idle seconds of its compute stream by cause."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.period import Part, Times
-from sim.engine.running.rank_paces import UnlikeError
+from sim.engine.running.rank_paces import RankPaces, UnlikeError
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.task_times import TaskTimes
 from sim.plan.words.op import Collective, Op
@@ -35,42 +35,58 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     Without a barrier between steps: of the steady period that begins with the step's first op on that rank.
     """
     if run.paced is not None:
+        own = run.rank_paces(rank)
         try:
-            return _of_own_pace(run, rank)
-        except UnlikeError:
-            return breakdown(run.whole, rank)
-    streams: dict[str, list[tuple[Times, Times]]] = {}
+            return _of_own_pace(run, own)
+        except UnlikeError:  # every op of the step is looked at, at the time that its pace gives it
+            return _of_parts(own.tasks, own.unrolled, (Part(0.0, run.iteration_time_s),))
     tasks, parts = run.window(rank)
+    return _of_parts(tasks, _spans, parts)
+
+
+def _of_parts(
+    tasks: Sequence[TaskTimes],
+    spans: Callable[[TaskTimes, Sequence[int]], tuple[Times, Times]],
+    parts: Sequence[Part],
+) -> Breakdown:
+    """Return the same of parts of time; ``spans`` gives the starts and ends of some ops of a task."""
+    streams: dict[str, list[tuple[Times, Times]]] = {}
     for times in tasks:
-        by_stream: dict[str, list[int]] = {}
-        for j, op in enumerate(times.task.ops):
-            by_stream.setdefault(counted_stream(op), []).append(j)
-        for stream, ops in by_stream.items():
-            streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
+        for stream, ops in _by_stream(times).items():
+            streams.setdefault(stream, []).append(spans(times, ops))
     busy, exposed = dict.fromkeys(sorted(streams), 0.0), dict.fromkeys([*_causes(streams), BUBBLE], 0.0)
     for part in parts:
         _add_part(part, streams, busy, exposed)
     return Breakdown(busy, exposed)
 
 
-def _of_own_pace(run: SimulatedRun, rank: int) -> Breakdown:
+def _by_stream(times: TaskTimes) -> dict[str, list[int]]:
+    """Return the ops of a task by the stream that they count for."""
+    found: dict[str, list[int]] = {}
+    for j, op in enumerate(times.task.ops):
+        found.setdefault(counted_stream(op), []).append(j)
+    return found
+
+
+def _spans(times: TaskTimes, ops: Sequence[int]) -> tuple[Times, Times]:
+    """Return the starts and ends of some ops of a task, in all its calls."""
+    return times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()
+
+
+def _of_own_pace(run: SimulatedRun, own: RankPaces) -> Breakdown:
     """Return the same where ranks have paces of their own.
 
     What repeats at the pace of computing is looked at once per period. From the first cause of idle time on that
     includes messages at another pace, what is idle still is looked at in the whole step. Raises UnlikeError.
     """
-    own = run.rank_paces(rank)
-    tasks, parts = run.window(rank)
+    tasks, parts = own.by_own_clock, own.parts(run.iteration_time_s)
     streams: dict[str, list[tuple[Times, Times]]] = {}
     whole: dict[str, list[tuple[TaskTimes, list[int]]]] = {}
     busy, foreign = dict[str, float](), set[str]()
     for real, times in zip(own.tasks, tasks, strict=True):
         counts, at_own_pace = own.counts(real), own.at_own_pace(real)
-        by_stream: dict[str, list[int]] = {}
-        for j, op in enumerate(times.task.ops):
-            by_stream.setdefault(counted_stream(op), []).append(j)
-        for stream, ops in by_stream.items():
-            streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
+        for stream, ops in _by_stream(times).items():
+            streams.setdefault(stream, []).append(_spans(times, ops))
             whole.setdefault(stream, []).append((real, ops))
             lasting_s = (real.ends_s - real.starts_s)[:, ops].sum(axis=1)
             busy[stream] = busy.get(stream, 0.0) + float(counts @ lasting_s)
@@ -162,8 +178,11 @@ def _sorted_spans(parts: list[tuple[Times, Times]], begin_s: float, end_s: float
 
 
 def _gaps(starts: Times, ends: Times, period_s: float) -> tuple[Times, Times]:
-    """Return the idle spans between ops that do not overlap, from 0 to the end of the period."""
-    begin, finish = np.concatenate([[0.0], ends]), np.concatenate([starts, [period_s]])
+    """Return the idle spans between ops that do not overlap, from 0 to the end of the period.
+
+    A wait of no time may come after an op that begins at its moment, by rounding.
+    """
+    begin, finish = np.concatenate([[0.0], np.maximum.accumulate(ends)]), np.concatenate([starts, [period_s]])
     idle = finish > begin
     return begin[idle], finish[idle]
 

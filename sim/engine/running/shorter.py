@@ -28,13 +28,20 @@ class Short(Struct, frozen=True):
     repetitions: Mapping[int, Repetition]
 
 
+class SectionForm(Struct, frozen=True):
+    """A step in which every section recurs ``left_out`` times less, before the last ``at_end`` of its recurrences."""
+
+    left_out: int
+    at_end: int
+
+
 @dataclass
 class Shorter:
     """The shorter forms of a plan, each made once."""
 
     plan: Plan
     _made: dict[int, Short | None] = field(default_factory=dict)
-    _cut: dict[int, Mapping[int, Cut] | None] = field(default_factory=dict)
+    _cut: dict[SectionForm, Mapping[int, Cut] | None] = field(default_factory=dict)
 
     @cached_property
     def times(self) -> list[int]:
@@ -46,9 +53,8 @@ class Shorter:
         found = self._repetitions
         if not found:
             return []
-        num_microbatches = 1 + max(int(calls.microbatches.max(initial=0)) for calls in self._coded)
         fewest = min(repetition.num_times for repetition in found)
-        apart = num_microbatches // found[0].microbatches - fewest
+        apart = self._coded[0].num_times(found[0]) - fewest
         kept, times = apart + FEWEST, list[int]()
         while LEAST_SAVED * (apart + kept) <= apart + fewest:
             times.append(fewest - kept)
@@ -61,29 +67,34 @@ class Shorter:
             self._made[times] = self._short(times)
         return self._made[times]
 
-    def section_times(self, multiple: int) -> list[int]:
-        """Return how many recurrences of every section can be left out, the shortest form first; empty: none.
+    def section_forms(self, multiple: int) -> list[SectionForm]:
+        """Return the forms in which every section recurs less often, the shortest first; empty: none.
 
-        Multiples of a number. Sections recur a few times, or twice as often as in the form before.
+        What is left out is a multiple of a number; a few recurrences are kept, or twice as many as in the form before.
+        At the end of a section are kept as many more as stages run apart, where there is room: what comes after it may
+        meet, on a link, what a stage behind still does in it. A stage is at most as many recurrences behind the first
+        one as there are programs before its own.
         """
         fewest = min((section.num_times for found in self._sections for section in found), default=0)
-        kept, times = multiple, list[int]()
-        while LEAST_SAVED * kept <= fewest and len(times) < MOST_FORMS:
-            times.append((fewest - kept) // multiple * multiple)
-            kept *= 2
-        return [left_out for left_out in times if left_out]
+        most, forms = fewest // LEAST_SAVED, list[SectionForm]()
+        for kept in (multiple * 2**at for at in range(MOST_FORMS)):
+            at_end = min(len(self.plan.programs) - 1, most - kept)
+            left_out = (fewest - kept - at_end) // multiple * multiple
+            if at_end >= 0 and left_out:
+                forms.append(SectionForm(left_out, at_end))
+        return forms
 
-    def in_sections(self, times: int) -> Mapping[int, Cut] | None:
-        """Return the form whose sections recur so many times less, by identity of the plan's own program.
-
-        None where that is no plan.
-        """
-        if times not in self._cut:
+    def in_sections(self, form: SectionForm) -> Mapping[int, Cut] | None:
+        """Return the cut programs of a form, by identity of the plan's own program; None where that is no plan."""
+        if form not in self._cut:
             pairs = zip(self.plan.programs, self._sections, strict=True)
-            short = {id(program): without(program, found, times) for program, found in pairs}
+            short = {
+                id(program): without(program, [section.ended(form.at_end) for section in found], form.left_out)
+                for program, found in pairs
+            }
             found = {key: cut for key, cut in short.items() if cut is not None}
-            self._cut[times] = found if len(found) == len(short) else None
-        return self._cut[times]
+            self._cut[form] = found if len(found) == len(short) else None
+        return self._cut[form]
 
     @cached_property
     def _sections(self) -> list[tuple[Section, ...]]:

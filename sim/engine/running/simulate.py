@@ -176,14 +176,14 @@ class Simulation:
 
     def _paced_run(self, now: _Known, structures: Structures) -> SimulatedRun | None:
         """Return a run that passes through the period of each section once; None where no form shows such paces."""
-        for left_out in self._shorter.section_times(MULTIPLE) if self.repeat and self.coalesce else ():
-            short = self._shorter.in_sections(left_out)
+        for form in self._shorter.section_forms(MULTIPLE) if self.repeat and self.coalesce else ():
+            short = self._shorter.in_sections(form)
             if short is None:
                 return None
             cuts = {rank: short[id(program)] for rank, program in now.programs.items()}
             programs = {rank: cut.program for rank, cut in cuts.items()}
             graph = self._compiled(now, structures, programs)
-            found = paced_run(graph, cuts, left_out, _run)
+            found = paced_run(graph, cuts, form.left_out, _run)
             if found is not None:
                 graph, loop, paced = found
                 run = self._as_run(now, programs, graph, loop)
@@ -226,7 +226,7 @@ class Simulation:
     @property
     def _has_forms(self) -> bool:
         """Return whether the plan has shorter forms."""
-        return bool(self._shorter.times or self._shorter.section_times(MULTIPLE))
+        return bool(self._shorter.times or self._shorter.section_forms(MULTIPLE))
 
     def _priced(self, pricing: Pricing) -> _Known:
         """Return the plan's prices, and which ranks are alike under them; nothing is compiled."""

@@ -177,6 +177,12 @@ class CodedCalls:
         is_most = 2 * np.count_nonzero(numbered[first:stop]) > np.count_nonzero(numbered)
         return found if recurring[self.middle] and found.num_times > 1 and is_most else None
 
+    def num_times(self, repetition: Repetition) -> int:
+        """Return how often as many calls are made of the middle call's task as one recurrence has, in all."""
+        every = self.tasks == self.tasks[self.middle]
+        once = slice(repetition.first, repetition.first + repetition.num_calls)
+        return int(np.count_nonzero(every) // np.count_nonzero(every[once]))
+
     def recurring(self, num_calls: int, microbatches: int) -> NDArray[np.bool_]:
         """Return which calls recur ``num_calls`` later, for later micro-batches."""
         tasks, now = self.tasks, self.microbatches

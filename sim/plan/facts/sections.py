@@ -45,6 +45,10 @@ class Section(Struct, frozen=True):
         """Return the first call after the section."""
         return self.first + self.num_calls * self.num_times
 
+    def ended(self, earlier: int) -> "Section":
+        """Return the section without its last recurrences, which are then calls after it."""
+        return replace(self, num_times=self.num_times - earlier)
+
 
 class Cut(Struct, frozen=True):
     """A program whose sections recur less often, these sections, and which of its calls keep their distance to the end.

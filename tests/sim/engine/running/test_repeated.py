@@ -21,7 +21,9 @@ from sim.engine.findings.sent import sent_bytes
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.memory import peak_live_chunks
+from sim.engine.running.paced import MULTIPLE
 from sim.engine.running.run import SimulatedRun
+from sim.engine.running.shorter import Shorter
 from sim.engine.running.simulate import Simulation, simulate
 from sim.engine.running.task_times import TaskTimes
 from sim.engine.uncertainty.interval import drawn_step_times_s
@@ -234,7 +236,20 @@ def test_a_step_may_do_more_by_itself_than_its_micro_batches_ask_for() -> None:
     assert run.repeated is not None
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "breadth_first", "chimera", "dualpipe"])
+@pytest.mark.parametrize(("schedule", "pp"), [("chimera", 4), ("dualpipe", 2), ("dualpipe", 4)])
+def test_pipelines_that_go_both_ways_have_a_period(schedule: str, pp: int) -> None:
+    """A period has micro-batches from both ends; those that enter at one end say how many periods there are."""
+    plan = dense_plan(pp=pp, m=100, schedule=schedule, model=GPT | {"num_layers": 4})
+    pricing = pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=2)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is not None
+    assert run.num_events < whole.num_events / 2
+    assert_same_ops(run, whole)
+    assert_same_memory(run, whole)
+    assert_same_findings(run, whole, pricing)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "breadth_first"])
 def test_stages_may_have_paces_of_their_own(schedule: str) -> None:
     """Where nothing holds an early stage back, each stage repeats with its own period; ends are those of all runs."""
     v = 2 if schedule == "breadth_first" else 1
@@ -266,6 +281,25 @@ def test_sums_that_last_into_the_next_section_are_exposed_as_in_the_whole_run() 
     run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
     assert run.paced is not None
     assert_same_findings(run, whole, pricing)
+
+
+@pytest.mark.parametrize("schedule", ["breadth_first", "aiao"])
+def test_sums_of_gradients_may_meet_messages_of_stages_behind(schedule: str) -> None:
+    """The last stage sums gradients while the first still sends: as many micro-batches are kept at the end of sections.
+
+    Nothing is asked of the run of all micro-batches.
+    """
+    keys = {"pp": 4, "dp": 2, "m": 96, "schedule": schedule, "virtual_stages": 2}
+    keys |= {"deferred_sync": 0.5} if schedule == "aiao" else {}
+    plan = replace(dense_plan(**keys, model=GPT | {"num_layers": 8}), barrier=True)
+    assert {form.at_end for form in Shorter(plan).section_forms(MULTIPLE)} == {3}
+    pricing = pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=1)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.paced is not None
+    assert run.num_events < whole.num_events / 2
+    assert_same_ops(run, whole)
+    assert_same_findings(run, whole, pricing)
+    assert "whole" not in vars(run)
 
 
 def test_stages_of_unlike_pace_do_not_fold_where_they_share_a_link() -> None:
