@@ -8,7 +8,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import Graph, NodeKind
-from sim.engine.prices.activity import Activity, uses_links
+from sim.engine.prices.activity import Activity
 from sim.engine.prices.traffic import signature
 from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
@@ -89,7 +89,7 @@ def transfers(run: SimulatedRun) -> Transfers:
             activities = run.priced[rank][times.task.name].activities
             paces_s = np.zeros_like(times.ends_s) if run.paced is None else run.rank_paces(rank).paces_s(times)
             for j, (op, activity) in enumerate(zip(times.task.ops, activities, strict=True)):
-                if not uses_links(activity) or not num_ranks(rank, op):
+                if not activity.uses_links or not num_ranks(rank, op):
                     continue
                 alike = signature(program, op)
                 number = numbers.setdefault((rank, op.stream, alike), len(flows))

@@ -11,17 +11,17 @@ told apart by their turns where these change no time (see ``sim.engine.folding.t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.engine.folding.likeness import NONE, Classes, LikenessGraph
 from sim.engine.folding.slack import never_binding
 from sim.engine.folding.turns import as_envelopes, slack_of, turns_matter, turns_of
-from sim.engine.prices.activity import Activity, Pricing, Resource, is_link, uses_links
+from sim.engine.prices.activity import Activity, Pricing, Resource, is_link
 from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, Op
@@ -32,8 +32,7 @@ Ints = NDArray[np.int64]
 NEVER_BINDS: Final = NONE
 
 
-@dataclass(frozen=True)
-class Folding:
+class Folding(Struct, frozen=True, dict=True):
     """``stands_for[r]`` is the simulated rank of rank r's class; ``multiplicity`` counts each class.
 
     ``link_class[l]`` is the class of link l (-1: it never binds, or nobody uses it) and ``class_size`` how many links a
@@ -48,8 +47,8 @@ class Folding:
     class_size: Ints | None = None
     group_counts: Mapping[tuple[object, ...], Mapping[int, int]] = field(default_factory=dict)
     carries_alike: Ints | None = None
-    _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict, repr=False)
-    _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict, repr=False)
+    _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
+    _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict)
 
     def same_as(self, other: "Folding") -> bool:
         """Return whether another folding has the same classes of ranks, links and groups."""
@@ -80,7 +79,7 @@ class Folding:
 
     def folded(self, op: Op, rank: int, activity: Activity) -> Activity:
         """Return the demands on classes of links of an op of a simulated rank and of all ops like it."""
-        if self.link_class is None or self.class_size is None or not uses_links(activity):
+        if self.link_class is None or self.class_size is None or not activity.uses_links:
             return activity
         alike = self.group_counts[op.axes, op.members][rank] if isinstance(op, Collective) else self.multiplicity[rank]
         key = (alike, id(activity))  # kept with the activity, so that no other gets its number

@@ -1,6 +1,7 @@
 """Activities: whatever takes time."""
 
 from collections.abc import Hashable, Iterator
+from functools import cached_property
 from typing import Protocol, TypeGuard
 
 import numpy as np
@@ -20,13 +21,13 @@ def is_link(resource: Resource) -> TypeGuard[tuple[str, int]]:
     return isinstance(resource, tuple) and resource[0] == "link"
 
 
-class Activity(Struct, frozen=True):
+class Activity(Struct, frozen=True, dict=True):
     """A latency, then demands: seconds of exclusive use of some resources. A demand is more than 0.
 
     Alone it lasts ``latency_s`` + the largest demand. That is the roofline for a kernel and the alpha-beta model for a
     message. An activity may stand for several equal ones. Then its demands are their sums, ``single_s`` is the time of
     one of them without the others (0: the largest demand), and it lasts the longer of the two. ``yields``: it uses only
-    what other activities leave of its resources.
+    what other activities leave of its resources. Many ops share one, so what follows from it is found once.
     """
 
     latency_s: float = 0.0
@@ -34,20 +35,20 @@ class Activity(Struct, frozen=True):
     single_s: float = 0.0
     yields: bool = False
 
-    @property
+    @cached_property
     def occupancy_s(self) -> float:
         """Return how long it uses its resources alone: the largest demand, or ``single_s`` if that is longer."""
         return max([self.single_s, *[seconds for _, seconds in self.demands]])
 
-    @property
+    @cached_property
     def duration_s(self) -> float:
         """Return how long it lasts when alone."""
         return self.latency_s + self.occupancy_s
 
-
-def uses_links(activity: Activity) -> bool:
-    """Return whether an activity demands links of the cluster."""
-    return any(is_link(resource) for resource, _ in activity.demands)
+    @cached_property
+    def uses_links(self) -> bool:
+        """Return whether it demands links of the cluster."""
+        return any(is_link(resource) for resource, _ in self.demands)
 
 
 class Pricing(Protocol):

@@ -38,13 +38,13 @@ class _CallChange(Struct, frozen=True):
 
 def memory_use(program: Program, tier: Tier = Tier.DEVICE) -> MemoryUse:
     """Return the memory of a rank that runs ``program``, each buffer rounded as the allocator rounds it."""
+    if all(buffer.tier is not tier for buffer in program.buffers.values()):
+        return _nothing(len(program.calls))
     sizes = {
         name: allocated_bytes(buffer.num_bytes) if buffer.tier is tier else 0
         for name, buffer in program.buffers.items()
     }
     base = sum(sizes[n] for n, buffer in program.buffers.items() if buffer.scope is Scope.PERSISTENT)
-    if not any(sizes.values()):
-        return _nothing(len(program.calls))
     lives = lifetimes(program)
     changes = [_change(life, sizes) for life in lives.kinds]
     net, most, op = (

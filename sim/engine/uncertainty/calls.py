@@ -11,7 +11,7 @@ from sim.engine.uncertainty.longest_path import Floats
 Predecessors = tuple[tuple[int, ...], ...]
 
 
-class TaskTimes(Struct, frozen=True):
+class TaskTimes(Struct, frozen=True, cache_hash=True):
     """One task of one rank: its ops' durations with their waits for launches, and each launch's host time.
 
     ``rows``: of each op the row of the drawn factors that it errs with. ``launches_s`` may be empty: launching takes

@@ -1,11 +1,10 @@
 """Known errors of cost models: their sizes, and the classes of calls that share an error."""
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from costmodels.spread import NETWORK, Place, Spread, kernel_place, spread_family, transfer_place
 from sim.engine.findings.critical_path import MESSAGE, kind_of
@@ -30,10 +29,11 @@ class ModelErrors(Struct, frozen=True, kw_only=True):
     drawn: Variation = msgspec.field(default_factory=Variation)
 
 
-class ErrorClass(NamedTuple):
+class ErrorClass(Struct, frozen=True, cache_hash=True):
     """A class of calls with one error: its family (NETWORK: transfers), its place in the family, its own key.
 
-    ``kernels``: the family of kernels that they are of, in which devices differ; empty for what moves bytes.
+    A key of many tables, so its hash is found once. ``kernels``: the family of kernels that they are of, in which
+    devices differ; empty for what moves bytes.
     """
 
     family: str
@@ -46,8 +46,7 @@ IN_FLIGHT: Final = ErrorClass(NETWORK, transfer_place(MESSAGE, 1), None)
 """Of a message on its way whose op is not known."""
 
 
-@dataclass(slots=True)
-class ErrorClasses:
+class ErrorClasses(Struct):
     """The classes of ops; each op, and the work of each shape, is looked at once."""
 
     _known: dict[tuple[int, int], ErrorClass] = field(default_factory=dict)

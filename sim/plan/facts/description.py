@@ -84,7 +84,10 @@ def payload_bytes(program: Program, names: tuple[str, ...]) -> int:
 
 def runs_on_host(program: Program, op: Compute) -> bool:
     """Return whether a kernel's buffers lie in host memory: all of them do, or none."""
-    return Tier.HOST in [program.buffers[name].tier for name in op.reads[:1] + op.writes[:1]]
+    buffers, reads, writes = program.buffers, op.reads, op.writes
+    if reads and buffers[reads[0]].tier is Tier.HOST:
+        return True
+    return bool(writes) and buffers[writes[0]].tier is Tier.HOST
 
 
 def buffer_spec(program: Program, name: str) -> TensorSpec:

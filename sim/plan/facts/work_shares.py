@@ -98,12 +98,15 @@ class _Walk:
     shares: TaskShares = field(init=False, default_factory=dict)
     received: _Messages | None = None
     _initial: dict[str, int] = field(init=False, default_factory=dict)
+    _parameters: frozenset[str] = field(init=False)
     _known_shares: dict[tuple[int, float], WorkShares] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         fixed = self.program.role.keys() - set(self.sample_axes)
         places = enumerate(self.plan.mesh.axes)
         self.bits = {axis: 1 << i for i, (axis, degree) in places if degree > 1 and axis not in fixed}
+        buffers = self.program.buffers.items()
+        self._parameters = frozenset(n for n, b in buffers if b.kind is Kind.PARAMETER and b.global_shape)
 
     @property
     def is_outdated(self) -> bool:
@@ -204,11 +207,8 @@ class _Walk:
 
         A parameter by its layout, others by first value or last write.
         """
-        differs = self.differs.get(name)
-        if differs is not None:
-            buffer = self.program.buffers[name]
-            if not (buffer.kind is Kind.PARAMETER and buffer.global_shape):
-                return differs
+        if name in self.differs and name not in self._parameters:
+            return self.differs[name]
         if name not in self._initial:
             self._initial[name] = self._set(_initial_axes(self.program.buffers[name]))
         return self._initial[name]
