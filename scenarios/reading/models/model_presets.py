@@ -4,6 +4,7 @@ Each file holds ``source`` (where its numbers come from), optional ``notes``, an
 preset name to the keys of a ``model`` section.
 """
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +26,23 @@ class Preset(Struct, frozen=True, kw_only=True):
     source: str
 
 
+def load_preset(name: str, folder: Path = PRESETS_FOLDER) -> Preset | None:
+    """Return the preset of a name, None if there is none; files without the name are not parsed."""
+    return _presets_of(path for path in _files(folder) if name in path.read_text(encoding="utf-8")).get(name)
+
+
 def load_presets(folder: Path = PRESETS_FOLDER) -> dict[str, Preset]:
     """Return every preset by name, in the order of the files and of the models in them."""
+    return _presets_of(_files(folder))
+
+
+def _files(folder: Path) -> Sequence[Path]:
+    return sorted(folder.glob("*.yaml"))
+
+
+def _presets_of(files: Iterable[Path]) -> dict[str, Preset]:
     presets: dict[str, Preset] = {}
-    for path in sorted(folder.glob("*.yaml")):
+    for path in files:
         document = read_document(path)
         models, source = document.data.get("models"), document.data.get("source")
         if not isinstance(source, str) or not isinstance(models, dict):

@@ -6,7 +6,7 @@ from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.models.hub import config_path
 from scenarios.reading.models.huggingface import read_model
-from scenarios.reading.models.model_presets import load_presets
+from scenarios.reading.models.model_presets import load_preset, load_presets
 from scenarios.reading.schema.model import HuggingFaceModel, PresetModel
 
 
@@ -18,12 +18,12 @@ def written_out(document: Document, section: PresetModel | HuggingFaceModel) -> 
 
 
 def _preset(document: Document, section: PresetModel) -> dict[str, Any]:
-    presets = load_presets()
-    if section.preset not in presets:
+    found = load_preset(section.preset)
+    if found is None:
         rule = f"there is no model preset {section.preset!r}"
-        remedy = suggestion(section.preset, presets)
+        remedy = suggestion(section.preset, load_presets())
         raise ScenarioError(document.origin(("model", "preset")), "model.preset", rule, remedy)
-    return presets[section.preset].keys
+    return found.keys
 
 
 def _write_out(document: Document, base: dict[str, Any], name: str) -> Document:
