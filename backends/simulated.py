@@ -160,7 +160,7 @@ def _simulation(plan: Plan, *, fold: bool, notice: Notice | None) -> Simulation:
 def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:
     """Return the prices for a plan whose ranks lie on these devices, by number. Textbook prices know no devices."""
     if isinstance(pricing, ClusterPricing):
-        cluster = dataclasses.replace(pricing.cluster, ranks=tuple(ranks))
+        cluster = replace(pricing.cluster, ranks=tuple(ranks))
         variation = dataclasses.replace(pricing.variation, ranks=tuple(ranks))
         return dataclasses.replace(
             pricing, cluster=cluster, variation=variation, _computes={}, _collectives={}, _messages={}, _uses={}

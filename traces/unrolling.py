@@ -6,11 +6,11 @@ ends of a message in one pass are that many ops later in the next.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -94,8 +94,7 @@ def _later(microbatch: NDArray[np.int32], passes: Rows, period: Period) -> NDArr
     return moved
 
 
-@dataclass
-class _Layout:
+class _Layout(Struct, dict=True):
     """The order of the rows of some passes: first those before the period, then pass by pass, then those after it.
 
     Afterwards they are sorted like all rows of a timeline.

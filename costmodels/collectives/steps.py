@@ -16,7 +16,6 @@ value; another step replaces it.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
 from operator import itemgetter
@@ -50,8 +49,7 @@ class StepColumns(Struct, frozen=True):
     first_chunk: Ints
 
 
-@dataclass(frozen=True)
-class StepList:
+class StepList(Struct, frozen=True, dict=True):
     """The steps of one collective of ``num_ranks`` ranks, by round, source and target.
 
     ``num_switches``: switches that compute; they are numbered after the ranks.

@@ -1,10 +1,10 @@
 """A cluster of nodes, and the placement of ranks on it."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from math import inf
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.hardware import DeviceSpec, LinkSpec, NodeSpec
@@ -17,8 +17,7 @@ from sim.cluster.topology.nodes.node import NodeLayout, lay_out
 from sim.cluster.topology.topology import Topology
 
 
-@dataclass(frozen=True)
-class Cluster:
+class Cluster(Struct, frozen=True, dict=True):
     """A cluster of ``num_nodes`` nodes; rank r is on the r-th device in use, and nodes fill in order.
 
         Cluster(load_node("dgx-a100-80g"), num_nodes=4, devices_per_node=8)

@@ -4,9 +4,8 @@ A host's memory is a link that all ranks of the node share. Each byte that is co
 kernel on the host's cores reads or writes, passes it once.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sim.cluster.link_use import Ints, LinkUse, link_use, route_sums, together
@@ -14,8 +13,7 @@ from sim.cluster.topology.links import AnyInts, LinkKind
 from sim.cluster.topology.topology import Topology
 
 
-@dataclass(frozen=True)
-class HostPaths:
+class HostPaths(Struct, frozen=True):
     """The links in nodes that ranks share with their host and its drives. ``devices[r]``: the device of rank r."""
 
     topology: Topology

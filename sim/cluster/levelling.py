@@ -5,9 +5,9 @@ as the uneven one does. Beside other traffic on the same links it may take longe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sim.cluster.link_use import LinkUse
@@ -18,8 +18,7 @@ Table = Sequence[Sequence[int]]
 """The bytes that each position of a group sends to each."""
 
 
-@dataclass(frozen=True)
-class LevelledExchanges:
+class LevelledExchanges(Struct, frozen=True):
     """The costs of levelled exchanges on a network. Groups that lie on their nodes in the same way cost the same.
 
     ``algorithm``: of the exchanges.
@@ -27,7 +26,7 @@ class LevelledExchanges:
 
     network: Network
     algorithm: str
-    _known: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
 
     def cost(self, group: Sequence[int], table: Table) -> LinkCost:
         """Return the cost of an exchange in one group of ranks."""

@@ -14,7 +14,6 @@ reasons.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from operator import itemgetter
@@ -68,8 +67,7 @@ class LinkCost(Struct, frozen=True):
     links: tuple[tuple[int, float], ...]
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(Struct, frozen=True, dict=True):
     """The links of a cluster, seen from ranks.
 
     ``devices[r]``: the device of rank r.

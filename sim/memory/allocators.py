@@ -9,8 +9,9 @@ VLDB 2023).
 
 from bisect import bisect_left, insort
 from collections.abc import Hashable
-from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from costmodels.memory import allocated_bytes
 
@@ -35,8 +36,7 @@ class Allocator(Protocol):
         """Take the memory of a tensor back."""
 
 
-@dataclass(slots=True)
-class _Shared:
+class _Shared(Struct):
     """A page or a chunk: how much of it was given away, to how many tensors, and how many of these are still there."""
 
     number: int = 0
@@ -53,8 +53,7 @@ class PagePart(NamedTuple):
     end: int
 
 
-@dataclass(slots=True)
-class PagePool:
+class PagePool(Struct):
     """Pages of one size, each of at most two tensors. A tensor begins in what the one before it has left of a page.
 
     A page is free again when all its tensors are gone. Movement is in whole pages, so no hole is too small for one.
@@ -115,8 +114,7 @@ class PagePool:
                 self._free.append(part.page)
 
 
-@dataclass(slots=True)
-class ChunkAllocator:
+class ChunkAllocator(Struct):
     """Chunks of one length. A tensor lies in one chunk; one that is longer has a chunk of its own length.
 
     A chunk is free again when all its tensors are gone.
@@ -148,8 +146,7 @@ class ChunkAllocator:
             self.reserved_bytes -= length
 
 
-@dataclass(slots=True)
-class _Pool:
+class _Pool(Struct):
     """The free blocks of segments: by size, then address, and by their begins and ends."""
 
     sizes: list[tuple[int, int]] = field(default_factory=list)
@@ -183,8 +180,7 @@ class _Pool:
         return begin, end
 
 
-@dataclass(slots=True)
-class CachingAllocator:
+class CachingAllocator(Struct):
     """torch's allocator: small and large blocks apart, in segments that it asks the device for and keeps."""
 
     reserved_bytes: int = 0

@@ -1,7 +1,6 @@
 """The routing of one step: choices by layer, source rank and expert."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
@@ -48,8 +47,7 @@ class RoutingSource(Protocol):
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Routing:
+class Routing(Struct, frozen=True, eq=False, dict=True):
     """How many choices of a source rank's micro-batch go to each expert: ``counts``[layer, source, expert].
 
     All micro-batches of the step are routed alike. Layers are those with experts, in order.

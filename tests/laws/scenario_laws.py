@@ -267,7 +267,7 @@ def _no_later(case: Case, small_s: float, large_s: float, words: str) -> Iterato
 
 def on_topology(pricing: ClusterPricing, topology: Topology) -> ClusterPricing:
     """Return the same prices on other links and devices."""
-    cluster = dataclasses.replace(pricing.cluster, wiring=topology)
+    cluster = replace(pricing.cluster, wiring=topology)
     return ClusterPricing(
         cluster, pricing.profile, pricing.profiles, pricing.algorithms, pricing.variation, pricing.software
     )

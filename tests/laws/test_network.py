@@ -1,6 +1,5 @@
 """Laws of a collective alone on a network: every algorithm, clusters of every kind, groups that lie anyhow."""
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,7 +142,7 @@ def with_one_protocol(net: Network) -> Network:
         replace(p, limit_bytes=inf, inter_least_bytes=0.0) for p in net.parameters.protocols if p.limit_bytes == inf
     )
     libraries = tuple(replace(lib, parameters=replace(lib.parameters, protocols=one)) for lib in net.libraries)
-    return dataclasses.replace(net, libraries=libraries)
+    return replace(net, libraries=libraries)
 
 
 def by_one_protocol(case: Case) -> float:
@@ -174,7 +173,7 @@ def test_one_slow_link_never_helps(case: Case, data: st.DataObject, slowdown: fl
     net = case.network
     cost = net.collective(case.kind, case.num_bytes, case.group, case.algorithm)
     link = data.draw(st.integers(0, net.topology.num_links - 1))
-    slow = dataclasses.replace(net, topology=net.topology.slowed(links={net.topology.name_of(link): slowdown}))
+    slow = replace(net, topology=net.topology.slowed(links={net.topology.name_of(link): slowdown}))
     with_straggler = slow.collective(case.kind, case.num_bytes, case.group, case.algorithm)
     assert seconds(with_straggler) >= seconds(cost) * (1 - 1e-9)
     if link not in dict(cost.links) and case.algorithm not in COLLNET:

@@ -5,7 +5,6 @@ have just freed. On a CPU it takes a sixth longer on average, and a small kernel
 timed in steps.
 """
 
-import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -75,7 +74,7 @@ class StepKernels:
         """Return a run of as many replicas as the processes allow."""
         group = self.plan.mesh.size
         axes = tuple((name, processes // group if name == "dp" else size) for name, size in self.plan.mesh.axes)
-        return Request(replace(self.plan, mesh=dataclasses.replace(self.plan.mesh, axes=axes)), repeats + 1)
+        return Request(replace(self.plan, mesh=replace(self.plan.mesh, axes=axes)), repeats + 1)
 
     def figures(self, result: Result, repeats: int) -> Mapping[str, float]:
         """Return the mean seconds of every kernel call, with the usual pause before an op."""

@@ -7,12 +7,11 @@ it expands to, and is refused before it is expanded. Plain scalars follow YAML 1
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from msgspec import Struct
+from msgspec import Struct, field
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.library.shipped import near_scenario
@@ -137,8 +136,7 @@ class _Node(Struct, frozen=True):
     height: int = 0
 
 
-@dataclass(slots=True)
-class _TreeReader:
+class _TreeReader(Struct):
     """One pass over the events of one text."""
 
     origin_at: Callable[[int], Origin]

@@ -1,6 +1,6 @@
 """The plan that was simulated last, and its prices: what the next of several steps has in common with it is kept."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from backends.simulated import simulation_of
 from scenarios.reading.documents.located import located
@@ -11,8 +11,7 @@ from sim.engine.running.collector import collector_paused
 from sim.engine.running.simulate import Simulation
 
 
-@dataclass
-class LastPlan:
+class LastPlan(Struct):
     """Holds the simulation of one plan and one set of prices. Whoever simulates several steps has one of these.
 
     Steps have equal plans where all that a plan depends on is equal (``StepScenario.planned``): they differ in prices.

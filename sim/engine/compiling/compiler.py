@@ -11,7 +11,8 @@ hazards between a block and the next one, and between blocks and single ops, nee
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import SENT, Block, Graph, NodeKind, Pattern, Wire
@@ -37,8 +38,7 @@ class NotCoalescableError(Exception):
         self.task = task
 
 
-@dataclass(slots=True)
-class HazardState:
+class HazardState(Struct):
     """The last writer of a buffer instance, and its readers since; ``known_to``: the last call that is included."""
 
     writer: Ref | None = None
@@ -53,8 +53,7 @@ class HazardState:
         self.known_to = unit
 
 
-@dataclass
-class RankCompiler:
+class RankCompiler(Struct, dict=True):
     """Compiles one simulated rank's program into a graph that it shares with the other ranks."""
 
     graph: Graph

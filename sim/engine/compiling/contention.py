@@ -1,11 +1,10 @@
 """Which ops may ever meet another one on a resource. The others have fixed durations and can be coalesced."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sim.engine.compiling.graph import PricedTask
 from sim.engine.prices.activity import Resource
@@ -91,8 +90,7 @@ def _first_meeting(earliest: "_Earliest", rank: int, mains: set[tuple[int, str]]
     return min((earliest.start(name, stream) for name, stream in others), default=2**62)
 
 
-@dataclass(frozen=True)
-class _Earliest:
+class _Earliest(Struct, frozen=True):
     """Lower bounds, as indices of coalescing calls, of what the ops of a program's side tasks wait for."""
 
     program: Program

@@ -1,10 +1,9 @@
 """The compiled plan: flat lists of nodes with counts and successors, as the event loop runs them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sim.engine.compiling.shape import NO_PATH
 from sim.engine.prices.activity import Activity
@@ -51,8 +50,7 @@ SENT = Pattern((0,), [[0.0]], [0.0], 0, 0.0)
 """The send of a message that is one node with its receive: over when the node starts."""
 
 
-@dataclass(slots=True)
-class Block:
+class Block(Struct):
     """A coalesced call with several entries, or with exits besides the main one.
 
     ``ranks``: where it is a call of several ranks, whose ops the pattern has one after the other, which (see teams).
@@ -65,8 +63,7 @@ class Block:
     ranks: tuple[int, ...] = ()
 
 
-@dataclass(slots=True)
-class Joint:
+class Joint(Struct):
     """A collective over several simulated ranks: begins when all members have arrived."""
 
     members: list[int]
@@ -79,8 +76,7 @@ Unit = tuple[int, int, int, Pattern | None]
 """One call of a simulated rank: (rank, call, node, pattern). Without a pattern its ops are nodes from ``node`` on."""
 
 
-@dataclass(slots=True)
-class Graph:
+class Graph(Struct):
     """Everything the event loop needs, indexed by node."""
 
     kinds: list[int] = field(default_factory=list)
@@ -128,8 +124,7 @@ class Graph:
                 self.link(path, node)
 
 
-@dataclass(slots=True)
-class Wire:
+class Wire(Struct):
     """A channel whose messages come in order: their receives are their journeys, one node each.
 
     ``at_once``: its sends occupy nothing and are the start of that node; else ``sends`` are their own nodes.

@@ -6,9 +6,10 @@ does the graph.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.engine.compiling.graph import SENT, Block, Graph, Joint, NodeKind, Pattern, PricedTask, Unit
 from sim.engine.compiling.patterns import call_pattern, team_patterns

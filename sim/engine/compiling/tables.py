@@ -1,8 +1,9 @@
 """What the compiler knows of each task before the first call."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import NodeKind, PricedTask, Wire
@@ -15,8 +16,7 @@ from sim.plan.words.program import Program, Task
 MAIN_STREAM = "compute"
 
 
-@dataclass(slots=True)
-class TaskTable:
+class TaskTable(Struct):
     """One task of one simulated rank.
 
     ``main``: its calls coalesce; ``may_coalesce``: nobody wants its ops one by one; ``candidate``: its calls may

@@ -6,7 +6,8 @@ a longest path again, through the ops of all of them: a collective begins when i
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import Block, Graph, NodeKind, Pattern, PricedTask
@@ -58,8 +59,7 @@ def _met(
     return {classes for classes in found if len(classes) > 1}
 
 
-@dataclass(slots=True, eq=False)
-class _TeamBlock:
+class _TeamBlock(Struct, eq=False):
     """A call of all ranks of a team. Entries and exits are nodes by place in the team and op."""
 
     node: int
@@ -69,8 +69,7 @@ class _TeamBlock:
     exits: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-@dataclass(slots=True, eq=False)
-class Part:
+class Part(Struct, eq=False):
     """One rank's part of a team's block. Until all parts are there, ``until_finished`` takes its pattern's place."""
 
     graph: Graph
@@ -93,8 +92,7 @@ class Part:
         return self.block.exits[key]
 
 
-@dataclass(slots=True, eq=False)
-class Team:
+class Team(Struct, eq=False):
     """The blocks of ranks that meet in every coalescing call, by call."""
 
     graph: Graph

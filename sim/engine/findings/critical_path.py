@@ -8,7 +8,6 @@ path from the begin of one step to that of the next, a period long.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, takewhile
 from typing import Final, NamedTuple
@@ -47,8 +46,7 @@ class Spent(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
-class CriticalPath:
+class CriticalPath(Struct, frozen=True, dict=True):
     """Parts in order of time, each beginning where the one before ends; those of a period are there once."""
 
     run: SimulatedRun

@@ -6,7 +6,6 @@ out, because they can never be full, are looked up group by group: ranks that ca
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import Final
@@ -34,8 +33,7 @@ _MANY_TURNS: Final = 8
 """A row with at least this part of all spans looks at all of them in their order, as sorting its own takes longer."""
 
 
-@dataclass(frozen=True, eq=False)
-class LinkUse:
+class LinkUse(Struct, frozen=True, eq=False, dict=True):
     """``row_of[l]``: the row of link l, -1 where it carries nothing in the whole step.
 
     Per row: ``example``, its first link; ``count``, how many links are like it; ``num_bytes``, the payload that each

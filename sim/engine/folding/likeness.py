@@ -7,7 +7,6 @@ alike, and the others who use them are the ranks and groups that the owner commu
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -27,8 +26,7 @@ _MANY: Final = -2
 _MOST: Final = 2**62
 
 
-@dataclass(slots=True)
-class _Facts:
+class _Facts(Struct):
     """A number per thing, equal where all that has been told of two things is equal; less than ``count``."""
 
     numbers: Ints
@@ -69,8 +67,7 @@ class _Use(Struct, frozen=True, eq=False):
     group_of: Ints | None
 
 
-@dataclass(slots=True)
-class Classes:
+class Classes(Struct):
     """Who is like whom. ``stands_for`` and ``multiplicity`` are per rank: its class's first rank, and their number.
 
     ``link_class``: per link, NONE for one that nobody uses or that was left out; ``class_size``: links of each class.

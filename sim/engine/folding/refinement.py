@@ -12,7 +12,6 @@ collided) is split where the comparison failed, which is forced too, and refined
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import count
 
 import numpy as np
@@ -128,8 +127,7 @@ def _integers(name: str, values: object) -> Ints:
     return array.astype(np.int64, copy=False)
 
 
-@dataclass(slots=True)
-class _Refiner:
+class _Refiner(Struct):
     """A partition while it is refined.
 
     Class c is ``members[first[c]:first[c] + size[c]]``, and ``place`` says where in ``members`` a vertex is.

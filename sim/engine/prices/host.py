@@ -1,8 +1,7 @@
 """Prices of work on hosts: copies between tiers of memory, and kernels on buffers in host memory."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
+from msgspec import Struct, field
 
 from costmodels.host import copy_s
 from sim.cluster.cluster import Cluster
@@ -16,8 +15,7 @@ from sim.plan.words.op import Compute, Copy
 from sim.plan.words.program import Program
 
 
-@dataclass(frozen=True)
-class HostPricing:
+class HostPricing(Struct, frozen=True):
     """Prices of the hosts' work for their ranks.
 
     Resources: ("host_link", rank, target tier) is the device's own link to its host in one direction. ("host_cores",
@@ -29,7 +27,7 @@ class HostPricing:
 
     cluster: Cluster
     paths: HostPaths
-    _known: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
+    _known: dict[tuple[object, ...], Activity] = field(default_factory=dict)
 
     def copy(self, program: Program, op: Copy, rank: int) -> Activity:
         """Return the activity of a copy between tiers."""

@@ -7,13 +7,13 @@ period repeated at its pace, is a solution of the equations "begins when the las
 graph without circles has one solution, so this is the run of all micro-batches. docs/design.md has the argument.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from sim.engine.compiling.graph import Graph, NodeKind
 from sim.engine.running.chains import Chains, Edges, Flags, Ints, Paces, shared_users, sibling_edges, stays
@@ -176,7 +176,7 @@ def _with_delays(attempt: _Attempt) -> tuple[Graph, range]:
         successors[u][successors[u].index(v)] = node
         successors.append([v])
     count = len(before)
-    longer = dataclasses.replace(
+    longer = replace(
         graph,
         kinds=[*graph.kinds, *[int(NodeKind.FIXED)] * count],
         waits=[*graph.waits, *[1] * count],

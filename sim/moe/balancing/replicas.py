@@ -1,7 +1,6 @@
 """Where the experts of each layer lie: on one rank of those that share them out, or as replicas on several."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,8 +12,7 @@ from sim.moe.errors import RoutingError
 from sim.moe.routing import Counts
 
 
-@dataclass(frozen=True)
-class LayerReplicas:
+class LayerReplicas(Struct, frozen=True, dict=True):
     """The placement of one layer's experts, known to every rank: with the counts of all it says which copy gets what.
 
     ``vexperts`` [rank][expert]: equal shares of an expert's tokens. ``held`` [rank]: the experts it has a copy of.
@@ -46,8 +44,7 @@ class LayerReplicas:
         return hash((self.vexperts, self.held))
 
 
-@dataclass(frozen=True)
-class Replicas:
+class Replicas(Struct, frozen=True, dict=True):
     """The vExperts of every layer [layer][rank][expert]: equal shares of an expert's tokens (Nie et al. 2023, FlexMoE).
 
     A rank with several vExperts of an expert has one copy of it. ``arriving``: copies [layer][rank] that come to a rank

@@ -6,9 +6,9 @@ addition per gradient. The task that writes a gradient first gets another versio
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sim.plan.words.buffer import Buffer, Kind, Scope
@@ -44,8 +44,7 @@ def assign_gradients(program: Program) -> Program:
         needed |= rewriter.used_unassigned
 
 
-@dataclass(slots=True)
-class _Rewriter:
+class _Rewriter(Struct):
     """The rewriting of a program, in the order of its calls.
 
     ``kept_clear``: gradients that are still cleared. ``unassigned``: gradients cleared so far and not yet written.

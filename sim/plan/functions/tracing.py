@@ -6,11 +6,10 @@ ops of one task and, while it records, a tape from which ``sim.plan.functions.gr
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from costmodels.kernels import KERNELS, TensorSpec
@@ -77,8 +76,7 @@ class Record(Struct, frozen=True, eq=False):
     settles: bool = True
 
 
-@dataclass(slots=True)
-class ProgramTracer:
+class ProgramTracer(Struct):
     """The builder of one program. It collects the mesh, buffers, parameters and tasks.
 
     ``role``: the coordinates of the ranks that run it; empty: all ranks do.
@@ -163,8 +161,7 @@ def _part_shape(source: str, shape: tuple[int, ...], part: Part) -> tuple[int, .
     return tuple(n // part.count if dim == part.dim else n for dim, n in enumerate(shape))
 
 
-@dataclass(slots=True)
-class TaskTracer:
+class TaskTracer(Struct):
     """The builder of one task. It collects ops and, while ``recording``, the tape.
 
     ``suffix``: a suffix for the names of ops. ``part``: a suffix for the names of buffers, for several tasks of a

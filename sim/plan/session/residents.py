@@ -1,8 +1,9 @@
 """The persistent buffers on every rank of a session, and the check that the next plan fits them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from sim.plan.errors import SessionError
 from sim.plan.facts.slices import buffer_slice
@@ -68,8 +69,7 @@ class _Left(NamedTuple):
     names: frozenset[str]
 
 
-@dataclass(frozen=True)
-class Residents:
+class Residents(Struct, frozen=True):
     """The buffers left by the plans of a session: ``num_plans`` plans, and ``num_steps`` steps of the optimizer.
 
     In the first plan of a session every persistent buffer starts with its initial value. A later plan reads buffers

@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+
+from msgspec import Struct
 
 from sim.plan.errors import PlanError
 
@@ -12,8 +13,7 @@ Axes = tuple[tuple[str, int], ...]
 """Names and degrees of mesh axes, in order."""
 
 
-@dataclass(frozen=True)
-class Mesh:
+class Mesh(Struct, frozen=True, dict=True):
     """Ordered, named axes with degrees, as in torch's DeviceMesh.
 
         Mesh((("pp", 2), ("dp", 4), ("tp", 2)))

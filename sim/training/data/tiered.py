@@ -14,7 +14,6 @@ what stays on the device, and when the host begins to update:
     updates its chunks once it has all gradients. See ``chunks.py``.
 """
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -97,9 +96,7 @@ def _room(
     capacity_bytes = chunks.capacity_bytes
     assert capacity_bytes is not None  # decided
     first = replace(memory, gathered_bytes=int(WARM_UP_FRACTION * capacity_bytes))
-    warm = dataclasses.replace(
-        tracer, buffers=dict(tracer.buffers), parameters=dict(tracer.parameters), tasks=dict(tracer.tasks)
-    )
+    warm = replace(tracer, buffers=dict(tracer.buffers), parameters=dict(tracer.parameters), tasks=dict(tracer.tasks))
     _written(replace(job, parallel=replace(job.parallel, memory=first)), warm, place, rank, groups)
     parameters = [tracer.parameters[p.source].value.name for group in groups.values() for p in group]
     return Room(int(STEADY_FRACTION * capacity_bytes), noted_bytes(tracer, warm, parameters))

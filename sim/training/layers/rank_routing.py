@@ -8,7 +8,6 @@ two exchanges ranks wait for the slowest, so the step takes as long, and no othe
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
@@ -28,8 +27,7 @@ from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 from sim.training.spec.parallelism.parallel import ParallelSpec
 
 
-@dataclass(frozen=True)
-class GroupRouting:
+class GroupRouting(Struct, frozen=True, dict=True):
     """The routing of the ranks that share experts: ``counts``[layer, source, expert].
 
     ``first_layer``: the first of the model's layers that has experts. ``replicas``: where experts lie, if copies of

@@ -1,11 +1,11 @@
 """The placement of virtual stages on ranks, and the order of the stages."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
+from msgspec import Struct
 
-@dataclass(frozen=True)
-class Placement:
+
+class Placement(Struct, frozen=True, dict=True):
     """The rank ``ranks[s]`` of every virtual stage s.
 
     Each copy of the model is a chain of consecutive stages; a micro-batch goes through one chain.

@@ -1,6 +1,5 @@
 """Step lists, executed on symbolic chunks: every rank ends with the right sums and pieces, and nothing counts twice."""
 
-import dataclasses
 from collections import defaultdict
 from functools import cache
 from itertools import groupby, pairwise
@@ -287,9 +286,7 @@ def cost_of_node(kind: str, algorithm: str, group: tuple[int, ...], node: int) -
     case, first = collective_steps(kind, algorithm, group), sum(group[:node])
     own = range(first, first + group[node])
     steps_of_node = tuple(step for step in case.steps if step.source in own or step.target in own)
-    return steps_cost(
-        algorithm, dataclasses.replace(case, steps=steps_of_node), [CHUNK_BYTES] * case.num_chunks, group, NET
-    )
+    return steps_cost(algorithm, replace(case, steps=steps_of_node), [CHUNK_BYTES] * case.num_chunks, group, NET)
 
 
 uneven_pairs = st.integers(2, 9).flatmap(

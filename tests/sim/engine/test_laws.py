@@ -20,7 +20,6 @@
    (executed plans), tests/backends/running/test_memory.py (random programs), test_engine_memory.py (against a walk).
 """
 
-import dataclasses
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -66,7 +65,7 @@ def meets(run: SimulatedRun) -> bool:
 def on(pricing: ClusterPricing, topology: Topology) -> ClusterPricing:
     """Return prices on other links, with rings for all collectives: the library may not choose anew."""
     rings = dict.fromkeys(("all_reduce", "all_gather", "reduce_scatter"), "ring")
-    return ClusterPricing(dataclasses.replace(pricing.cluster, wiring=topology), pricing.profile, algorithms=rings)
+    return ClusterPricing(replace(pricing.cluster, wiring=topology), pricing.profile, algorithms=rings)
 
 
 def faster(topology: Topology, *, bandwidth: float, latency: float, message: float) -> Topology:
@@ -228,7 +227,7 @@ def multiplied_rounding_s(plan: Plan, pricing: ClusterPricing, run: SimulatedRun
     times that are exact to more than this: on an oversubscribed Clos fabric a last digit became 2 % of a step.
     """
     links = faster(pricing.cluster.topology, bandwidth=1 + 1e-15, latency=1, message=1)
-    cluster = dataclasses.replace(pricing.cluster, wiring=links)
+    cluster = replace(pricing.cluster, wiring=links)
     nearly = ClusterPricing(cluster, pricing.profile, algorithms=dict(pricing.algorithms))
     moved, times = op_times(simulate(plan, nearly, fold=no_fold)), op_times(run)
     return float(abs(as_array(moved, list(times)) - as_array(times, list(times))).max())

@@ -95,7 +95,7 @@ def changed_plans(plan: Plan) -> list[Plan]:
     longer = replace(task.ops[0], attributes={"duration_s": 9.0})
     buffer = next(iter(program.buffers.values()))
     return [
-        replace(plan, mesh=dataclasses.replace(plan.mesh, axes=(*plan.mesh.axes, ("dp", 2)))),
+        replace(plan, mesh=replace(plan.mesh, axes=(*plan.mesh.axes, ("dp", 2)))),
         replace(plan, programs=(replace(program, tasks={**program.tasks, task.name: replace(task, ops=(longer,))}),)),
         replace(plan, programs=(replace(program, calls=program.calls[::-1]),)),
         replace(plan, programs=(replace(program, buffers={**program.buffers, "x": replace(buffer, name="x")}),)),

@@ -1,6 +1,5 @@
 """FlexMoE's decisions for the steps of a scenario: they follow from the forced routing, before anything is run."""
 
-import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -67,7 +66,7 @@ def last_plan(job: DenseTraining, placements: Sequence[Placed], name: str) -> Pl
     """
     residents = Residents()
     if len(placements) > 1:
-        before = with_replicas(job, dataclasses.replace(placements[-1].replicas, arriving=()))
+        before = with_replicas(job, replace(placements[-1].replicas, arriving=()))
         residents = residents.after(build_dense_training(before, name))
     plan = with_copies_sent(build_dense_training(job, name), residents, placements[-1].search_s, in_background=True)
     return replace(plan, barrier=True)

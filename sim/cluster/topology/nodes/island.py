@@ -5,10 +5,9 @@ for every island of that type. Its routes are tables, so routes of any number of
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind, LinkTable, joined, one_way
 
@@ -53,8 +52,7 @@ class Island(Struct, frozen=True, kw_only=True):
         return len(self.port_vertices)
 
 
-@dataclass(slots=True)
-class Drawing:
+class Drawing(Struct):
     """A graph under construction. Every cable is two links; the backward link has the next number."""
 
     names: list[str] = field(default_factory=list)
