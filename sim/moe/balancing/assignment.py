@@ -31,6 +31,13 @@ def assigned(counts: Counts, placement: Placement) -> Floats:
     return result
 
 
+def balance_ratio(counts: Counts, placement: Placement) -> float:
+    """Return the largest load of a rank over the mean one. Raises as ``assigned``."""
+    check_placement(counts, placement)
+    load = (placement * (counts.sum(0) / placement.sum(0))).sum(1)
+    return float(load.max() / load.mean())
+
+
 def check_placement(counts: Counts, placement: Placement) -> None:
     """Raise RoutingError for a placement of other ranks or experts than counts, or without one of the experts."""
     if placement.shape != counts.shape:

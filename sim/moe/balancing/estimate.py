@@ -72,24 +72,25 @@ class Neighbours:
     counts: Counts
     placement: Placement
     rates: Rates
-    _parts: NDArray[np.float64] = field(init=False, repr=False)
+    parts: NDArray[np.float64] = field(init=False, repr=False)
+    """What each expert adds to each rank, [7, expert, rank]; see ``_parts``."""
 
     def __post_init__(self) -> None:
         check_placement(self.counts, self.placement)
-        object.__setattr__(self, "_parts", _parts(self.counts.T, self.placement.T, self.rates))
+        object.__setattr__(self, "parts", _parts(self.counts.T, self.placement.T, self.rates))
 
     @property
     def here(self) -> Estimate:
         """Return the estimate of the placement itself."""
-        return Estimate(*_seconds(self._parts.sum(1), self.rates), load=self._parts[0].sum(0))
+        return Estimate(*seconds_of(self.parts.sum(1), self.rates), load=self.parts[0].sum(0))
 
     def times_s(self, experts: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
         """Return the estimated time of each neighbour [n].
 
         ``experts`` [n, k]: those whose vExperts are others, each once. ``columns`` [n, k, rank]: their vExperts.
         """
-        changed = _parts(self.counts.T[experts], columns, self.rates) - self._parts[:, experts]
-        compute_s, exchange_s, sync_s = _seconds(self._parts.sum(1)[:, None] + changed.sum(2), self.rates)
+        changed = _parts(self.counts.T[experts], columns, self.rates) - self.parts[:, experts]
+        compute_s, exchange_s, sync_s = seconds_of(self.parts.sum(1)[:, None] + changed.sum(2), self.rates)
         times: Floats = (compute_s + exchange_s + sync_s).max(-1)
         return times
 
@@ -110,7 +111,7 @@ def _parts(counts: NDArray[np.int64], columns: NDArray[np.int64], rates: Rates) 
     own = [room, sent, received, holds * gradient_bytes]
     if not rates.ranks_per_node:
         return np.stack([*own, *[np.zeros_like(room)] * 3])
-    sent_by, received_by, on_node = (_by_node(values, rates.ranks_per_node) for values in (sent, received, holds))
+    sent_by, received_by, on_node = (by_node(values, rates.ranks_per_node) for values in (sent, received, holds))
     total = sent.sum(-1, keepdims=True)
     share = 1.0 / np.where(total > 0.0, total, 1.0)
     spans = (on_node < replicas) & (on_node > 0)
@@ -118,7 +119,9 @@ def _parts(counts: NDArray[np.int64], columns: NDArray[np.int64], rates: Rates) 
     return np.stack([*own, outwards, inwards, spans * gradient_bytes])
 
 
-def _by_node(values: NDArray[np.float64] | NDArray[np.bool_], ranks_per_node: int) -> NDArray[np.float64]:
+def by_node(
+    values: NDArray[np.float64] | NDArray[np.int64] | NDArray[np.bool_], ranks_per_node: int
+) -> NDArray[np.float64]:
     """Return the sum over the ranks of each rank's node, [..., rank]."""
     edges = np.arange(0, values.shape[-1], ranks_per_node)
     sums = np.add.reduceat(values.astype(np.float64), edges, axis=-1)
@@ -126,7 +129,7 @@ def _by_node(values: NDArray[np.float64] | NDArray[np.bool_], ranks_per_node: in
     return spread
 
 
-def _seconds(parts: NDArray[np.float64], rates: Rates) -> tuple[Floats, Floats, Floats]:
+def seconds_of(parts: NDArray[np.float64], rates: Rates) -> tuple[Floats, Floats, Floats]:
     """Return seconds of computing, of exchanges and of sums of gradients of what all experts add, [..., rank]."""
     load, sent, received, gradient_bytes, outwards, inwards, over_adapters = parts
     token_s = _EXCHANGES * rates.token_bytes

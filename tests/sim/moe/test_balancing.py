@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from sim.moe.balancing import policy_maker
 from sim.moe.balancing.assignment import assigned, in_whole_tokens
 from sim.moe.balancing.estimate import Neighbours, Rates, estimate
 from sim.moe.balancing.policy_maker import Change, Expand, Migrate, PolicyMaker, Shrink, applied
@@ -211,3 +212,25 @@ def test_the_examples_of_the_page_print_what_it_says(tmp_path: Path, capsys: pyt
         script.write_text(code, encoding="utf-8")
         runpy.run_path(str(script))
         assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_neighbours_that_are_not_estimated_are_not_the_best(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search decides the same if it estimates all neighbours, and then it estimates more."""
+    rng = np.random.default_rng(seed)
+    ranks, experts = (4, 8) if seed % 2 else (8, 8)
+    counts = rng.multinomial(2000, rng.dirichlet(np.full(experts, 0.4)), size=ranks)
+    rates = Rates(
+        tokens_per_s=10 ** rng.uniform(3, 7), token_bytes=2048.0, link_bytes_per_s=10 ** rng.uniform(8, 11),
+        reduce_bytes_per_s=10 ** rng.uniform(8, 11), gradient_bytes=10 ** rng.uniform(4, 8),
+        ranks_per_node=int(rng.choice([0, 2])), node_bytes_per_s=10 ** rng.uniform(8, 11),
+    )  # fmt: skip
+    maker = PolicyMaker(rates=rates, num_slots=3, threshold=1.05)
+    fixed = np.repeat(np.eye(ranks, dtype=np.int64), experts // ranks, axis=1)
+    found = maker.search(counts, fixed)
+    monkeypatch.setattr(
+        policy_maker, "least_s", lambda bounds_s, _, estimated_s: (estimated_s(np.arange(len(bounds_s))), len(bounds_s))
+    )
+    exhaustive = maker.search(counts, fixed)
+    assert found.changes == exhaustive.changes
+    assert found.num_estimates <= exhaustive.num_estimates
