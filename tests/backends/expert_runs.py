@@ -1,12 +1,13 @@
 """Tiny trainings with experts that run for real, of which each must reproduce the dense reference."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace as replace_replicas
 from typing import Any
 
 from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest
-from sim.moe.balancing.replicas import Replicas
+from sim.moe.balancing.replicas import Replicas, shared_out
 from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.recorded import Recorded, RecordedRouting
 from sim.moe.routing import RoutingShape
@@ -209,6 +210,10 @@ ON_FOUR = Replicas(
 ON_TWO = Replicas((((1, 1, 0, 0), (1, 0, 1, 1)), ((0, 1, 1, 1), (1, 1, 1, 0))))
 """Experts of two layers with replicas, on four and on two ranks."""
 
+SHADOWED_ON_FOUR = replace_replicas(shared_out(2, 4, 4), shadows=((0,), (1, 2)))
+SHADOWED_ON_TWO = replace_replicas(shared_out(2, 2, 4), shadows=((0, 3), ()))
+"""Experts of two layers, of which all ranks get some for a step."""
+
 REPLICATED = {
     "replicas, ep4, one expert gets most, one none": training(
         model=exact(replicas=ON_FOUR), data_degree=4, expert_degree=4, batch=(8, 1)
@@ -220,6 +225,25 @@ REPLICATED = {
         batch=(8, 2),
         recompute="full",
         bucket_bytes=4000,
+    ),
+    "shadows, ep4, one expert gets most, one none": training(
+        model=exact(replicas=SHADOWED_ON_FOUR), data_degree=4, expert_degree=4, batch=(8, 1)
+    ),
+    "shadows, ep2 x dp2, drawn, recompute full": training(
+        model=exact(top_k=2, routing=Skew(zipf=1.0), replicas=SHADOWED_ON_TWO),
+        data_degree=4,
+        expert_degree=2,
+        batch=(8, 2),
+        recompute="full",
+        bucket_bytes=4000,
+    ),
+    "shadows, ep2 x tp2 sp, unfused": training(
+        model=exact(replicas=SHADOWED_ON_TWO, top_k=2, routing=Skew(zipf=1.0)),
+        data_degree=2,
+        expert_degree=2,
+        tensor_degree=2,
+        sequence_parallel=True,
+        numbers={"fused_gradient_accumulation": False},
     ),
     "replicas, ep2 x pp2": training(
         model=exact(replicas=ON_TWO), data_degree=2, expert_degree=2, pipeline={"degree": 2}

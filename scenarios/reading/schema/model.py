@@ -100,7 +100,9 @@ class PlacementSection(Section):
     """Experts that move: copies of them come and go from step to step."""
 
     policy: PlacementPolicy = "flexmoe"
-    """`flexmoe`: more copies of busy experts, by an estimate of a layer's time."""
+    """`flexmoe`: more copies of busy experts, by an estimate of a layer's time; `fastermoe`: all ranks get the hottest
+    experts for a step.
+    """
     steps: Annotated[int, Field(ge=1, le=1_000)] = DEFAULT_STEPS
     """Steps from the first, without copies, to the one that is reported."""
     slots: Annotated[int, Field(ge=1, le=100_000)] | None = None

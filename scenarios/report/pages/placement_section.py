@@ -21,11 +21,14 @@ def placement_section(placement: PlacementSummary) -> Section:
         for number, step in enumerate(steps)
     ]  # fmt: skip
     first, last = steps[0], steps[-1]
+    how = "All ranks get the hottest experts for a step, for their own tokens."
+    if placement.slots is not None:
+        how = f"{placement.slots} slots per rank. Copies travel during a step and serve from the next one on."
     lead = (
-        f"{placement.policy} with {placement.slots} slots per rank. Copies travel during a step and serve from the "
-        f"next one on. The busiest rank had {first.rank_max_over_mean:.2f} times the mean load in the first step, and "
-        f"{last.rank_max_over_mean:.2f} times in the last one; had experts stayed, {last.fixed_max_over_mean:.2f}. "
-        f"Below, the part of the choices that fall on each expert of layer {placement.layer}."
+        f"{placement.policy}: {how} The busiest rank had {first.rank_max_over_mean:.2f} times the mean load in the "
+        f"first step, and {last.rank_max_over_mean:.2f} times in the last one; had experts stayed, "
+        f"{last.fixed_max_over_mean:.2f}. Below, the part of the choices that fall on each expert of layer "
+        f"{placement.layer}."
     )
     note = "Changes are those that the policy decided before the step, arriving the copies that travel in it."
     return Section("Experts over the steps", (Table(_COLUMNS, rows), Only("page", (_loads(placement),))), lead, note)

@@ -25,14 +25,14 @@ class PlacedStep(Struct, frozen=True, kw_only=True):
 class PlacementSummary(Struct, frozen=True, kw_only=True):
     """Steps in which a policy moves experts; the last one is the step of the summary.
 
-    ``mean_time_s``: of all steps, which begin together on all ranks. ``layer``: of the model, the least even one in the
-    last step. ``sums_error``: by which part the last step's time is longer as a sum of calls than by the engine, if
-    steps are sums.
+    ``slots``, ``threshold``: of FlexMoE; FasterMoE has none. ``mean_time_s``: of all steps, which begin together on all
+    ranks. ``layer``: of the model, the least even one in the last step. ``sums_error``: by which part the last step's
+    time is longer as a sum of calls than by the engine, if steps are sums.
     """
 
     policy: str
-    slots: int
-    threshold: float
+    slots: int | None
+    threshold: float | None
     mean_time_s: float
     sums_error: float | None
     layer: int

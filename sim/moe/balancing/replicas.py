@@ -16,10 +16,12 @@ class LayerReplicas(Struct, frozen=True, dict=True):
     """The placement of one layer's experts, known to every rank: with the counts of all it says which copy gets what.
 
     ``vexperts`` [rank][expert]: equal shares of an expert's tokens. ``held`` [rank]: the experts it has a copy of.
+    ``shadows``: experts that all ranks have for this step, each for its own tokens.
     """
 
     vexperts: tuple[tuple[int, ...], ...]
     held: tuple[tuple[int, ...], ...]
+    shadows: tuple[int, ...] = ()
 
     @property
     def num_ranks(self) -> int:
@@ -33,7 +35,12 @@ class LayerReplicas(Struct, frozen=True, dict=True):
 
     def assigned(self, counts: Counts) -> Counts:
         """Return whole tokens [source, expert, rank] of the choices [source, expert]; see ``balancing.assignment``."""
-        return in_whole_tokens(assigned(counts, np.array(self.vexperts, dtype=np.int64)), counts)
+        tokens = in_whole_tokens(assigned(counts, np.array(self.vexperts, dtype=np.int64)), counts)
+        ranks = np.arange(len(counts))
+        for expert in self.shadows:
+            tokens[:, expert] = 0
+            tokens[ranks, expert, ranks] = counts[:, expert]
+        return tokens
 
     def __hash__(self) -> int:
         """Return a number that is computed once: plans of many ranks name one placement often."""
@@ -41,7 +48,7 @@ class LayerReplicas(Struct, frozen=True, dict=True):
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.vexperts, self.held))
+        return hash((self.vexperts, self.held, self.shadows))
 
 
 class Replicas(Struct, frozen=True, dict=True):
@@ -49,11 +56,14 @@ class Replicas(Struct, frozen=True, dict=True):
 
     A rank with several vExperts of an expert has one copy of it. ``arriving``: copies [layer][rank] that come to a rank
     in this step, get no tokens yet, and take part in the sum of gradients and the update at its end; empty: none come.
+    ``shadows``: experts [layer] whose weights all ranks get for this step alone, for their own tokens (He et al. 2022,
+    FasterMoE); gradients of shadows are added to those of the copy that they came from. Empty: there are none.
     Raises RoutingError for an expert without any vExpert, and for layers of unequal sizes.
     """
 
     vexperts: tuple[tuple[tuple[int, ...], ...], ...]
     arriving: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    shadows: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         sizes = {(len(layer), len(line)) for layer in self.vexperts for line in layer}
@@ -103,7 +113,13 @@ class Replicas(Struct, frozen=True, dict=True):
     def _held(self) -> list[list[tuple[int, ...]]]:
         """Return the experts [layer][rank] that ranks have copies of."""
         has = (self.table > 0) | self.on_the_way
+        for layer in range(len(self.shadows)):
+            has[layer][:, list(self.shadowed(layer))] = True
         return [[tuple(np.flatnonzero(line).tolist()) for line in of_layer] for of_layer in has]
+
+    def shadowed(self, layer: int) -> tuple[int, ...]:
+        """Return the experts of a layer that all ranks have for this step."""
+        return self.shadows[layer] if self.shadows else ()
 
     def holders(self, layer: int, expert: int) -> tuple[int, ...]:
         """Return the ranks that have a copy of an expert."""
@@ -112,17 +128,15 @@ class Replicas(Struct, frozen=True, dict=True):
     @cached_property
     def _holders(self) -> list[list[tuple[int, ...]]]:
         """Return the ranks [layer][expert] that have copies of experts."""
-        found: list[list[list[int]]] = [[[] for _ in layer[0]] for layer in self.vexperts]
-        for layer, ranks in enumerate(self._held):
-            for rank, experts in enumerate(ranks):
-                for expert in experts:
-                    found[layer][expert].append(rank)
-        return [[tuple(holders) for holders in layer] for layer in found]
+        has = ((self.table > 0) | self.on_the_way).transpose(0, 2, 1)
+        return [[tuple(np.flatnonzero(line).tolist()) for line in of_layer] for of_layer in has]
 
     @property
     def num_copies(self) -> int:
-        """Return the number of copies that ranks have, of all layers."""
-        return int(np.count_nonzero((self.table > 0) | self.on_the_way))
+        """Return the number of copies and shadows that ranks have, of all layers."""
+        has = (self.table > 0) | self.on_the_way
+        shadows = [(layer, expert) for layer, experts in enumerate(self.shadows) for expert in experts]
+        return int(np.count_nonzero(has)) + sum(int((~has[layer, :, expert]).sum()) for layer, expert in shadows)
 
     @property
     def num_arriving(self) -> int:
@@ -146,7 +160,9 @@ class Replicas(Struct, frozen=True, dict=True):
 
     def of_layer(self, layer: int) -> LayerReplicas:
         """Return the placement of one layer."""
-        return LayerReplicas(self.vexperts[layer], tuple(self.held(layer, rank) for rank in range(self.num_ranks)))
+        return LayerReplicas(
+            self.vexperts[layer], tuple(self.held(layer, rank) for rank in range(self.num_ranks)), self.shadowed(layer)
+        )
 
     def assigned(self, layer: int, counts: Counts) -> Counts:
         """Return whole tokens [source, expert, rank] of the choices [source, expert]; see ``balancing.assignment``."""

@@ -136,10 +136,12 @@ class ProgramTracer(Struct):
         return self.parameters[name]
 
     def set_gradient_layout(self, parameter: Parameter, layout: Layout) -> None:
-        """Set the layout of a parameter's gradient: the axes over which it is partial.
+        """Set the layout of a parameter's gradient: the axes over which it is partial; not of a copy for one pass.
 
         Raises PlanError if two uses of the parameter give its gradient different layouts.
         """
+        if parameter.source not in self.parameters:
+            return
         known = self.parameters[parameter.source].gradient
         if known.layout not in (parameter.value.layout, layout):
             raise PlanError(f"the gradient of {parameter.source!r} is born as {layout} and as {known.layout}")

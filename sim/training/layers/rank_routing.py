@@ -162,6 +162,11 @@ class RankRouting(Struct, frozen=True):
         """Return where the experts of a layer lie; only where experts have replicas."""
         return self.group.placement(layer)
 
+    def shadows(self, layer: int) -> tuple[int, ...]:
+        """Return the experts of a layer that all ranks have for this step; only where experts have replicas."""
+        assert self.group.replicas is not None
+        return self.group.replicas.shadowed(layer - self.group.first_layer)
+
 
 def rank_routings(
     routing: Routing, mesh: Mesh, first_layer: int, replicas: Replicas | None = None, nodes: Nodes | None = None

@@ -97,6 +97,43 @@ def test_all_steps_are_executed_and_a_recording_of_them_is_decided_alike(write, 
         load(write, *TINY, trace, "model.experts.placement.steps=5")
 
 
+def test_shadows_balance_every_step_on_their_own(write) -> None:
+    """Each step shadows the hottest experts of its own counts; no copy stays, and none travels before."""
+    fast = (
+        "model.experts.placement={policy: fastermoe, steps: 2}",
+        "cluster.num_nodes=2",
+        "cluster.devices_per_node=2",
+    )
+    found = TrainingStep().simulate(load(write, *fast)).summary
+    placement = found.placement
+    assert placement is not None
+    for step in placement.steps:
+        assert step.num_copies == 8 + 3 * step.num_changes > 8
+        assert (step.num_arriving, step.search_s) == (0, 0.0)
+        assert step.rank_max_over_mean < step.fixed_max_over_mean
+    assert (placement.slots, placement.sums_error) == (None, None)
+    assert found.iteration_time_s == pytest.approx(placement.steps[-1].duration_s, rel=1e-9)
+
+
+def test_steps_as_sums_end_with_one_by_the_engine(write) -> None:
+    """The decisions are those of steps by the engine, and the last step's sum is as long as the engine says."""
+    sums, engine = (
+        TrainingStep()
+        .simulate(load(write, f"model.experts.placement={{steps: 3, every: 2, step_times: {by}}}"))
+        .summary
+        for by in ("sums", "engine")
+    )
+    assert sums.placement is not None
+    assert engine.placement is not None
+    assert abs(sums.placement.sums_error or 1.0) < 2e-3
+    assert engine.placement.sums_error is None
+    for ours, theirs in zip(sums.placement.steps, engine.placement.steps, strict=True):
+        assert ours.duration_s == pytest.approx(theirs.duration_s, rel=2e-3)
+        assert (ours.num_copies, ours.num_changes, ours.search_s) == (
+            theirs.num_copies, theirs.num_changes, theirs.search_s,
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("option", "name"), [({"steps": 5}, "--steps"), ({"calibrate": "5 s"}, "--calibrate")], ids=["steps", "calibrate"]
 )

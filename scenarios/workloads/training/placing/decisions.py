@@ -1,12 +1,14 @@
-"""FlexMoE's decisions for the steps of a scenario: they follow from the forced routing, before anything is run."""
+"""FlexMoE's and FasterMoE's decisions for a scenario's steps, which follow from the forced routing before a run."""
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
+import numpy as np
 from msgspec.structs import replace
 
-from scenarios.workloads.training.placing.rates import groups_of, profiled_rates
+from scenarios.workloads.training.placing.rates import groups_of, profiled_rates, shadow_policy
 from sim.engine.prices.pricing import ClusterPricing
+from sim.moe.balancing.fastermoe import FasterMoE
 from sim.moe.balancing.flexmoe import FlexMoE
 from sim.moe.balancing.placement_policy import MovingExperts
 from sim.moe.balancing.policy_maker import PolicyMaker
@@ -20,21 +22,27 @@ from sim.training.spec.job import DenseTraining
 from sim.training.steps.builder import build_dense_training
 
 
-def policy_of(job: DenseTraining, pricing: ClusterPricing) -> FlexMoE:
-    """Return the policy of a job whose experts move."""
+def policy_of(job: DenseTraining, pricing: ClusterPricing) -> FlexMoE | FasterMoE:
+    """Return the policy of a job whose experts move, or have shadows."""
     experts, ranks, moving = job.model.experts, job.parallel.expert_degree, moving_of(job)
     assert experts is not None
+    rates, first = profiled_rates(job, pricing), shared_out(job.model.num_expert_layers, ranks, experts.num_experts)
+    if moving.policy == "fastermoe":
+        maker = shadow_policy(rates, job.model.hidden_size, experts.ffn_hidden_size / job.model.hidden_size)
+        return FasterMoE(maker=maker, first=first, foreseen=partial(_of_group, job))
     slots = moving.slots or 2 * experts.num_experts // ranks
-    maker = PolicyMaker(rates=profiled_rates(job, pricing), num_slots=slots, threshold=moving.threshold)
     return FlexMoE(
-        maker=maker, first=shared_out(job.model.num_expert_layers, ranks, experts.num_experts),
+        maker=PolicyMaker(rates=rates, num_slots=slots, threshold=moving.threshold), first=first,
         groups=groups_of(job), first_layer=experts.first_dense_layers, in_background=True, every=moving.every,
     )  # fmt: skip
 
 
 def placements_of(job: DenseTraining, pricing: ClusterPricing) -> tuple[Placed, ...]:
     """Return the placement of every step, as the policy decides it in a session."""
-    return _decided(job, policy_of(job, pricing))
+    policy = policy_of(job, pricing)
+    if isinstance(policy, FasterMoE):
+        return tuple(policy.decide(step, None)[1] for step in range(moving_of(job).steps))
+    return _decided(job, policy)
 
 
 @lru_cache(maxsize=4)
@@ -44,6 +52,12 @@ def _decided(job: DenseTraining, policy: FlexMoE) -> tuple[Placed, ...]:
         following, placed = policy.following(following, counts_at(job, step))
         found.append(placed)
     return tuple(found)
+
+
+def _of_group(job: DenseTraining, step: int) -> Sequence[Counts]:
+    """Return the choices by expert of every layer in a step and micro-batch, on the mean of the groups."""
+    counts = group_counts(job.routing_later(step), job.parallel)
+    return [*counts.sum(2).mean(1).astype(np.int64)]
 
 
 def moving_of(job: DenseTraining) -> MovingExperts:

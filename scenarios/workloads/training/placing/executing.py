@@ -21,12 +21,12 @@ from scenarios.workloads.steps.executing.execution import (
 )
 from scenarios.workloads.steps.executing.routing import check_recordable, chosen_experts, routings_of
 from scenarios.workloads.training.placing.decisions import moving_of, policy_of
-from scenarios.workloads.training.placing.steps import last_step, simulated_turns
+from scenarios.workloads.training.placing.steps import last_step, moving_turns, simulated_turns
 from scenarios.workloads.training.scenario import TrainingScenario
 from sim.moe.balancing.replicas import Placed
 from sim.moe.recorded import RecordedRouting
 from sim.moe.routing_file import write_routing
-from sim.plan.session.driver import Turn, run_policy
+from sim.plan.session.driver import Turn
 from sim.plan.session.residents import Residents
 from sim.plan.words.program import Plan
 from sim.training.adjusting.experts import replica_steps
@@ -63,7 +63,7 @@ def execute_moving(scenario: TrainingScenario, options: ExecutionOptions) -> Exe
     backend = load_torch_backend().backend(options.device, silence_s(options))
     executions: list[Execution] = []
     with backend.session(first.mesh.size, request_of=request_of, on_step=executions.append) as session:
-        turns = run_policy(session, policy, build, moving_of(job).steps)
+        turns = moving_turns(session, policy, job)
     member = job_member(os.environ, [first])
     if member is not None and member.rank:
         return None

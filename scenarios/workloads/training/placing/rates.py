@@ -1,9 +1,10 @@
-"""The rates that FlexMoE profiles, from the prices of a step with even routing."""
+"""The rates that FlexMoE and FasterMoE profile, from the prices of a step with even routing."""
 
 from msgspec.structs import replace
 
 from sim.engine.prices.pricing import ClusterPricing
 from sim.moe.balancing.estimate import Rates
+from sim.moe.balancing.shadowing import ShadowPolicy
 from sim.moe.sources import Even
 from sim.plan.words.buffer import Kind
 from sim.plan.words.op import Collective, Compute
@@ -37,6 +38,21 @@ def profiled_rates(job: DenseTraining, pricing: ClusterPricing) -> Rates:
         gradient_bytes=sum(buffer.num_bytes for buffer in gradients) / (layers * own_experts),
         ranks_per_node=on_node if on_node < len(ranks) else 0,
         node_bytes_per_s=node.nics_per_node * node.nic.bandwidth_bytes_per_s,
+    )
+
+
+def shadow_policy(rates: Rates, hidden_size: int, expansion: float) -> ShadowPolicy:
+    """Return FasterMoE's estimate with the rates of a layer, whose experts are ``expansion`` times as wide inside.
+
+    Its one bandwidth is a rank's part of the adapters where ranks lie on several nodes.
+    """
+    bandwidth = rates.node_bytes_per_s / rates.ranks_per_node if rates.ranks_per_node else rates.link_bytes_per_s
+    return ShadowPolicy(
+        hidden_size=hidden_size,
+        expansion=expansion,
+        bandwidth_bytes_per_s=bandwidth,
+        flop_per_s=12.0 * expansion * hidden_size**2 * rates.tokens_per_s,
+        element_bytes=rates.token_bytes / hidden_size,
     )
 
 

@@ -41,18 +41,20 @@ def taken(duration_s: float, placed: Placed, loads: Floats, fixed_loads: Floats,
 
 
 def placement_summary(
-    job: DenseTraining, maker: PolicyMaker, steps: Sequence[TakenStep], by_engine_s: float | None
+    job: DenseTraining, maker: PolicyMaker | None, steps: Sequence[TakenStep], by_engine_s: float | None
 ) -> PlacementSummary:
-    """Return the summary of a job's steps. ``by_engine_s``: the time of the last one by the engine, if that of its row
-    is a sum of calls.
+    """Return the summary of a job's steps.
+
+    ``maker``: FlexMoE's; FasterMoE has none. ``by_engine_s``: the time of the last step by the engine, if that of its
+    row is a sum of calls.
     """
     experts, moving = job.model.experts, moving_of(job)
     assert experts is not None
     layer = int(np.argmax(steps[-1].loads))
     return PlacementSummary(
         policy=moving.policy,
-        slots=maker.num_slots,
-        threshold=maker.threshold,
+        slots=None if maker is None else maker.num_slots,
+        threshold=None if maker is None else maker.threshold,
         mean_time_s=sum(step.duration_s for step in steps) / len(steps),
         sums_error=None if by_engine_s is None else steps[-1].duration_s / by_engine_s - 1.0,
         layer=layer + experts.first_dense_layers,

@@ -16,10 +16,12 @@ from scenarios.workloads.training.placing.summing import summed_steps
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.workload import Detail
 from sim.engine.running.collector import collector_paused
+from sim.moe.balancing.fastermoe import FasterMoE
 from sim.moe.balancing.flexmoe import FlexMoE
 from sim.moe.balancing.replicas import Placed
 from sim.moe.statistics import max_over_mean, shares
 from sim.plan.session.driver import Turn, run_policy
+from sim.plan.session.protocol import Session
 from sim.training.adjusting.experts import ForcedCounts, replica_steps
 from sim.training.layers.rank_routing import loads_of_ranks
 from sim.training.spec.job import DenseTraining
@@ -37,7 +39,7 @@ def simulate_moving(
         policy_of(scenario.dense_job, scenario.pricing()),
         moving_of(scenario.dense_job).step_times == "sums",
     )
-    if by_sums:
+    if by_sums and isinstance(policy, FlexMoE):
         with located(scenario.document), locating_algorithms(scenario.document, scenario.algorithms):
             steps, placements = summed_steps(scenario.dense_job, policy, scenario.pricing())
     else:
@@ -45,18 +47,29 @@ def simulate_moving(
         steps, placements = _taken(scenario.dense_job, turns), [turn.decision for turn in turns]
     found = simulate(last_step(scenario, placements), detail=detail, fold=fold, announce=announce)
     by_engine_s = found.summary.iteration_time_s if by_sums else None
-    placement = placement_summary(scenario.dense_job, policy.maker, steps, by_engine_s)
+    maker = policy.maker if isinstance(policy, FlexMoE) else None
+    placement = placement_summary(scenario.dense_job, maker, steps, by_engine_s)
     return dataclasses.replace(found, summary=dataclasses.replace(found.summary, placement=placement))
 
 
-def simulated_turns(scenario: TrainingScenario, policy: FlexMoE, *, fold: bool = True) -> tuple[Turn[Placed], ...]:
+def simulated_turns(
+    scenario: TrainingScenario, policy: FlexMoE | FasterMoE, *, fold: bool = True
+) -> tuple[Turn[Placed], ...]:
     """Return all steps of a scenario whose experts move, run by a policy in a simulated session."""
     job, backend = scenario.dense_job, SimulatedBackend(scenario.pricing(), fold, observations=ForcedCounts())
     with (
         locating_algorithms(scenario.document, scenario.algorithms),
         backend.session(scenario.cluster.world_size) as session,
     ):
-        return run_policy(session, policy, replica_steps(job, policy.observed), moving_of(job).steps)
+        return moving_turns(session, policy, job)
+
+
+def moving_turns(session: Session, policy: FlexMoE | FasterMoE, job: DenseTraining) -> tuple[Turn[Placed], ...]:
+    """Return all steps of a job whose experts move, in a started session."""
+    build, num_steps = replica_steps(job, policy.observed), moving_of(job).steps
+    if isinstance(policy, FasterMoE):
+        return run_policy(session, policy, build, num_steps)
+    return run_policy(session, policy, build, num_steps)
 
 
 def last_step(scenario: TrainingScenario, placements: Sequence[Placed]) -> TrainingScenario:

@@ -115,7 +115,18 @@ def _check_moving(moving: MovingExperts, num_experts: int, parallel: ParallelSpe
     if parallel.pipeline.degree > 1:
         rule = f"experts that move are not built with pipelines, and there are {parallel.pipeline.degree} stages"
         raise SpecError(PLACEMENT_KEY, rule, "write parallel.pipeline.degree: 1, or leave it out")
+    if moving.policy == "fastermoe":
+        _check_shadowing(moving)
     own = num_experts // parallel.expert_degree
     if moving.slots is not None and moving.slots < own:
         rule = f"each of {parallel.expert_degree} ranks has {own} of {num_experts} experts, and {moving.slots} slots"
         raise SpecError(f"{PLACEMENT_KEY}.slots", rule, f"write {own + 1} or more, or leave it out")
+
+
+def _check_shadowing(moving: MovingExperts) -> None:
+    """Raise SpecError for a key that FasterMoE does not read."""
+    fixed = MovingExperts(policy=moving.policy, steps=moving.steps)
+    for key in ("slots", "threshold", "every", "step_times"):
+        if getattr(moving, key) != getattr(fixed, key):
+            rule = "fastermoe shadows experts for a step by an estimate of its own, and its steps are no sums of calls"
+            raise SpecError(f"{PLACEMENT_KEY}.{key}", rule, "leave it out, or write policy: flexmoe")
