@@ -1,34 +1,39 @@
-"""The table of docs/expert_placement.md: steps with FlexMoE's moving replicas against fixed experts and padded slots.
+"""The table of docs/expert_placement.md: FlexMoE against experts that stay, FasterMoE's shadows and padded slots.
 
 .venv/bin/python docs/flexmoe_map.py
 """
 
-import dataclasses
 from math import ceil
-from typing import Any
+from typing import Any, Final
 
 import click
+from msgspec.structs import replace
 
 from backends.simulated import SimulatedBackend
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
+from scenarios.workloads.training.placing.decisions import placements_of, policy_of
+from scenarios.workloads.training.placing.summing import summed_steps
 from sim.cluster.cluster import Cluster
 from sim.engine.prices.pricing import ClusterPricing
-from sim.moe.balancing.estimate import Rates
 from sim.moe.balancing.flexmoe import FlexMoE
-from sim.moe.balancing.policy_maker import PolicyMaker
-from sim.moe.balancing.replicas import shared_out
+from sim.moe.balancing.placement_policy import MovingExperts
 from sim.moe.skew import Skew
-from sim.plan.session.driver import run_policy
-from sim.training.adjusting.experts import ForcedCounts, replica_steps
+from sim.plan.words.program import Plan
+from sim.training.adjusting.experts import with_replicas
 from sim.training.spec.job import DenseTraining, ParallelSpec, TrainingSpec
 from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.steps.builder import build_dense_training
 
-RANKS, EXPERTS, TOKENS, STEPS, WARM_UP = 16, 16, 8192, 8, 2
-CLUSTERS = {"dgx-a100-80g": 25e9, "cloud-a100-100g": 1.56e9}
-"""Nodes, two of each, and a rank's part of its node's adapters in bytes per second."""
+RANKS, EXPERTS, TOKENS, STEPS, WARM_UP = 16, 16, 8192, 30, 10
+LOOKED_AT: Final = (10, 29)
+"""Steps whose mean stands for all where each takes a plan of its own."""
+CLUSTERS = ("dgx-a100-80g", "cloud-a100-100g")
+"""Nodes, two of each: with an adapter per GPU, and with one."""
+SKEWS = ((0.0, 0.01), (0.5, 0.01), (1.0, 0.01), (1.26, 0.01), (1.26, 1.0))
+"""Exponents, and the probability that two neighbours in rank change places in a step."""
+FLEXMOE = MovingExperts(steps=STEPS, slots=3, step_times="sums")
 
 
 def job(skew: Skew, **keys: Any) -> DenseTraining:
@@ -43,52 +48,58 @@ def job(skew: Skew, **keys: Any) -> DenseTraining:
     return DenseTraining(model=model, training=training, parallel=ParallelSpec(data_degree=RANKS, expert_degree=RANKS))
 
 
-def moving(prices: ClusterPricing, skew: Skew, link_bytes_per_s: float) -> list[float]:
-    """Return the seconds of each step with FlexMoE."""
-    rates = Rates(
-        tokens_per_s=3e6, token_bytes=2048, link_bytes_per_s=link_bytes_per_s, reduce_bytes_per_s=link_bytes_per_s,
-        gradient_bytes=33.6e6,
-    )  # fmt: skip
-    maker = PolicyMaker(rates=rates, num_slots=3, threshold=1.2)
-    policy = FlexMoE(maker=maker, first=shared_out(2, RANKS, EXPERTS), groups=(tuple(range(RANKS)),))
-    with SimulatedBackend(prices, observations=ForcedCounts()).session(RANKS) as session:
-        turns = run_policy(session, policy, replica_steps(job(skew, dispatch="exact"), policy.observed), STEPS)
-        return [turn.result.duration_s for turn in turns]
+def moving_s(prices: ClusterPricing, skew: Skew, moving: MovingExperts) -> float:
+    """Return the mean time of a step with FlexMoE after its first steps, moves and search included."""
+    step_job = job(skew, dispatch="exact", moving=moving)
+    policy = policy_of(step_job, prices)
+    assert isinstance(policy, FlexMoE)
+    steps, _ = summed_steps(step_job, policy, prices)
+    return sum(step.duration_s for step in steps[WARM_UP:]) / (STEPS - WARM_UP)
 
 
-def fixed(prices: ClusterPricing, skew: Skew, **keys: Any) -> list[float]:
-    """Return the seconds of each step with experts that stay."""
-    with SimulatedBackend(prices).session(RANKS) as session:
-        jobs = [job(dataclasses.replace(skew, step=step), **keys) for step in range(STEPS)]
-        plans = [build_dense_training(each, f"step {step}") for step, each in enumerate(jobs)]
-        return [session.step(plan).duration_s for plan in plans]
+def shadowed_s(prices: ClusterPricing, skew: Skew) -> float:
+    """Return the mean time of some steps with FasterMoE."""
+    step_job = job(skew, dispatch="exact", moving=MovingExperts(policy="fastermoe", steps=STEPS))
+    placements = placements_of(step_job, prices)
+    plans = [
+        build_dense_training(with_replicas(step_job, placements[step].replicas, step), "step") for step in LOOKED_AT
+    ]
+    return mean_s(prices, plans)
 
 
-def milliseconds(seconds: list[float]) -> float:
-    """Return the mean of the steps after those of warming up."""
-    return 1e3 * sum(seconds[WARM_UP:]) / (len(seconds) - WARM_UP)
+def padded_s(prices: ClusterPricing, skew: Skew, capacity_factor: float) -> float:
+    """Return the time of a step with DeepSpeed's slots, which are the same in all steps."""
+    deepspeed = {"permutation": "einsum", "capacity_rule": "deepspeed"}
+    return mean_s(prices, [build_dense_training(job(skew, capacity_factor=capacity_factor, **deepspeed), "slots")])
+
+
+def mean_s(prices: ClusterPricing, plans: list[Plan]) -> float:
+    """Return the mean time of plans by the engine, whose ranks begin together."""
+    backend = SimulatedBackend(prices)
+    return sum(backend.simulate(replace(plan, barrier=True)).makespan_s for plan in plans) / len(plans)
 
 
 def main() -> None:
     """Print the table."""
-    deepspeed = {"permutation": "einsum", "capacity_rule": "deepspeed"}
-    for name, link_bytes_per_s in CLUSTERS.items():
+    for name in CLUSTERS:
         node = load_node(name)
         prices = ClusterPricing(Cluster(node, 2, 8), load_profile(node.device.generation))
-        for zipf, swaps in ((0.0, 0.01), (0.5, 0.01), (1.0, 0.01), (1.26, 0.01), (1.26, 1.0)):
+        for zipf, swaps in SKEWS:
             skew = Skew(zipf=zipf, swap_probability=swaps)
-            routing = job(skew, dispatch="exact").routing
-            assert routing is not None
+            routing = job(skew, dispatch="exact").routing_later(LOOKED_AT[0])
             whole = ceil(100.0 * EXPERTS * routing.counts.max() / TOKENS) / 100.0
-            times = [
-                milliseconds(moving(prices, skew, link_bytes_per_s)),
-                milliseconds(fixed(prices, skew, dispatch="exact")),
-                milliseconds(fixed(prices, skew, capacity_factor=whole, **deepspeed)),
-                milliseconds(fixed(prices, skew, **deepspeed)),
+            times_s = [
+                moving_s(prices, skew, FLEXMOE),
+                moving_s(prices, skew, replace(FLEXMOE, threshold=1e3)),
+                shadowed_s(prices, skew),
+                padded_s(prices, skew, whole),
+                padded_s(prices, skew, 1.0),
             ]
-            ratios = [f"{time / times[0]:.2f}" for time in times[1:]]
+            ratios = [f"{time_s / times_s[0]:.2f}" for time_s in times_s[1:]]
             kept = routing.kept_fraction(TOKENS // EXPERTS)
-            click.echo(f"| {name} | {zipf:g} | {swaps:g} | {times[0]:.1f} ms | {' | '.join(ratios)} | {kept:.0%} |")
+            click.echo(
+                f"| {name} | {zipf:g} | {swaps:g} | {1e3 * times_s[0]:.1f} ms | {' | '.join(ratios)} | {kept:.0%} |"
+            )
 
 
 if __name__ == "__main__":
