@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from sim.plan.functions import experts as ex
 from sim.plan.functions.basic import only
 from sim.plan.functions.float8 import E4M3
-from sim.plan.functions.tracing import Gradients, TaskTracer, Tensor
+from sim.plan.functions.tracing import MAIN_STREAM, Gradients, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Kind
 from sim.plan.words.layout import REPLICATED
 from sim.plan.words.op import Collective, CollectiveKind
@@ -118,7 +118,9 @@ class Exchange(Struct, frozen=True):
 
     ``sizes``: rows between the ranks; ``back``: the same in the other direction. ``place``: this rank's among them.
     ``levelled``: the rank stands for all, and is the busiest of them. ``eight_bits``: rows travel in E4M3 on the way to
-    experts, each with a scale: tokens, and gradients of experts' outputs (DeepSeek-AI 2024, section 3.3).
+    experts, each with a scale: tokens, and gradients of experts' outputs (DeepSeek-AI 2024, section 3.3). ``beside``:
+    what tells its stream from that of other exchanges over the axis. ``ends``: the streams on which rows are cast
+    before they travel to experts, and back after.
     """
 
     axis: str
@@ -127,6 +129,13 @@ class Exchange(Struct, frozen=True):
     place: int
     levelled: bool = False
     eight_bits: bool = False
+    beside: str = ""
+    ends: tuple[str, str] = (MAIN_STREAM, MAIN_STREAM)
+
+    @property
+    def stream(self) -> str:
+        """Return the stream of the exchange."""
+        return f"{self.axis}_{self.beside}" if self.beside else self.axis
 
     @property
     def reverse(self) -> "Exchange":
@@ -179,10 +188,11 @@ def packed(t: TaskTracer, x: Tensor, exchange: Exchange) -> Sequence[Tensor]:
     """Return rows as they travel to experts: themselves, or cast to eight bits, with their scales."""
     if not exchange.eight_bits:
         return (x,)
-    return t.compute(
-        f"{x.name}.cast", "cast_float8", (x,), (x.layout,) * 2, labels=("", "scale"), kind=Kind.WORKSPACE,
-        dtype=E4M3, copies=1, by_row=True,
-    )  # fmt: skip
+    with t.on_stream(exchange.ends[0]):
+        return t.compute(
+            f"{x.name}.cast", "cast_float8", (x,), (x.layout,) * 2, labels=("", "scale"), kind=Kind.WORKSPACE,
+            dtype=E4M3, copies=1, by_row=True,
+        )  # fmt: skip
 
 
 def unpacked(t: TaskTracer, x: Tensor, parts: Sequence[Tensor], exchange: Exchange, kind: Kind) -> Tensor:
@@ -190,7 +200,8 @@ def unpacked(t: TaskTracer, x: Tensor, parts: Sequence[Tensor], exchange: Exchan
     if not exchange.eight_bits:
         return exchange_rows(t, x, exchange, kind)
     received = [exchange_rows(t, part, exchange, Kind.WORKSPACE) for part in parts]
-    (y,) = t.compute(f"{x.name}.uncast", "uncast_float8", received, (x.layout,), kind=kind, dtype=x.dtype)
+    with t.on_stream(exchange.ends[1]):
+        (y,) = t.compute(f"{x.name}.uncast", "uncast_float8", received, (x.layout,), kind=kind, dtype=x.dtype)
     return y
 
 
@@ -201,8 +212,8 @@ def exchange_rows(t: TaskTracer, x: Tensor, exchange: Exchange, kind: Kind) -> T
     y = t.program.tensor(Buffer(name + t.part, shape, x.dtype, kind, t.scope), x.layout)
     t.emit(
         Collective(
-            name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), axis, dim=dim, sizes=exchange.sizes,
-            levelled=exchange.levelled,
+            name, CollectiveKind.ALL_TO_ALL, (axis,), (x.name,), (y.name,), exchange.stream, dim=dim,
+            sizes=exchange.sizes, levelled=exchange.levelled,
         )
     )  # fmt: skip
     return y

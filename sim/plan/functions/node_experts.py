@@ -4,7 +4,8 @@ A row crosses from its source to the relay of a node, and beside it go the numbe
 The relay sends a row for each choice to the rank of the expert, as ``exact_experts`` does among all ranks, and returns
 the weighted sum of what comes back: one row. The source adds up the rows of a token. DeepSeek-AI 2024, DeepSeek-V3,
 section 3.2.2: its kernels hand rows on while others still arrive; here one hop follows the other. Like these, what a
-relay computes does not take its turn among the layers' kernels: it runs on the stream of the exchanges.
+relay computes does not take its turn among the layers' kernels: it runs on the stream of the exchanges inside nodes.
+That is a stream of its own, so that the hop of one pass inside nodes runs beside another's between nodes.
 """
 
 from msgspec import Struct
@@ -53,17 +54,17 @@ def to_nodes(
     sent = ex.GroupSlots(rows, 1, across.rows.num_sent)
     y = ex.dispatch(t, f"{name}.dispatch", x, sent, layout)
     w = ex.dispatch(t, f"{name}.weights", weights, sent, layout)
-    with t.on_stream(across.rows.axis):
-        y, w, local, counts = _sent(t, (y, w, local, counts), across)
+    y, w, local, counts = _sent(t, (y, w, local, counts), across)
+    with t.on_stream(within.rows.stream):
         handed, counts = t.compute(
             f"{name}.hand_on", "hand_on", (local, counts), (layout, REPLICATED), labels=("rows", "counts"),
             num_experts=of_node, rows=within.rows.num_sent,
         )  # fmt: skip
         routes = ex.Routes(w, handed, num_experts=1, capacity=within.rows.num_sent)
         y = ex.dispatch(t, f"{name}.relay.dispatch", y, routes, layout)
-        parts = exact.packed(t, y, within.rows)
-        counts = exact.exchange_rows(t, counts, within.counts, Kind.ACTIVATION)
-        y = exact.to_experts(t, y, within.rows, parts)
+    parts = exact.packed(t, y, within.rows)
+    counts = exact.exchange_rows(t, counts, within.counts, Kind.ACTIVATION)
+    y = exact.to_experts(t, y, within.rows, parts)
     return Relayed(y, counts, routes, sent)
 
 
@@ -91,8 +92,8 @@ def from_nodes(t: TaskTracer, name: str, y: Tensor, relayed: Relayed, hops: tupl
     ``layout``: of the tokens' weights; the result is partial over each axis over which y is partial.
     """
     across, within = hops
-    with t.on_stream(across.rows.axis):
-        y = exact.from_experts(t, y, within.rows)
+    y = exact.from_experts(t, y, within.rows)
+    with t.on_stream(within.rows.stream):
         y = ex.combine(t, f"{name}.relay.combine", y, relayed.routes)
-        y = exact.from_experts(t, y, across.rows)
+    y = exact.from_experts(t, y, across.rows)
     return ex.collect(t, f"{name}.collect", y, relayed.sent, layout)

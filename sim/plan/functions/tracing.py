@@ -20,7 +20,7 @@ from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Reduction
 from sim.plan.words.program import Phase, Task
 
-_MAIN_STREAM: Final = "compute"
+MAIN_STREAM: Final = "compute"
 
 
 class Tensor(Struct, frozen=True, eq=False):
@@ -177,7 +177,7 @@ class TaskTracer(Struct):
     recording: bool = True
     suffix: str = ""
     part: str = ""
-    stream: str = _MAIN_STREAM
+    stream: str = MAIN_STREAM
     _names: dict[str, int] = field(default_factory=dict)
     _regathered: dict[Tensor, Tensor] = field(default_factory=dict)
 
@@ -345,7 +345,7 @@ class TaskTracer(Struct):
                 return backward(r, gradients)
 
         if self.recording:
-            there = backward if stream == _MAIN_STREAM else on_same_stream
+            there = backward if stream == MAIN_STREAM else on_same_stream
             self.tape.append(Record(tuple(inputs), tuple(outputs), there, settles))
 
     @contextmanager

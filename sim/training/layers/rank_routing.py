@@ -11,20 +11,25 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
 from itertools import product
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.moe.balancing.replicas import LayerReplicas, Replicas
 from sim.moe.routing import Counts, Routing, of_ranks
 from sim.plan.functions.exact_experts import Exchange, Sizes
 from sim.plan.functions.node_experts import Hop
+from sim.plan.functions.tracing import MAIN_STREAM
 from sim.plan.words.mesh import Mesh
 from sim.training.data.axes import SAMPLE_AXES, training_mesh
 from sim.training.layers.node_copies import Nodes, NodeTraffic
 from sim.training.spec.job import TrainingJob
 from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 from sim.training.spec.parallelism.parallel import ParallelSpec
+
+_INSIDE_NODES: Final = "node"
 
 
 class GroupRouting(Struct, frozen=True, dict=True):
@@ -122,13 +127,15 @@ class RankRouting(Struct, frozen=True):
         """Return how this rank takes part in the two hops of rows of a layer, to relays and inside nodes."""
         traffic, place = self.group.over_nodes(layer), self._place(layer)
 
-        def exchange(sizes: Sizes, *, eight_bits: bool = False) -> Exchange:
-            back = tuple(zip(*sizes, strict=True))
-            return Exchange(EXPERT_AXIS, sizes, back, place, bool(self.busiest), eight_bits)
+        def hop(rows: Sizes, counts: Sizes, beside: str, ends: tuple[str, str]) -> Hop:
+            back, counts_back = (tuple(zip(*sizes, strict=True)) for sizes in (rows, counts))
+            of_rows = Exchange(EXPERT_AXIS, rows, back, place, bool(self.busiest), eight_bits, beside, ends)
+            return Hop(of_rows, replace(of_rows, sizes=counts, back=counts_back))
 
+        inside = f"{EXPERT_AXIS}_{_INSIDE_NODES}"
         return (
-            Hop(exchange(traffic.across, eight_bits=eight_bits), exchange(traffic.counts_across)),
-            Hop(exchange(traffic.within, eight_bits=eight_bits), exchange(traffic.counts_within)),
+            hop(traffic.across, traffic.counts_across, "", (MAIN_STREAM, inside)),
+            hop(traffic.within, traffic.counts_within, _INSIDE_NODES, (inside, MAIN_STREAM)),
         )
 
     def sizes(self, layer: int) -> Sizes:

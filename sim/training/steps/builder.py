@@ -12,13 +12,14 @@ from sim.plan.functions.float8 import Float8Products, cast_weights
 from sim.plan.functions.gradients import backpropagate
 from sim.plan.functions.linear import Products, WeightGradient
 from sim.plan.functions.token_slices import TokenSlice, token_slices
-from sim.plan.functions.tracing import Parameter, ProgramTracer, Record, TaskTracer, Tensor
+from sim.plan.functions.tracing import MAIN_STREAM, Parameter, ProgramTracer, Record, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.words.calls import Calls
 from sim.plan.words.layout import Layout, Shard
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from sim.plan.words.stream import Purpose, stream_of
 from sim.training.data import offload, operators, segments, sharding, tiered
 from sim.training.data.axes import training_mesh
 from sim.training.data.optimizer import write_step_end
@@ -35,8 +36,6 @@ from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, PIPE
 from sim.training.steps.countable import refuse_uncountable
 from sim.training.steps.transformer import TransformerBuilder
 from sim.training.tensor.boundary import Boundary
-
-MAIN_STREAM = "compute"
 
 
 def build_dense_training(job: DenseTraining, name: str, only: int | None = None, *, first_role: bool = False) -> Plan:
@@ -150,7 +149,7 @@ class StageProgramBuilder:
     def _sends_tokens(self, op: Op) -> bool:
         """Return whether an op exchanges tokens with ranks that have other experts, or hands them on in between."""
         if isinstance(op, Compute):
-            return op.stream == EXPERT_AXIS
+            return stream_of(op.stream).purpose is Purpose.EXPERT
         return isinstance(op, Collective) and op.kind is CollectiveKind.ALL_TO_ALL and op.axes == (EXPERT_AXIS,)
 
     def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
