@@ -90,7 +90,7 @@ def _first_meeting(earliest: "_Earliest", rank: int, mains: set[tuple[int, str]]
     return min((earliest.start(name, stream) for name, stream in others), default=2**62)
 
 
-class _Earliest(Struct, frozen=True):
+class _Earliest(Struct, frozen=True, dict=True):
     """Lower bounds, as indices of coalescing calls, of what the ops of a program's side tasks wait for."""
 
     program: Program
