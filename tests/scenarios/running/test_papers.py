@@ -201,4 +201,6 @@ def test_deepseek_v3_is_the_model_and_the_batch_of_its_report() -> None:
     assert job.model.num_parameters == pytest.approx(671e9, rel=1e-3)
     assert job.num_microbatches * job.parallel.data_degree == 15360
     assert job.training.types.product.startswith("float8")
-    assert job.parallel.expert_degree == 64
+    assert (job.parallel.expert_degree, job.parallel.expert_nodes) == (64, 8)
+    assert job.routing is not None
+    assert job.routing.counts.min() == job.routing.counts.max() == 128
