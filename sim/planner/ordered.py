@@ -10,7 +10,7 @@ from sim.planner.prices import Estimates, Floats, Prices, distinct_rows
 from sim.planner.space import SCHEDULES, SPLIT, Grid
 from sim.planner.stages import Stage, num_replicas, probed, rank_layers, stage_of, virtual_stage_layers
 from sim.planner.step_end import between_stages_s, links_of, staged_s, tail_s
-from sim.planner.walk import KINDS, NUM_PLACES, Walk, held_counts, walk_of
+from sim.planner.walk import KINDS, NUM_PLACES, Walk, columns_of, held_counts, walk_of
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.rules import TRAITS
 from sim.training.pipeline.schedules import orders, placement
@@ -136,14 +136,24 @@ def _walked(shape: _Shape, timed: _Timed, num_microbatches: int) -> _Walked:
 
 def _one_walk(shape: _Shape, timed: _Timed, num_microbatches: int) -> _Walked:
     """Return the passes of so many micro-batches on every rank."""
-    written = orders(shape.pipeline, num_microbatches)
+    columns = columns_of(orders(shape.pipeline, num_microbatches))
     splits = shape.pipeline.schedule in SPLIT
-    walk: Walk = walk_of(written, shape.place, shape.places)
+    walk: Walk = walk_of(columns, shape.place, shape.places)
     ends_s = walk.ends_s(_durations_s(timed.stages, len(timed.hop_s)), timed.hop_s, timed.pairs_s)
     sizes = _held_bytes(timed.stages, splits=splits)
-    counts = [held_counts(order, shape.places) for order in written]
-    held = np.stack([(of_rank.astype(np.float64) @ sizes).max(axis=0) for of_rank in counts])
-    return _Walked(ends_s, held)
+    held = {
+        rank: (held_counts(columns, rank, shape.places).astype(np.float64) @ sizes).max(axis=0)
+        for rank in _telling_ranks(shape.pipeline.degree)
+    }
+    inner = [held[rank] for rank in held if 0 < rank < shape.pipeline.degree - 1]
+    most = np.maximum.reduce(inner) if inner else held[0]
+    rows = [held[0], *[most] * (shape.pipeline.degree - 2), held[shape.pipeline.degree - 1]]
+    return _Walked(ends_s, np.stack(rows))
+
+
+def _telling_ranks(degree: int) -> list[int]:
+    """Return the ranks that may hold the most: the ends, those beside them, and the middle ones."""
+    return sorted({0, min(1, degree - 1), degree // 2 - 1, degree // 2, max(degree - 2, 0), degree - 1})
 
 
 def _durations_s(stages: list[Stage], num_strategies: int) -> Floats:

@@ -22,7 +22,7 @@ ORDERED: Final = SCHEDULES[2:]
 """The schedules whose orders are walked."""
 SPLIT: Final[tuple[Schedule, ...]] = ("zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v")
 """The schedules that run the backward for weights on its own."""
-MOST_WALKED: Final = (32, 4)
+MOST_WALKED: Final = (32, 2)
 """Pipeline ranks, and stages per rank, of the schedules whose orders are walked: more take long to walk."""
 
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.planner.space import Ints
-from sim.training.pipeline.actions import Action, Order
+from sim.training.pipeline.actions import Order
 from sim.training.pipeline.placement import Placement
 
 Floats = NDArray[np.float64]
@@ -59,25 +59,48 @@ NO_ACTION: Final = len(KINDS) * NUM_PLACES
 """The number of no action."""
 
 
-def walk_of(written: Sequence[Order], place: Placement, places: Sequence[int]) -> Walk:
+class Columns(Struct, frozen=True):
+    """The actions of all ranks, rank by rank, in columns. ``kinds`` numbers ``KINDS``; ``stop``: where ranks end."""
+
+    kinds: Ints
+    stages: Ints
+    microbatches: Ints
+    overlaps: NDArray[np.bool_]
+    stop: Ints
+
+    def of_rank(self, rank: int) -> slice:
+        """Return where the actions of a rank are."""
+        return slice(int(self.stop[rank - 1]) if rank else 0, int(self.stop[rank]))
+
+
+def columns_of(written: Sequence[Order]) -> Columns:
+    """Return orders in columns."""
+    kinds, stages, microbatches, overlaps = zip(*chain.from_iterable(written), strict=True)
+    letters = np.frombuffer("".join(kinds).encode(), dtype=np.uint8)
+    numbers = np.searchsorted(np.frombuffer(KINDS.encode(), dtype=np.uint8), letters)
+    stop = np.cumsum([len(order) for order in written])
+    return Columns(numbers, np.array(stages), np.array(microbatches), np.array(overlaps), stop)
+
+
+def walk_of(columns: Columns, place: Placement, places: Sequence[int]) -> Walk:
     """Return the walk of orders. ``places``: the kind of every virtual stage."""
-    kinds, stages, microbatches, overlaps = (np.array(part) for part in zip(*chain.from_iterable(written), strict=True))
-    kinds = np.searchsorted(list(KINDS), kinds)
-    second = np.concatenate([[False], overlaps[:-1]])
+    kinds, stages = columns.kinds, columns.stages
+    second = np.concatenate([[False], columns.overlaps[:-1]])
     node = np.cumsum(~second) - 1
     num_nodes = int(node[-1]) + 1
     needs, actions = np.full((num_nodes, 2), num_nodes), np.full((num_nodes, 2), NO_ACTION)
-    needs[node, second.astype(np.int64)] = _needs(kinds, stages, microbatches, node, place)
+    needs[node, second.astype(np.int64)] = _needs(columns, node, place)
     actions[node, second.astype(np.int64)] = kinds * NUM_PLACES + np.array(places)[stages]
-    stop = node[np.cumsum([len(order) for order in written]) - 1] + 1
+    stop = node[columns.stop - 1] + 1
     begin = np.concatenate([[0], stop[:-1]])
     before = np.arange(num_nodes) - 1
     before[begin] = num_nodes
     return Walk(tuple(_levels(needs, begin, stop)), before, needs, actions, stop - 1)
 
 
-def _needs(kinds: Ints, stages: Ints, microbatches: Ints, node: Ints, place: Placement) -> Ints:
+def _needs(columns: Columns, node: Ints, place: Placement) -> Ints:
     """Return for every action the node of another rank that gives what it waits for, or the one beyond the last."""
+    kinds, stages, microbatches = columns.kinds, columns.stages, columns.microbatches
     forward, weight = kinds == KINDS.index("F"), kinds == KINDS.index("W")
     given = np.full((2, place.num_stages + 2, int(microbatches.max()) + 1), int(node[-1]) + 1)
     gives = ~weight
@@ -106,25 +129,18 @@ def _levels(needs: Ints, begin: Ints, stop: Ints) -> Iterator[Ints]:
         heads[rank[ready]] += 1
 
 
-def held_counts(order: Sequence[Action], places: Sequence[int]) -> Ints:
+def held_counts(columns: Columns, rank: int, places: Sequence[int]) -> Ints:
     """Return what a rank holds at each of its different moments, of shape (moments, 16).
 
     Columns by kind of virtual stage: micro-batches that wait for their backward, and for their weight part, and those
     whose forward or whole backward runs, and whose backward runs in parts. What runs does not wait.
     """
-    kinds = np.array([KINDS.index(action.kind) for action in order])
-    at = np.array([places[action.stage] for action in order])
-    moments = len(order)
-    found = np.zeros((moments, 4 * NUM_PLACES), dtype=np.int64)
-    for stage in range(NUM_PLACES):
-        here = at == stage
-        whole, forward, inputs, weights = (here & (kinds == kind) for kind in range(len(KINDS)))
-        begun = [np.cumsum(mask) for mask in (forward, inputs | whole, inputs, weights)]
-        found[:, stage] = begun[0] - forward - begun[1]
-        found[:, NUM_PLACES + stage] = begun[2] - inputs - begun[3]
-        found[:, 2 * NUM_PLACES + stage] = forward | whole
-        found[:, 3 * NUM_PLACES + stage] = inputs | weights
-    return distinct_moments(found)
+    mine = columns.of_rank(rank)
+    here = np.array(places)[columns.stages[mine]][:, None] == np.arange(NUM_PLACES)
+    whole, forward, inputs, weights = (here & (columns.kinds[mine] == kind)[:, None] for kind in range(len(KINDS)))
+    added = np.cumsum(forward, axis=0) - forward - np.cumsum(inputs | whole, axis=0)
+    split = np.cumsum(inputs, axis=0) - inputs - np.cumsum(weights, axis=0)
+    return distinct_moments(np.concatenate([added, split, forward | whole, inputs | weights], axis=1))
 
 
 def distinct_moments(counts: Ints) -> Ints:
