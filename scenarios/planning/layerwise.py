@@ -67,7 +67,7 @@ def _frames(openings: Openings, *, balances: bool) -> Grid:
     pairs = {(tree.degree("tensor"), tree.pipeline) for tree in inside}
     choices = openings.choices()
     modes = [mode for mode in choices["recompute"] if RECOMPUTE[mode] != "selective"]
-    chosen = {"schedule": [0], "virtual_stages": [1], "context": [1], "expert": [1], "zero_stage": [0]}
+    chosen = {"schedule": [0], "virtual_stages": [1], "context": [1], "expert": [1], "zero_stage": [0], "offload": [0]}
     every = grid({**choices, **chosen, "recompute": modes if balances else modes[:1]}, openings.sizes)
     kept = [pair in pairs for pair in zip(every.tensor.tolist(), every.pipeline.tolist(), strict=True)]
     return every.rows(np.array(kept, dtype=np.bool_))
@@ -99,6 +99,7 @@ def _grid(plans: list[LayerwisePlan]) -> Grid:
         data=column([plan.frame.data for plan in plans]),
         expert=ones,
         zero_stage=column([3 * (p.ends_sharded or any(s.sharded for s in p.strategies)) for p in plans]),
+        offload=np.zeros_like(ones),
         microbatch_size=column([plan.frame.microbatch_size for plan in plans]),
         recompute=column([full * any(s.recomputed for s in plan.strategies) for plan in plans]),
         num_microbatches=column([plan.frame.num_microbatches for plan in plans]),
@@ -133,7 +134,14 @@ def _refuse_unsearched(openings: Openings) -> None:
     if openings.job.model.experts is not None:
         rule = "a strategy for every layer is not built for experts"
         raise ScenarioError(document.origin(("model",)), "model.experts", rule, "take --planner auto")
-    allowed = {"zero_stage": (0, 3), "schedule": (0,), "virtual_stages": (1,), "context": (1,), "recompute": (0, 2)}
+    allowed = {
+        "zero_stage": (0, 3),
+        "offload": (0,),
+        "schedule": (0,),
+        "virtual_stages": (1,),
+        "context": (1,),
+        "recompute": (0, 2),
+    }
     choices = openings.choices()
     for name, values in allowed.items():
         if not set(values) & set(choices[name]):

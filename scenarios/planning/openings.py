@@ -17,7 +17,7 @@ from scenarios.workloads.loading import point_of
 from scenarios.workloads.registry import workload_of
 from scenarios.workloads.steps.scenario import StepScenario, step_of
 from scenarios.workloads.training.schema import DenseScenario
-from sim.planner.space import RECOMPUTE, SCHEDULES, Sizes, Strategy
+from sim.planner.space import OFFLOADS, RECOMPUTE, SCHEDULES, Sizes, Strategy
 from sim.training.pipeline.rules import OVERLAP_KEY, OVERLAPPING_SCHEDULES, Schedule
 from sim.training.spec.job import DenseTraining
 
@@ -30,6 +30,7 @@ KEYS: Final[Mapping[str, str]] = {
     "data": "parallel.data.degree",
     "expert": "parallel.expert.degree",
     "zero_stage": "parallel.data.zero_stage",
+    "offload": "parallel.data.offload",
     "microbatch_size": "training.microbatch_size",
     "recompute": "training.recompute",
 }
@@ -41,7 +42,8 @@ _SEQUENCE_PARALLEL: Final = "parallel.tensor.sequence_parallel"
 _NOT_SEARCHED: Final = (
     "parallel.pipeline.layers_per_stage", "parallel.pipeline.recompute_per_stage",
     "parallel.pipeline.microbatch_group_size", "parallel.pipeline.token_slices", "parallel.data.osdp",
-    "parallel.data.offload", "parallel.data.shard_degree", "parallel.data.local_degree", "parallel.data.gradient_sync",
+    "parallel.data.delayed_update",
+    "parallel.data.shard_degree", "parallel.data.local_degree", "parallel.data.gradient_sync",
     "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers", "training.recompute_layers",
     "training.method", "memory",
 )  # fmt: skip
@@ -90,13 +92,14 @@ class Openings(Struct, frozen=True):
             "virtual_stages": list(range(1, _MOST_STAGES + 1)),
             "expert": [e for e in _powers(min(world, experts)) if experts % e == 0],
             "zero_stage": list(range(_MOST_ZERO + 1)),
+            "offload": list(range(len(OFFLOADS))),
             "microbatch_size": _divisors(self.sizes.global_batch_size, _MOST_MICROBATCH),
             "recompute": list(range(len(RECOMPUTE))),
         }
         if model.attention == "flash":
             searched["recompute"] = [RECOMPUTE.index("none"), RECOMPUTE.index("full")]
         for name, value in self.fixed.items():
-            names: tuple[str, ...] = {"recompute": RECOMPUTE, "schedule": SCHEDULES}.get(name, ())
+            names: tuple[str, ...] = {"recompute": RECOMPUTE, "schedule": SCHEDULES, "offload": OFFLOADS}.get(name, ())
             searched[name] = [names.index(value) if names else value]
         return searched
 
@@ -105,7 +108,12 @@ class Openings(Struct, frozen=True):
 
     def overrides(self, strategy: Strategy) -> tuple[str, ...]:
         """Return a strategy as overrides of the open keys."""
-        found = [f"{key}={getattr(strategy, name)}" for name, key in KEYS.items() if name in self.open_keys]
+        named = [name for name in KEYS if name in self.open_keys and name != "offload"]
+        found = [f"{KEYS[name]}={getattr(strategy, name)}" for name in named]
+        if "offload" in self.open_keys and strategy.offload != "none":
+            found.append(f"{KEYS['offload']}={strategy.offload}")
+        elif self._is_auto("offload"):
+            found.append(f"{KEYS['offload']}=null")
         if self.overlaps:
             may_overlap = strategy.schedule in OVERLAPPING_SCHEDULES and strategy.expert > 1
             found.append(f"{OVERLAP_KEY}={may_overlap}")
@@ -135,7 +143,14 @@ def openings_of(document: Document, schedules: tuple[Schedule, ...] = SCHEDULES,
     sequence = at(document, _SEQUENCE_PARALLEL)
     one_axis = at(document, "parallel.tensor.method") in (None, "1d")
     open_keys |= {_SEQUENCE_PARALLEL} if sequence is None and one_axis else set()
-    neutral = {**dict.fromkeys(KEYS, 1), "zero_stage": 0, "recompute": "none", "data": "auto", "schedule": "1f1b"}
+    neutral = {
+        **dict.fromkeys(KEYS, 1),
+        "zero_stage": 0,
+        "recompute": "none",
+        "data": "auto",
+        "schedule": "1f1b",
+        "offload": "null",
+    }
     put = [f"{OVERLAP_KEY}=false"] if at(document, OVERLAP_KEY) is True else []
     put += [f"{key}={neutral[name]}" for name, key in KEYS.items() if name in open_keys]
     changed = apply_overrides(document, put)

@@ -1,20 +1,33 @@
 """Prices for the closed forms: probes of small plans, and lines through two sizes of each collective."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 
 import numpy as np
 from msgspec import Struct
 
+from scenarios.planning.hosts import NO_HOSTS, hosts_of
 from scenarios.planning.openings import Openings
+from scenarios.planning.small_scenarios import small_scenario
 from scenarios.sweep.refusal import REFUSALS, one_line
 from scenarios.workloads.steps.running import plan_of
 from sim.cluster.link_use import LinkUse
 from sim.engine.prices.pricing import ClusterPricing
 from sim.plan.words.program import Plan
-from sim.planner.prices import Floats, Line, LinkKey, Prices, ProbeKey, ReplicaLinks, link_keys, probe_keys
+from sim.planner.prices import (
+    FREE,
+    Floats,
+    Line,
+    LinkKey,
+    Prices,
+    ProbeKey,
+    ReplicaLinks,
+    line_through,
+    link_keys,
+    probe_keys,
+)
 from sim.planner.probing import Probe, probe
-from sim.planner.space import RECOMPUTE, SPLIT, Grid, Ints, Strategy
+from sim.planner.space import SPLIT, Grid, Ints
 from sim.training.pipeline.rules import Schedule
 
 _PROBES_AT_ONCE = 4
@@ -25,12 +38,14 @@ _SMALL_MESSAGE_BYTES, _LARGE_MESSAGE_BYTES = 2**20, 2**26
 class Priced(Struct, frozen=True):
     """The prices of a grid, and why some strategies have none: by probe, the rule that refuses it.
 
-    ``whole``: by probe, the rule that refuses backwards in two parts.
+    ``whole``: by probe, the rule that refuses backwards in two parts. ``on_device``: the rules that refuse the
+    optimizer on the host, without and with several pipeline ranks; "" where none does.
     """
 
     prices: Prices
     refused: dict[ProbeKey, str]
     whole: dict[ProbeKey, str]
+    on_device: tuple[str, str] = ("", "")
 
 
 def priced(openings: Openings, grid: Grid, workers: Executor) -> Priced:
@@ -53,7 +68,10 @@ def priced(openings: Openings, grid: Grid, workers: Executor) -> Priced:
     refused = {key: outcome for key, outcome in found if isinstance(outcome, str)}
     whole = {key: outcome[1] for key, outcome in found if not isinstance(outcome, str) and outcome[1]}
     num_layers, overlaps = openings.sizes.num_layers, openings.overlaps
-    return Priced(Prices(probes, links, hops, ties, num_layers, element_bytes, overlaps), refused, whole)
+    hosts = hosts_of(openings, pricing) if (grid.offload > 0).any() else NO_HOSTS
+    lines = (hosts.step, hosts.rounds)
+    prices = Prices(probes, links, hops, ties, num_layers, element_bytes, *lines, overlaps)
+    return Priced(prices, refused, whole, hosts.refused)
 
 
 def _pricing(openings: Openings) -> ClusterPricing:
@@ -97,19 +115,7 @@ def _small_plan(
     openings: Openings, key: ProbeKey, num_layers: int, num_stages: int, schedule: Schedule = "1f1b"
 ) -> Plan:
     """Return the plan of a micro-batch of a few layers, on all ranks."""
-    tensor, context, expert, microbatch_size, recompute = key
-    data = openings.sizes.world_size // (tensor * context * num_stages)
-    strategy = Strategy(
-        tensor, context, num_stages, schedule, 1, data, expert, 0, microbatch_size, RECOMPUTE[recompute]
-    )
-    more = [
-        f"training.global_batch_size={microbatch_size * data}", f"model.num_layers={num_layers}",
-        f"parallel.pipeline.degree={num_stages}", f"parallel.pipeline.schedule={schedule}",
-        "parallel.pipeline.virtual_stages=1", f"parallel.data.degree={data}", "parallel.data.zero_stage=0",
-    ]  # fmt: skip
-    if openings.job.model.experts is not None:
-        more.append("model.experts.first_dense_layers=0")
-    return plan_of(openings.scenario(strategy, more))
+    return plan_of(small_scenario(openings, key, num_layers, num_stages, schedule))
 
 
 def _links(key: LinkKey, pricing: ClusterPricing) -> ReplicaLinks:
@@ -123,14 +129,14 @@ def _links(key: LinkKey, pricing: ClusterPricing) -> ReplicaLinks:
 def _collective_line(kind: str, groups: Ints, pricing: ClusterPricing) -> Line:
     """Return the line through the times of collectives of all groups at once, with sizes as gradients have them."""
     if groups.shape[1] == 1:
-        return Line(0.0, 0.0)
+        return FREE
     algorithm = pricing.algorithms.get(kind, "auto")
 
     def seconds(num_bytes: int) -> float:
         use = pricing.network.collectives(kind, num_bytes, groups, algorithm)
         return float(_together_s(use, np.zeros_like(use.rows), 1)[0])
 
-    return _line(seconds, _SMALL_BYTES, _LARGE_BYTES)
+    return line_through(seconds, _SMALL_BYTES, _LARGE_BYTES)
 
 
 def _hops(num_stages: int, world_size: int, pricing: ClusterPricing) -> Line:
@@ -138,13 +144,13 @@ def _hops(num_stages: int, world_size: int, pricing: ClusterPricing) -> Line:
     ranks = np.arange(world_size - world_size // num_stages)
     per_stage = world_size // num_stages
     if not len(ranks):
-        return Line(0.0, 0.0)
+        return FREE
 
     def seconds(num_bytes: int) -> float:
         use = pricing.network.messages(num_bytes, ranks, ranks + per_stage)
         return float(_together_s(use, use.rows // per_stage, num_stages - 1).mean())
 
-    return _line(seconds, _SMALL_MESSAGE_BYTES, _LARGE_MESSAGE_BYTES)
+    return line_through(seconds, _SMALL_MESSAGE_BYTES, _LARGE_MESSAGE_BYTES)
 
 
 def _ties(num_stages: int, world_size: int, pricing: ClusterPricing) -> Line:
@@ -153,12 +159,6 @@ def _ties(num_stages: int, world_size: int, pricing: ClusterPricing) -> Line:
     last = first + world_size - world_size // num_stages
     groups = np.stack([first, last], axis=1) if num_stages > 1 else first[:, None]
     return _collective_line("all_reduce", groups, pricing)
-
-
-def _line(seconds: Callable[[int], float], small_bytes: int, large_bytes: int) -> Line:
-    small_s, large_s = seconds(small_bytes), seconds(large_bytes)
-    slope = max(0.0, (large_s - small_s) / (large_bytes - small_bytes))
-    return Line(max(0.0, small_s - slope * small_bytes), slope)
 
 
 def _together_s(use: LinkUse, cases: Ints, num_cases: int) -> Floats:

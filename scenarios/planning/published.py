@@ -12,7 +12,7 @@ from scenarios.planning.studied import Studied, studied_of
 from sim.planner.rules import rows_in_turn
 from sim.planner.space import RECOMPUTE, SCHEDULES
 
-_ALONE: Final = {"context": [1], "expert": [1]}
+_ALONE: Final = {"context": [1], "expert": [1], "offload": [0]}
 
 
 def megatron_of(openings: Openings, workers: Executor) -> Studied:

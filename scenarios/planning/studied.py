@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import Openings
@@ -78,12 +79,18 @@ def _none_valid(openings: Openings, found: Priced | None) -> str:
 
 
 def rows_with_prices(every: Grid, found: Priced) -> Grid:
-    """Return the strategies whose probe was not refused, nor their backward in parts."""
+    """Return the strategies whose probe was not refused, nor their backward in parts, nor their offloading."""
     keys, numbers = probe_keys(every)
     has_prices, is_whole = (
         np.array([key in kept for key in keys])[numbers] for kept in (found.prices.probes, found.whole)
     )
-    return every.rows(has_prices & ~(is_whole & every.runs(SPLIT)))
+    return every.rows(has_prices & ~(is_whole & every.runs(SPLIT)) & ~_off_device(every, found))
+
+
+def _off_device(every: Grid, found: Priced) -> NDArray[np.bool_]:
+    """Return which strategies have an optimizer on the host that a rule refuses."""
+    alone, staged = (bool(rule) for rule in found.on_device)
+    return (every.offload > 0) & np.where(every.pipeline > 1, staged, alone)
 
 
 def refusals(every: Grid, found: Priced) -> Counter[str]:
@@ -95,4 +102,8 @@ def refusals(every: Grid, found: Priced) -> Counter[str]:
         for key, count in zip(keys, counts.tolist(), strict=True):
             if key in rules and count:
                 refused[f"refused: {rules[key]}"] += count
+    off_device = _off_device(every, found)
+    for rule, staged in zip(found.on_device, (False, True), strict=True):
+        if number := int((off_device & ((every.pipeline > 1) == staged)).sum()):
+            refused[f"refused: {rule}"] += number
     return refused

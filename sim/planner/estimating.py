@@ -10,7 +10,7 @@ from sim.planner.ordered import ordered_estimates
 from sim.planner.prices import Estimates, Floats, Prices, distinct_rows
 from sim.planner.space import ORDERED, Grid
 from sim.planner.stages import Stage, bucket_bytes, num_replicas, probed, stage_of, stages_of, virtual_stage_layers
-from sim.planner.step_end import ALL_GATHER, REDUCE_SCATTER, Lines, links_of, staged_s, tail_s
+from sim.planner.step_end import ALL_GATHER, REDUCE_SCATTER, Lines, hosts_s_of, links_of, staged_s, tail_s
 
 
 def estimate(grid: Grid, prices: Prices) -> Estimates:
@@ -39,6 +39,8 @@ def _in_closed_form(grid: Grid, prices: Prices) -> Estimates:
     interleaved = (grid.virtual_stages > 1) & (grid.num_microbatches == grid.pipeline)
     if interleaved.any():
         passes_s[interleaved] = _all_first_s(grid.rows(interleaved), hop_s[interleaved], prices)
+    hosts_s = np.maximum.reduce([hosts_s_of(grid, stage, prices) for stage in stages[:3]])
+    passes_s = np.maximum(passes_s, stages[0].forward_s + hosts_s)
     tie_s = staged_s(grid, prices, "tied_bytes", prices.ties) / np.where(grid.zero_stage > 0, num_replicas(grid), 1.0)
     time_s = passes_s + np.maximum(steps_s[0], steps_s[2] * (grid.pipeline > 1)) + tie_s
     placed = zip((0, 1, -1), stages[:3], strict=True)

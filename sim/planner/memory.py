@@ -20,6 +20,7 @@ def memory_bytes(grid: Grid, stage: Stage, place: int, prices: Prices) -> Floats
     kept = np.maximum(live * stage.num_layers / chunks - layers, 0.0) * layer_kept + (live_ends - 1) * end_kept
     computing = layers * layer_peak + end_peak
     bucket = np.where(grid.zero_stage == 2, bucket_bytes(grid, stage, prices), 0.0)
+    bucket = np.where(grid.offload > 0, _leaving_bytes(grid, stage, bucket), bucket)
     total: Floats = state_bytes(grid, stage) + kept + computing + bucket
     return np.where((place == 1) & (grid.pipeline <= 2), 0.0, total)
 
@@ -37,7 +38,8 @@ def _live(grid: Grid, place: int) -> tuple[Ints, Ints]:
 
 def state_bytes(grid: Grid, stage: Stage) -> Floats:
     """Return the bytes of parameters, gradients and optimizer, as they are sharded, and of units of ZeRO 3 in use."""
-    held = (stage.optimizer_bytes, stage.gradient_bytes, stage.parameter_bytes)
+    here = grid.offload == 0
+    held = (stage.optimizer_bytes * here, stage.gradient_bytes * here, stage.parameter_bytes)
     state = sum(
         np.where(grid.zero_stage > place, sharded_bytes(grid, stage, size), size) for place, size in enumerate(held)
     )
@@ -46,6 +48,18 @@ def state_bytes(grid: Grid, stage: Stage) -> Floats:
     unit = parameters + np.maximum(parameters + gradients, unit_parameters + unit_gradients)
     total: Floats = state + np.where(grid.zero_stage >= 3, unit, 0.0)
     return total
+
+
+def _leaving_bytes(grid: Grid, stage: Stage, bucket: Floats) -> Floats:
+    """Return the bytes of gradients on their way to the host: of a bucket, of the one before, and of its shard.
+
+    A bucket ends with the layer that fills it.
+    """
+    layer, _, _ = stage.bytes_of("gradient_bytes")
+    filled = np.ceil(bucket / np.maximum(layer, 1.0)) * layer
+    both = np.minimum(stage.gradient_bytes / grid.virtual_stages, 2.0 * filled)
+    found: Floats = both + np.where(num_replicas(grid) > 1, sharded_bytes(grid, stage, bucket), 0.0)
+    return found
 
 
 def sharded_bytes(grid: Grid, stage: Stage, num_bytes: Floats) -> Floats:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from sim.planner.memory import sharded_bytes, state_bytes
 from sim.planner.prices import Estimates, Floats, Prices, distinct_rows
 from sim.planner.space import SCHEDULES, SPLIT, Grid
-from sim.planner.stages import Stage, num_replicas, probed, rank_layers, stage_of, virtual_stage_layers
+from sim.planner.stages import Stage, inner_end, num_replicas, probed, rank_layers, stage_of, virtual_stage_layers
 from sim.planner.step_end import between_stages_s, links_of, staged_s, tail_s
 from sim.planner.walk import KINDS, NUM_PLACES, Walk, columns_of, held_counts, walk_of
 from sim.training.pipeline.placement import Placement
@@ -99,8 +99,8 @@ def _between_ranks_s(grid: Grid, shape: _Shape, ranks: list[Stage], prices: Pric
 def _stages(grid: Grid, shape: _Shape, prices: Prices) -> list[Stage]:
     """Return the virtual stage of every kind."""
     layer, first, last, _ = probed(grid, prices)
-    nothing = np.zeros_like(first)
-    ends = (first, nothing, nothing, last)
+    inner = inner_end(first, last)
+    ends = (first, inner, inner, last)
     return [
         stage_of(layer, end, end, np.full(len(grid), float(count)))
         for end, count in zip(ends, shape.layers, strict=True)

@@ -1,6 +1,7 @@
 """The prices that closed forms read, and which of them each strategy of a grid needs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -31,6 +32,10 @@ class Line(Struct, frozen=True):
     s_per_byte: float
 
 
+FREE: Final = Line(0.0, 0.0)
+"""The line of what takes no time."""
+
+
 class ReplicaLinks(Struct, frozen=True):
     """The collectives between replicas."""
 
@@ -44,7 +49,8 @@ class Prices(Struct, frozen=True):
 
     ``hops``: a message from a stage to the next, by the number of stages. ``ties``: an all_reduce of the first and the
     last stage, by the number of stages. ``overlaps``: a forward and a backward that overlap take turns at experts'
-    exchanges.
+    exchanges. ``host``: what a step takes longer where the host has the optimizer, by the bytes of a rank's shard of
+    parameters; ``host_rounds``: for how long a micro-batch's gradients keep the host busy.
     """
 
     probes: Mapping[ProbeKey, Probe]
@@ -53,7 +59,16 @@ class Prices(Struct, frozen=True):
     ties: Mapping[int, Line]
     num_layers: int
     gradient_element_bytes: int
+    host: Line
+    host_rounds: Line
     overlaps: bool = False
+
+
+def line_through(seconds: Callable[[int], float], small_bytes: int, large_bytes: int) -> Line:
+    """Return the line through the seconds of two sizes."""
+    small_s, large_s = seconds(small_bytes), seconds(large_bytes)
+    slope = max(0.0, (large_s - small_s) / (large_bytes - small_bytes))
+    return Line(max(0.0, small_s - slope * small_bytes), slope)
 
 
 def probe_keys(grid: Grid) -> tuple[list[ProbeKey], Ints]:

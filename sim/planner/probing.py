@@ -11,8 +11,9 @@ from sim.engine.findings.alone import is_shared, tasks_alone_s
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.traffic import exchanges, signature
 from sim.engine.running.memory import MemoryUse, memory_use
+from sim.plan.facts.description import runs_on_host
 from sim.plan.words.buffer import Kind, Scope
-from sim.plan.words.op import Collective, CollectiveKind, Send
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Send
 from sim.plan.words.program import Phase, Plan, Program
 from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 
@@ -96,7 +97,7 @@ def probe(
 def _with_parts(whole: Costs, split: Plan, pricing: ClusterPricing, busy_s: dict[Hashable, float]) -> Costs:
     """Return the costs of an only stage with those of the two parts of its backward."""
     program = split.programs[0]
-    _note_busy(split, pricing, busy_s)
+    note_busy(split, pricing, busy_s)
     seconds = tasks_alone_s(split, pricing, lambda task: task.phase in _BACKWARD, busy_s)
     names = [call.task for call in program.calls]
     inputs, weights = "backward_input.0", "backward_weight.0"
@@ -141,8 +142,8 @@ def _tied_bytes(program: Program) -> int:
 
 
 def _costs(plan: Plan, pricing: ClusterPricing, busy_s: dict[Hashable, float]) -> list[Costs]:
-    """Return the costs of every program of a plan. ``busy_s``: as ``_note_busy`` fills it."""
-    _note_busy(plan, pricing, busy_s)
+    """Return the costs of every program of a plan. ``busy_s``: as ``note_busy`` fills it."""
+    note_busy(plan, pricing, busy_s)
     alone_s = tasks_alone_s(plan, pricing, lambda task: task.phase in _TIMED, busy_s)
     return [_of_program(program, alone_s, _exchanges_s(plan, program, pricing, busy_s)) for program in plan.programs]
 
@@ -162,7 +163,7 @@ def _exchanges_s(
     return found
 
 
-def _note_busy(plan: Plan, pricing: ClusterPricing, busy_s: dict[Hashable, float]) -> None:
+def note_busy(plan: Plan, pricing: ClusterPricing, busy_s: dict[Hashable, float]) -> None:
     """Note for how long each op keeps its busiest link busy when all of its groups, or ranks, run it at once.
 
     A message has its links to itself. ``busy_s``: by ``signature``, for plans on one mesh; what it has is not worked
@@ -175,6 +176,20 @@ def _note_busy(plan: Plan, pricing: ClusterPricing, busy_s: dict[Hashable, float
         if key in timed and key not in busy_s:
             use = pricing.use_of(exchange)
             busy_s[key] = float(np.bincount(use.links, weights=use.seconds).max(initial=0.0))
+
+
+def host_round_s(plan: Plan, pricing: ClusterPricing) -> float:
+    """Return for how long the gradients of a micro-batch keep the first rank's host, or its copies, busy."""
+    busy_s: dict[Hashable, float] = {}
+    note_busy(plan, pricing, busy_s)
+    program, copies_s, adds_s = plan.programs[0], 0.0, 0.0
+    for task in program.tasks.values():
+        for op in task.ops if task.phase is Phase.BACKWARD else ():
+            if isinstance(op, Copy):
+                copies_s += busy_s[signature(program, op)]
+            elif isinstance(op, Compute) and runs_on_host(program, op):
+                adds_s += busy_s[signature(program, op)]
+    return copies_s + adds_s
 
 
 def _of_program(program: Program, alone_s: Mapping[str, float], exchanges_s: Mapping[Phase, float]) -> Costs:

@@ -1,7 +1,7 @@
 """The strategies of a search: a grid of all combinations that pass the rules of numbers."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -13,6 +13,9 @@ from sim.training.pipeline.spec import Recompute
 
 Ints = NDArray[np.int64]
 
+OffloadChoice = Literal["none", "optimizer"]
+OFFLOADS: Final[tuple[OffloadChoice, ...]] = ("none", "optimizer")
+"""What lies on the hosts beside ZeRO 2: nothing, or gradients, master weights and moments (ZeRO-Offload)."""
 RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "selective", "full")
 SCHEDULES: Final[tuple[Schedule, ...]] = (
     "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v",
@@ -37,6 +40,7 @@ class Strategy(Struct, frozen=True, order=True):
     data: int
     expert: int
     zero_stage: int
+    offload: OffloadChoice
     microbatch_size: int
     recompute: Recompute
 
@@ -50,7 +54,7 @@ class Sizes(Struct, frozen=True):
 
 
 class Grid(Struct, frozen=True):
-    """Strategies as columns of equal length; ``schedule`` numbers ``SCHEDULES``, ``recompute`` ``RECOMPUTE``."""
+    """Strategies as columns of equal length; names are numbers of ``SCHEDULES``, ``OFFLOADS`` and ``RECOMPUTE``."""
 
     tensor: Ints
     context: Ints
@@ -60,6 +64,7 @@ class Grid(Struct, frozen=True):
     data: Ints
     expert: Ints
     zero_stage: Ints
+    offload: Ints
     microbatch_size: Ints
     recompute: Ints
     num_microbatches: Ints
@@ -84,14 +89,17 @@ class Grid(Struct, frozen=True):
         """Return one row."""
         numbers = {name: int(getattr(self, name)[row]) for name in Strategy.__struct_fields__}
         schedule, recompute = SCHEDULES[numbers.pop("schedule")], RECOMPUTE[numbers.pop("recompute")]
-        return Strategy(**numbers, schedule=schedule, recompute=recompute)
+        offload = OFFLOADS[numbers.pop("offload")]
+        return Strategy(**numbers, schedule=schedule, recompute=recompute, offload=offload)
 
     def runs(self, schedules: Sequence[Schedule]) -> NDArray[np.bool_]:
         """Return which rows have one of some schedules."""
         return np.isin(self.schedule, [SCHEDULES.index(name) for name in schedules])
 
 
-_NAMED: Final[Mapping[str, tuple[str, ...]]] = {"schedule": SCHEDULES, "recompute": RECOMPUTE}
+_NAMED: Final[Mapping[str, tuple[str, ...]]] = {
+    "schedule": SCHEDULES, "recompute": RECOMPUTE, "offload": OFFLOADS
+}  # fmt: skip
 """The names behind columns of numbers."""
 
 
@@ -99,9 +107,9 @@ def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
     """Return all combinations of choices that fill the cluster, divide batch and layers, and have an order.
 
     ``choices``: values of each field of ``Strategy`` but ``data``, which is what the other degrees leave; where it has
-    choices too, others are left out. Without replicas ZeRO changes nothing, so only the lowest stage is kept. On one
-    pipeline rank no order waits, so only 1f1b is kept. Schedules whose orders are walked go with ZeRO 0 and 1, and with
-    pipelines of up to ``MOST_WALKED``.
+    choices too, others are left out. Without replicas ZeRO changes nothing, so only the lowest stage is kept, or ZeRO 2
+    with the optimizer on the host. On one pipeline rank no order waits, so only 1f1b is kept. Schedules whose orders
+    are walked go with ZeRO 0 and 1, and with pipelines of up to ``MOST_WALKED``.
     """
     names = [name for name in Strategy.__struct_fields__ if name != "data"]
     axes = np.meshgrid(*[np.array(choices[name], dtype=np.int64) for name in names], indexing="ij")
@@ -115,7 +123,9 @@ def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
     keep = fills & (sizes.global_batch_size % per_round == 0)
     keep &= (stages <= sizes.num_layers) | (stages == sizes.num_layers + 2)
     keep &= data % column["expert"] == 0
-    keep &= (data * column["context"] > 1) | (column["zero_stage"] == min(choices["zero_stage"]))
+    offloads = column["offload"] > 0
+    keep &= (data * column["context"] > 1) | offloads | (column["zero_stage"] == min(choices["zero_stage"]))
+    keep &= ~offloads | (column["zero_stage"] == 2)
     walks = (column["pipeline"] <= MOST_WALKED[0]) & (column["virtual_stages"] <= MOST_WALKED[1])
     keep &= (column["schedule"] < 2) | ((column["zero_stage"] < 2) & walks)
     if "data" in choices:

@@ -65,12 +65,24 @@ def stages_of(grid: Grid, prices: Prices) -> tuple[Stage, ...]:
     shapes, which = distinct_rows(grid.pipeline, grid.virtual_stages)
     layers = np.array([_layers(prices.num_layers, *shape) for shape in shapes], dtype=np.float64)[which]
     alone = (grid.pipeline == 1)[:, None]
-    nothing = np.zeros_like(first)
-    ends = (np.where(alone, only, first), nothing, np.where(alone, only, last), nothing)
+    nothing, inner = np.zeros_like(first), inner_end(first, last)
+    ends = (np.where(alone, only, first), inner, np.where(alone, only, last), nothing)
     staged = np.any(first + last > 0.0, axis=1, keepdims=True)
     larger = np.where(staged, np.maximum(first, last), only)
     units = (np.where(alone, larger, first), nothing, np.where(alone, larger, last), nothing)
     return tuple(stage_of(layer, *parts, layers[:, place]) for place, parts in enumerate(zip(ends, units, strict=True)))
+
+
+def inner_end(first: Floats, last: Floats) -> Floats:
+    """Return what a stage without an end of the model has beside its layers: the memory in which a layer computes.
+
+    A probe of k and k + 1 layers counts it to the ends, which have at least that. ``first``, ``last``: ends.
+    """
+    found = np.zeros_like(first)
+    for name in ("peak_bytes", "split_peak_bytes"):
+        place = _COSTS.index(name)
+        found[:, place] = np.minimum(first[:, place], last[:, place])
+    return found
 
 
 def probed(grid: Grid, prices: Prices) -> list[Floats]:

@@ -22,7 +22,7 @@ from scenarios.sweep.workers import ThisProcess
 from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.running import plan_of, run_plan
 from sim.engine.running.memory import memory_use
-from sim.planner.prices import Prices, probe_keys
+from sim.planner.prices import FREE, Prices, probe_keys
 from sim.planner.space import ORDERED
 from sim.training.pipeline.rules import Schedule
 
@@ -110,6 +110,21 @@ def test_estimates_know_passes_that_take_turns(scenario: Path) -> None:
     assert times_s[1] < 0.98 * times_s[0]
 
 
+def test_optimizer_goes_to_the_host_where_nothing_else_fits(scenario: Path) -> None:
+    """One device trains a model whose state alone fills it; time is estimated within 20 %, memory within 10 %."""
+    keys = ["cluster={node: hgx-h100, num_nodes: 1, devices_per_node: 1}", "training.recompute=full"]
+    keys += ["model.num_layers=24", "model.hidden_size=4096", "model.num_heads=32", "training.global_batch_size=4"]
+    keys += ["training.microbatch_size=1"]
+    document = apply_overrides(read_document(scenario), keys)
+    found = search(scenario, keys, Request(num_proofs=1), HERE).summary
+    best = found.plans[0]
+    assert best.set["parallel.data.offload"] == "optimizer"
+    assert best.estimated_time_s == pytest.approx(best.iteration_time_s, rel=0.2)
+    assert best.estimated_memory_bytes == pytest.approx(best.peak_memory_bytes, rel=0.1)
+    without = studied_of(openings_of(document), ThisProcess(), {"offload": [0]})
+    assert without.estimates.memory_bytes.min() > without.room_bytes
+
+
 def test_stages_without_layers_are_estimated(scenario: Path) -> None:
     """Two stages more than layers leave the ends with the embedding and the head; estimates are near the engine."""
     keys = ["model.num_layers=6", "parallel.pipeline.degree=2", "parallel.pipeline.virtual_stages=4"]
@@ -126,7 +141,7 @@ def test_refused_strategies_are_counted_under_their_own_rules(studied: Studied) 
     """Where probes are refused by different rules, each rule counts the strategies of its own probes."""
     tensor = {key: key[0] for key in probe_keys(studied.grid)[0]}
     rules = {key: f"rule of {degree}" for key, degree in tensor.items() if degree > 2}
-    found = refusals(studied.grid, Priced(Prices({}, {}, {}, {}, 8, 2), rules, {}))
+    found = refusals(studied.grid, Priced(Prices({}, {}, {}, {}, 8, 2, FREE, FREE), rules, {}))
     assert found == {f"refused: rule of {degree}": (studied.grid.tensor == degree).sum() for degree in (4, 8)}
 
 

@@ -10,7 +10,7 @@ def test_tensor_parallelism_grows_before_pipelines() -> None:
     choices = {
         "tensor": [1, 2, 4], "context": [1], "pipeline": [1, 2, 4], "schedule": [0],
         "virtual_stages": [1], "expert": [1],
-        "zero_stage": [1], "microbatch_size": [1, 2, 4], "recompute": [2],
+        "zero_stage": [1], "offload": [0], "microbatch_size": [1, 2, 4], "recompute": [2],
     }  # fmt: skip
     every = grid(choices, Sizes(16, 64, 8))
     share = every.microbatch_size / (every.tensor * every.pipeline)

@@ -10,7 +10,7 @@ from sim.training.pipeline.rules import Schedule, check_microbatches, check_stag
 CHOICES = {
     "tensor": [1, 2, 4, 8], "context": [1, 2], "pipeline": [1, 2, 3, 4, 6], "schedule": range(len(SCHEDULES)),
     "virtual_stages": [1, 2, 5],
-    "expert": [1, 2], "zero_stage": [0, 1, 2, 3], "microbatch_size": [1, 2, 4], "recompute": [0],
+    "expert": [1, 2], "zero_stage": [0, 1, 2, 3], "offload": [0, 1], "microbatch_size": [1, 2, 4], "recompute": [0],
 }  # fmt: skip
 
 
@@ -22,7 +22,7 @@ def test_grid_is_what_loops_over_the_rules_find(world_size: int, batch: int, num
     strategies = [found.strategy(row) for row in range(len(found))]
     assert len(set(strategies)) == len(strategies)
     expected = 0
-    for tensor, context, ranks, schedule, stages, expert, zero, size, _ in product(*CHOICES.values()):
+    for tensor, context, ranks, schedule, stages, expert, zero, offload, size, _ in product(*CHOICES.values()):
         if world_size % (tensor * context * ranks):
             continue
         data = world_size // (tensor * context * ranks)
@@ -30,7 +30,7 @@ def test_grid_is_what_loops_over_the_rules_find(world_size: int, batch: int, num
             continue
         if not has_order(SCHEDULES[schedule], ranks, stages, batch // (data * size), zero):
             continue
-        expected += data * context > 1 or zero == 0
+        expected += (zero == 2) if offload else (data * context > 1 or zero == 0)
     assert len(strategies) == expected
 
 

@@ -8,10 +8,10 @@ from sim.planner.trust import Objective, Seen, at_least, hopeful_rows
 CHOICES = {
     "tensor": (1, 2, 4, 8), "context": (1,), "pipeline": (1, 2, 4, 8), "schedule": (0, 1),
     "virtual_stages": (1, 2), "expert": (1,),
-    "zero_stage": (0, 1, 2, 3), "microbatch_size": (1, 2, 4), "recompute": (0, 2),
+    "zero_stage": (0, 1, 2, 3), "offload": [0], "microbatch_size": (1, 2, 4), "recompute": (0, 2),
 }  # fmt: skip
 ROOM_BYTES = 50_000
-KIND = ("zero_stage", "schedule", "virtual_stages", "tensor", "pipeline")
+KIND = ("zero_stage", "schedule", "virtual_stages", "tensor", "pipeline", "offload")
 
 
 def case(number: int) -> tuple[Grid, Estimates, Floats, Floats]:
