@@ -85,7 +85,7 @@ def summarise(
             *studied.more_keys,
         ),
         memory_room_bytes=studied.room_bytes,
-        num_strategies=sum(len(of.studied.grid) for of in clusters),
+        num_strategies=sum(len(of.studied.grid) + of.studied.refused.total() for of in clusters),
         plans=tuple(_plan(plan, fitting) for plan in fitting),
         lost=_lost(clusters, lost, request),
         sensitivity=tuple(shifted),
