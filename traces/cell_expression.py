@@ -1,8 +1,8 @@
 """Small expressions over the cells of one row: ``gpus / 8``, ``'a' if interleave > 1 else 'b'``.
 
 They may contain column names, whole numbers, quoted text, + - * / // %, one comparison, ``X if CONDITION else Y``, and
-lists of these, such as ``[side, side]``. An empty cell counts as false, and as an error in place of a number. Division
-is exact; a whole result is an int.
+lists of these, such as ``[side, side]``. An empty cell counts as false, and as an error in place of a value; ``None``
+leaves a key out. Division is exact; a whole result is an int.
 """
 
 import ast
@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 Cell = int | float | str | bool
-Value = Cell | list[Cell]
+Value = Cell | list[Cell] | None
 MAX_LENGTH: Final = 200
 
 _ARITHMETIC: Final[Mapping[type[ast.operator], Callable[[Any, Any], Any]]] = {
@@ -62,7 +62,7 @@ def parse_expression(text: str) -> ast.expr:
     except (SyntaxError, ValueError) as error:
         raise ExpressionError(f"{text!r} is not an expression over columns") from error
     for node in ast.walk(tree):
-        if not isinstance(node, _ALLOWED) or (isinstance(node, ast.Constant) and type(node.value) not in {int, str}):
+        if not isinstance(node, _ALLOWED) or (isinstance(node, ast.Constant) and type(node.value) not in _CONSTANTS):
             raise ExpressionError(f"{text!r} holds {type(node).__name__.lower()}, which is not allowed here")
     return tree
 
@@ -70,6 +70,9 @@ def parse_expression(text: str) -> ast.expr:
 _ALLOWED: Final = (
     ast.Name, ast.Load, ast.Constant, ast.BinOp, ast.Compare, ast.IfExp, ast.List, *_ARITHMETIC, *_COMPARISONS,
 )  # fmt: skip
+_CONSTANTS: Final = frozenset({int, str, type(None)})
+_LEFT_OUT: Final = object()
+"""The value of a written ``None``, which an empty cell has not."""
 
 
 def columns_of(expression: ast.expr) -> tuple[str, ...]:
@@ -83,15 +86,16 @@ def evaluate(expression: ast.expr, cells: Mapping[str, Cell | None]) -> Value:
     return [_finished(element) for element in value] if isinstance(value, list) else _finished(value)
 
 
-def _finished(value: Any) -> Cell:
+def _finished(value: Any) -> Any:
+    if value is _LEFT_OUT:
+        return None
     if isinstance(value, list):
         raise ExpressionError("a list in a list is not allowed")
     if value is None:
         raise ExpressionError("the cell is empty")
     if isinstance(value, Fraction):
         return value.numerator if value.denominator == 1 else float(value)
-    result: Cell = value
-    return result
+    return value
 
 
 def _value(node: ast.expr, cells: Mapping[str, Cell | None]) -> Any:
@@ -99,7 +103,7 @@ def _value(node: ast.expr, cells: Mapping[str, Cell | None]) -> Any:
         case ast.Name():
             return cells[node.id]
         case ast.Constant():
-            return node.value
+            return _LEFT_OUT if node.value is None else node.value
         case ast.IfExp():
             return _value(node.body if _value(node.test, cells) else node.orelse, cells)
         case ast.List():
@@ -117,7 +121,7 @@ def _value(node: ast.expr, cells: Mapping[str, Cell | None]) -> Any:
 def _number(node: ast.expr, cells: Mapping[str, Cell | None]) -> Fraction:
     value = _value(node, cells)
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        shown = "an empty cell" if value is None else repr(value)[:60]
+        shown = "an empty cell" if value is None else "None" if value is _LEFT_OUT else repr(value)[:60]
         raise ExpressionError(f"{shown} where a number is needed")
     try:
         return Fraction(value)

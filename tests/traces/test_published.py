@@ -137,13 +137,14 @@ def test_expressions_are_exact(a: int, b: int, c: int) -> None:
     assert evaluate(parse_expression("a if a > b else b"), cells) == max(a, b)
     assert evaluate(parse_expression("'x' if empty else 'y'"), cells) == "y"
     assert evaluate(parse_expression("[a, a + b] if c else []"), cells) == [a, a + b]
+    assert evaluate(parse_expression("a if empty else None"), cells) is None
 
 
 @pytest.mark.parametrize(
     "text",
     [
         *("", "9if a else b", "a.b", "a[0]", "lambda: 1", "a and b", "f'{a}'", "1.5", "a if", "__import__"),
-        *("x" * 300, "[[a]]"),
+        *("x" * 300, "[[a]]", "a + None"),
     ],
 )
 def test_expressions_hold_nothing_but_the_allowed_forms(text: str) -> None:

@@ -25,6 +25,7 @@ TIMED_DRAFTS: Final = frozenset({"draft_model", *TREE_DRAFTS})
 """Methods whose drafts take time."""
 Part = TypeVar("Part")
 _NUM_RANKS: Final = 10
+_DRAFTED: Final = 4
 _EXAMPLES: Final = MappingProxyType(
     {
         "recorded": "python_help",
@@ -43,28 +44,34 @@ def read_decoding(document: Document, section: DecodingSection, prices: DraftPri
             return Decoding()
         case "draft_model" | "prompt_lookup" | "jacobi":
             drafting = ("draft_pass",) if section.method == "draft_model" else ()
-            _refuse(document, section, ("acceptance", *drafting))
-            return chain_decoding(_acceptance(document, section), section.drafted, section.draft_pass or 0.0)
+            _refuse(document, section, ("acceptance", *drafting), ("drafted",))
+            return chain_decoding(_acceptance(document, section), _drafted(section), section.draft_pass or 0.0)
         case "lookahead":
-            _refuse(document, section, ("recorded",))
+            _refuse(document, section, ("recorded",), ("drafted",))
             steps = _steps_of(document, section, _recorded(document, section, lambda found: found.chains))
             return recorded_steps(steps.lengths, steps.positions)
         case name if section.tree == "static":
-            _refuse(document, section, ("hit_rates",))
-            return tree_decoding(name, _table(document, section), section.drafted, prices)
+            _refuse(document, section, ("hit_rates",), ("drafted",) if section.recorded else ("drafted", "rank_ratio"))
+            return tree_decoding(name, _table(document, section), _drafted(section), prices)
         case name:
-            _refuse(document, section, ("recorded",))
+            _refuse(document, section, ("recorded",), ("drafted",))
             trees = _recorded(document, section, lambda found: found.trees)
             of_shape = {nodes: steps for (shape, nodes), steps in trees.items() if shape == section.tree}
             steps = _steps_of(document, section, of_shape)
             return recorded_tree(name, steps.lengths, steps.positions, steps.frontiers, prices)
 
 
+def _drafted(section: DecodingSection) -> int:
+    """Return how many tokens a pass verifies beside the one that is sure."""
+    return _DRAFTED if section.drafted is None else section.drafted
+
+
 def _steps_of(document: Document, section: DecodingSection, recorded: Mapping[int, RecordedSteps]) -> RecordedSteps:
     """Return the recorded steps with ``drafted`` tokens. Raises ScenarioError where none were recorded."""
-    if section.drafted in recorded:
-        return recorded[section.drafted]
-    rule = f"{section.recorded} has no steps of {section.method} with {section.drafted} drafted tokens"
+    drafted = _drafted(section)
+    if drafted in recorded:
+        return recorded[drafted]
+    rule = f"{section.recorded} has no steps of {section.method} with {drafted} drafted tokens"
     remedy = f"write one of {', '.join(map(str, recorded))}"
     raise ScenarioError(document.origin(("decoding", "drafted")), "decoding.drafted", rule, remedy)
 
@@ -124,7 +131,9 @@ def _recording(document: Document, name: str) -> RecordedDrafts:
         raise ScenarioError(place, "decoding.recorded", error.problem, error.remedy) from error
 
 
-def _refuse(document: Document, section: DecodingSection, needed: tuple[str, ...]) -> None:
+def _refuse(
+    document: Document, section: DecodingSection, needed: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> None:
     """Refuse a key that the method lacks or does not read; a recording stands for rates and acceptance."""
     rates = {"acceptance", "hit_rates"}
     if section.tree != "static" and section.method not in TREE_DRAFTS:
@@ -132,14 +141,12 @@ def _refuse(document: Document, section: DecodingSection, needed: tuple[str, ...
         raise ScenarioError(origin, "decoding.tree", f"{section.method} drafts no tree", "leave it out")
     if section.recorded and rates & set(needed):
         needed = (*(key for key in needed if key not in rates), "recorded")
-    for key in ("recorded", "acceptance", "draft_pass", "hit_rates"):
+    for key in ("recorded", "acceptance", "draft_pass", "hit_rates", "drafted", "rank_ratio"):
         stated = getattr(section, key) not in {None, ()}
-        if stated == (key in needed):
+        if stated and key not in (*needed, *optional):
+            rule, remedy, place = f"{section.method} does not read it", "leave it out", key
+        elif not stated and key in needed:
+            rule, remedy, place = f"{section.method} needs it", f"write {key}: {_EXAMPLES[key]}", "method"
+        else:
             continue
-        rule = f"{section.method} {'does not read it' if stated else 'needs it'}"
-        example = _EXAMPLES[key]
-        name = f"decoding.{key}"
-        key_path = ("decoding", key if stated else "method")
-        raise ScenarioError(
-            document.origin(key_path), name, rule, "leave it out" if stated else f"write {key}: {example}"
-        )
+        raise ScenarioError(document.origin(("decoding", place)), f"decoding.{key}", rule, remedy)

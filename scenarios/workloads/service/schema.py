@@ -136,8 +136,10 @@ class DecodingSection(Section):
     """`draft_model`, `prompt_lookup` and `jacobi` verify a chain of tokens, `lookahead` a chain and pieces beside it,
     the others a tree.
     """
-    drafted: Annotated[int, Field(ge=1, le=1024)] = 4
-    """Tokens that a pass verifies beside the one that is sure: the length of the chain, or the nodes of the tree."""
+    drafted: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Tokens that a pass verifies beside the one that is sure: the length of the chain, or the nodes of the tree;
+    default 4.
+    """
     tree: Literal["static", "by_confidence", "reranked"] = "static"
     """Trees: the same at every step, or shaped by the draft's probabilities as Clover's (`by_confidence`) and EAGLE-2's
     (`reranked`); the latter two need a recording.

@@ -128,6 +128,13 @@ def mean(steps: RecordedSteps) -> float:
             "mine.yaml has no steps of eagle with 5 drafted tokens",
         ),
         ("{recorded: python_help}", "decoding.recorded", "autoregressive does not read it"),
+        ("{drafted: 8}", "decoding.drafted", "autoregressive does not read it"),
+        ("{method: jacobi, acceptance: 0.3, rank_ratio: 0.5}", "decoding.rank_ratio", "jacobi does not read it"),
+        (
+            "{method: eagle, tree: reranked, recorded: mine.yaml, rank_ratio: 0.5}",
+            "decoding.rank_ratio",
+            "eagle does not read it",
+        ),
         ("{method: clover, recorded: python_help, hit_rates: [0.5]}", "decoding.hit_rates", "does not read it"),
         ("{method: clover, hit_rates: [0.9], rank_ratio: 0.5}", "decoding.rank_ratio", "are right 1.80 times"),
     ],
