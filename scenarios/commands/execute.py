@@ -75,6 +75,13 @@ from scenarios.workloads.loading import load_scenario
     "compare with a simulation of this machine; --out gets its profile, too.",
 )
 @click.option(
+    "--repeats",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="Job mixes: run the jobs so often, and report the run with the median completion time.",
+)
+@click.option(
     "--record-routing",
     type=NamedPath(),
     metavar="FILE",

@@ -30,7 +30,8 @@ class ExecutionOptions(Struct, frozen=True, kw_only=True):
     the median of the others is timed. ``check``: compare with a dense autograd reference; on a CPU all numbers are
     float64 then, in the simulated plan too, so that errors show to the last digit. ``calibrate``: a time with its unit,
     for measurements of this machine, between which the run is repeated; the simulation is then of this machine.
-    ``record_routing``: a file that gets the choices of experts of the last step.
+    ``record_routing``: a file that gets the choices of experts of the last step. ``repeats``: of a job mix, the run
+    with the median completion time is reported.
     """
 
     device: Device = "cpu"
@@ -41,6 +42,7 @@ class ExecutionOptions(Struct, frozen=True, kw_only=True):
     timeout: str = TIMEOUT
     calibrate: str | None = None
     record_routing: Path | None = None
+    repeats: int = 1
 
 
 class Executed(ABC):

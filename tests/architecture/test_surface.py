@@ -62,6 +62,7 @@ OPTIONS = {
         "--collectives",
         "--timeout",
         "--record-routing",
+        "--repeats",
     },
     "sweep": {"scenario", "--set", "--jobs", "--scheduler", "--out", "--resume", "--json"},
     "plan": {

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from backends.execution.jobs import JobsExecution, MeasuredJobs
-from costmodels.units import format_percent, format_time
+from costmodels.units import format_change, format_percent, format_time
 from scenarios.report.blocks import Block, Fact, Piece, Section, Table
 from scenarios.report.pages.executed import executed_blocks
 from scenarios.results.registry import load_writer
@@ -35,8 +35,10 @@ class ExecutedJob(Struct, frozen=True, kw_only=True):
 
 
 class ExecutedMixSummary(Struct, frozen=True, kw_only=True):
-    """What came of a job mix on processes of this machine, and of its simulation with what was measured before.
+    """What came of a job mix on processes of this machine, and of its simulation with what was measured on it.
 
+    ``mean_jcts_s``: of each run; all else but the counts and errors is of the run with their median.
+    ``drift``: the time of a sample after the run over that before it; the simulation has the mean of both.
     ``num_hand_overs``: starts, stops and changes of slots, and the ends; ``num_differing``: of those, after which not
     all ranks had the same bits. ``loss_error``, ``parameter_error``: the largest difference to trainings on one process
     with the same batches; None without a check.
@@ -50,7 +52,9 @@ class ExecutedMixSummary(Struct, frozen=True, kw_only=True):
     start_s: float
     resume_s: float
     rescale_s: float
+    drift: float
     mean_jct_s: float
+    mean_jcts_s: Sequence[float]
     simulated_mean_jct_s: float
     makespan_s: float
     simulated_makespan_s: float
@@ -80,8 +84,11 @@ class ExecutedMix(Executed):
             Fact("all done after", _beside(found.makespan_s, found.simulated_makespan_s)),
             Fact("measured costs", f"start {format_time(found.start_s)}, resume {format_time(found.resume_s)}, "
                                    f"rescale {format_time(found.rescale_s)}"),
+            Fact("drift", f"{format_change(found.drift - 1.0)} of a sample's time from before the run to after it"),
             Fact("hand-overs", _agreement(found.num_hand_overs, found.num_differing)),
         ]  # fmt: skip
+        if len(found.mean_jcts_s) > 1:
+            facts.append(Fact("all runs", ", ".join(format_time(each) for each in found.mean_jcts_s)))
         if found.loss_error is not None and found.parameter_error is not None:
             facts.append(Fact("check", _check(found.loss_error, found.parameter_error)))
         rows = [
@@ -99,14 +106,21 @@ class ExecutedMix(Executed):
         load_writer()(self.as_json(), None, self.blocks(), out)
 
 
+def typical(runs: Sequence[JobsExecution]) -> JobsExecution:
+    """Return the run with the median mean completion time, of an even number the lower of the two."""
+    return sorted(runs, key=lambda run: measure(run.record).mean_jct_s)[(len(runs) - 1) // 2]
+
+
 def summary_of(
-    scenario: MixScenario, measured: MeasuredJobs, found: JobsExecution, simulated: Record
+    scenario: MixScenario, measured: MeasuredJobs, drift: float, runs: Sequence[JobsExecution], simulated: Record
 ) -> ExecutedMixSummary:
     """Return the answers about an executed mix and its simulation."""
-    errors = list(found.compared.values())
+    found = typical(runs)
+    errors = [each for run in runs for each in run.compared.values()]
     loss_error = max((each.loss_error for each in errors), default=None)
     parameter_error = max((each.parameter_error for each in errors), default=None)
-    num_differing = sum(not each.identical for each in found.handed_over)
+    handed_over = [each for run in runs for each in run.handed_over]
+    num_differing = sum(not each.identical for each in handed_over)
     live, expected = measure(found.record), measure(simulated)
     simulated_jcts_s = {each.job.id: each.jct_s for each in simulated.jobs}
     jobs = [
@@ -129,13 +143,15 @@ def summary_of(
         start_s=measured.start_s,
         resume_s=measured.resume_s,
         rescale_s=measured.rescale_s,
+        drift=drift,
         mean_jct_s=live.mean_jct_s,
+        mean_jcts_s=[measure(run.record).mean_jct_s for run in runs],
         simulated_mean_jct_s=expected.mean_jct_s,
         makespan_s=live.makespan_s,
         simulated_makespan_s=expected.makespan_s,
-        num_hand_overs=len(found.handed_over),
+        num_hand_overs=len(handed_over),
         num_differing=num_differing,
-        num_ended_processes=found.num_ended,
+        num_ended_processes=sum(run.num_ended for run in runs),
         loss_error=loss_error,
         parameter_error=parameter_error,
         passed=not num_differing and max(loss_error or 0.0, parameter_error or 0.0) <= TOLERANCE,

@@ -1,6 +1,8 @@
 """A job mix on processes of this machine, beside the simulation of the same jobs with the speeds measured there."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from statistics import fmean, geometric_mean, harmonic_mean
 from typing import Final
 
 from msgspec.structs import replace
@@ -11,7 +13,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
 from scenarios.workloads.executing import ExecutionOptions, refuse_options, silence_s
-from scenarios.workloads.job_mix.executed import ExecutedMix, summary_of
+from scenarios.workloads.job_mix.executed import ExecutedMix, summary_of, typical
 from scenarios.workloads.job_mix.scenario import MixScenario
 from scenarios.workloads.job_mix.schema import JobMixScenario, JobSection
 from sim.jobs.job import Job, elastic_job
@@ -22,12 +24,12 @@ from sim.jobs.speed.speed import MeasuredSpeed, ScaledBatchSpeed
 MOST_SLOTS: Final = 64
 """Processes of one machine."""
 SPAN_S: Final = 1.0
-"""Duration of the measurement of each speed, before the jobs run."""
+"""Duration of the measurement of each speed, before the jobs run and after."""
 
 
 def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
     """Return what came of the jobs. Raises ScenarioError if they cannot be run here."""
-    refuse_options(options, "job mixes", but=("check", "timeout"))
+    refuse_options(options, "job mixes", but=("check", "timeout", "repeats"))
     file = check_document(scenario.document, JobMixScenario)
     slots = scenario.mix.gpus_per_node
     if file.cluster.types:
@@ -46,20 +48,50 @@ def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
     trainings = _trainings(scenario, file)
     torch = load_torch_backend()
     timeout_s = silence_s(options)
-    measured = torch.measure_jobs(trainings, sum(slots), span_s=SPAN_S, check=options.check, timeout_s=timeout_s)
+    measure = partial(
+        torch.measure_jobs, trainings, sum(slots), span_s=SPAN_S, check=options.check, timeout_s=timeout_s
+    )
+    before = measure()
     with located(scenario.document):
-        mix = measured_mix(scenario.mix, measured)
         request = JobsRequest(
-            jobs=mix.jobs,
+            jobs=measured_mix(scenario.mix, before).jobs,
             trainings=trainings,
             slots_per_node=slots,
             policy=scenario.policy,
             check=options.check,
             timeout_s=timeout_s,
         )
-        found = torch.run_jobs(request)
-        simulated = simulate_jobs(mix, scenario.policy)
-    return ExecutedMix(summary_of(scenario, measured, found, simulated), found.record, simulated)
+        runs = [torch.run_jobs(request) for _ in range(options.repeats)]
+        after = measure()
+        measured = between(before, after)
+        simulated = simulate_jobs(measured_mix(scenario.mix, measured), scenario.policy)
+    drift = drift_of(before, after)
+    return ExecutedMix(summary_of(scenario, measured, drift, runs, simulated), typical(runs).record, simulated)
+
+
+def between(before: MeasuredJobs, after: MeasuredJobs) -> MeasuredJobs:
+    """Return the means of two measurements, of the times of a sample and of the changes."""
+    return MeasuredJobs(
+        samples_per_s=[
+            _means(*pair, harmonic_mean) for pair in zip(before.samples_per_s, after.samples_per_s, strict=True)
+        ],
+        machine_shares=[_means(*pair, fmean) for pair in zip(before.machine_shares, after.machine_shares, strict=True)],
+        start_s=fmean((before.start_s, after.start_s)),
+        resume_s=fmean((before.resume_s, after.resume_s)),
+        rescale_s=fmean((before.rescale_s, after.rescale_s)),
+    )
+
+
+def drift_of(before: MeasuredJobs, after: MeasuredJobs) -> float:
+    """Return the time of a sample after the run over that before it, in the geometric mean of all speeds."""
+    pairs = zip(before.samples_per_s, after.samples_per_s, strict=True)
+    return geometric_mean(one[count] / other[count] for one, other in pairs for count in one)
+
+
+def _means(
+    before: Mapping[int, float], after: Mapping[int, float], mean: Callable[[Sequence[float]], float]
+) -> Mapping[int, float]:
+    return {count: mean((before[count], after[count])) for count in before}
 
 
 def measured_mix(mix: Mix, measured: MeasuredJobs) -> Mix:

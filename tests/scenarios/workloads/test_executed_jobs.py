@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from backends.execution.jobs import MeasuredJobs
 from scenarios.cli import main
 from scenarios.workloads.job_mix import execution
 from tests.scenarios.refusing import refuse
@@ -24,8 +25,16 @@ jobs:
 policy: srtf
 """
 KEYS = {
-    *("schema", "scenario", "seed", "policy", "num_slots", "start_s", "resume_s", "rescale_s", "mean_jct_s"),
-    *("simulated_mean_jct_s", "makespan_s", "simulated_makespan_s", "num_hand_overs", "num_differing"),
+    *("schema", "scenario", "seed", "policy", "num_slots", "start_s", "resume_s", "rescale_s", "drift"),
+    *(
+        "mean_jct_s",
+        "mean_jcts_s",
+        "simulated_mean_jct_s",
+        "makespan_s",
+        "simulated_makespan_s",
+        "num_hand_overs",
+        "num_differing",
+    ),
     *("num_ended_processes", "loss_error", "parameter_error", "passed", "jobs"),
 }
 
@@ -42,7 +51,7 @@ def test_jobs_are_executed_and_compared(mix: Path, tmp_path: Path, capsys, monke
     """The answers have both completion times of each job, and the page both pictures of the cluster."""
     monkeypatch.setattr(execution, "SPAN_S", 0.05)
     with pytest.raises(SystemExit) as caught:
-        main(["execute", str(mix), "--check", "--out", str(tmp_path / "out")])
+        main(["execute", str(mix), "--check", "--repeats", "2", "--out", str(tmp_path / "out")])
     assert caught.value.code == 0
     assert "all ranks have the same bits" in capsys.readouterr().out
     found = json.loads((tmp_path / "out" / "summary.json").read_text())
@@ -51,10 +60,28 @@ def test_jobs_are_executed_and_compared(mix: Path, tmp_path: Path, capsys, monke
     assert found["loss_error"] < 1e-10
     assert [job["num_steps"] for job in found["jobs"]] == [24, 12]
     assert all(job["simulated_jct_s"] > 0.0 for job in found["jobs"])
-    assert found["num_hand_overs"] >= 4
+    assert found["num_hand_overs"] >= 8
+    assert len(found["mean_jcts_s"]) == 2
+    assert found["mean_jct_s"] == min(found["mean_jcts_s"])
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Executed" in page
     assert "Simulated" in page
+
+
+def test_the_simulation_has_the_means_of_two_measurements() -> None:
+    """Of the times of a sample, so that a machine of half the speed afterwards takes half as long again in the mean."""
+    before, after = (
+        MeasuredJobs(
+            samples_per_s=[{1: speed, 2: 2.0 * speed}], machine_shares=[{1: share, 2: 2.0 * share}],
+            start_s=cost_s, resume_s=cost_s, rescale_s=cost_s,
+        )
+        for speed, share, cost_s in ((100.0, 0.25, 1.0), (50.0, 0.75, 2.0))
+    )  # fmt: skip
+    found = execution.between(before, after)
+    assert found.samples_per_s[0] == pytest.approx({1: 1.0 / 0.015, 2: 2.0 / 0.015})
+    assert found.machine_shares[0] == pytest.approx({1: 0.5, 2: 1.0})
+    assert (found.start_s, found.resume_s, found.rescale_s) == (1.5, 1.5, 1.5)
+    assert execution.drift_of(before, after) == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(
@@ -81,4 +108,7 @@ def test_options_of_other_executions_are_refused(mix: Path, tmp_path: Path, caps
     """Jobs train on processors alone."""
     assert "an execution of job mixes has no such choice" in refuse(
         capsys, tmp_path, "execute", str(mix), "--device", "cuda"
+    )
+    assert "--repeats: an execution of single steps has no such choice" in refuse(
+        capsys, tmp_path, "execute", "tiny-gpt-two-stages", "--repeats", "2"
     )

@@ -26,7 +26,7 @@ from scenarios.results.folder import writing_to
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.this_computer import physical_memory_bytes
-from scenarios.workloads.executing import NATIVE, Device, Executed, ExecutionOptions, silence_s
+from scenarios.workloads.executing import NATIVE, Device, Executed, ExecutionOptions, refuse_options, silence_s
 from scenarios.workloads.steps.executing.calibrating import PROFILE, calibrated_execution
 from scenarios.workloads.steps.executing.collectives import chosen_algorithms
 from scenarios.workloads.steps.executing.routing import check_recordable, chosen_experts, routings_of
@@ -42,6 +42,7 @@ from traces.timeline import Timeline
 
 PROCESS_BYTES = 128 * 2**20
 """The least memory of one process with torch loaded, beside the plan's buffers."""
+_KNOWN = ("device", "check", "timing", "collectives", "steps", "timeout", "calibrate", "record_routing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +81,7 @@ def run(scenario: StepScenario, options: ExecutionOptions) -> ExecutedStep | Non
     all ranks, and so does the simulated one.
     Raises ScenarioError if the scenario cannot be executed, here or at all, ExecutionError if a rank fails.
     """
+    refuse_options(options, "single steps", but=_KNOWN)
     device, timeout_s = options.device, silence_s(options)
     scenario = _as_executed(scenario.decided(), device, check=options.check)
     if options.record_routing is not None:
