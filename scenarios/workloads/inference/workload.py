@@ -5,13 +5,13 @@ from costmodels.units import format_bytes, format_rate, format_time
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
-from scenarios.workloads.inference.execution import execute
 from scenarios.workloads.inference.outcome import InferenceOutcome, InferenceRow
 from scenarios.workloads.inference.scenario import InferenceScenario, read_inference
 from scenarios.workloads.inference.schema import InferenceScenarioFile
 from scenarios.workloads.inference.starter import STARTER
 from scenarios.workloads.inference.summary import summarise
 from scenarios.workloads.steps.effort import effort_of
+from scenarios.workloads.steps.executing.registry import load_execution_of
 from scenarios.workloads.workload import Column, Detail, Workload
 from sim.engine.folding.folding import Folding
 from sim.plan.words.program import Plan
@@ -59,7 +59,7 @@ class Inference(Workload[InferenceScenario]):
 
     def execute(self, scenario: InferenceScenario, options: ExecutionOptions) -> Executed | None:
         """Return the executed plan, beside its simulation."""
-        return execute(scenario, options)
+        return load_execution_of(self.name)(scenario, options)
 
     def is_possible(self, row: object) -> bool:
         """Return whether weights, keys and values fit into memory."""

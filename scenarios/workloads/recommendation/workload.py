@@ -4,12 +4,12 @@ from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
-from scenarios.workloads.recommendation.execution import execute
 from scenarios.workloads.recommendation.outcome import RecommendationOutcome, RecommendationRow
 from scenarios.workloads.recommendation.running import simulate
 from scenarios.workloads.recommendation.scenario import RecommendationScenario, read
 from scenarios.workloads.recommendation.schema import RecommendationScenarioFile
 from scenarios.workloads.recommendation.starter import STARTER
+from scenarios.workloads.steps.executing.registry import load_execution_of
 from scenarios.workloads.workload import Column, Detail, Workload
 
 
@@ -49,4 +49,4 @@ class Recommendation(Workload[RecommendationScenario]):
 
     def execute(self, scenario: RecommendationScenario, options: ExecutionOptions) -> Executed | None:
         """Return what a training with a cache counted, or the steps of a timed model, beside their simulation."""
-        return execute(scenario, options)
+        return load_execution_of(self.name)(scenario, options)

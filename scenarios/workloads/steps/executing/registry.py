@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.steps.scenario import StepScenario
@@ -14,3 +15,11 @@ def load_execution() -> Execute:
     """Return ``scenarios.workloads.steps.executing.execution.run``, imported."""
     run: Execute = import_module("scenarios.workloads.steps.executing.execution").run
     return run
+
+
+def load_execution_of(kind: str) -> Callable[[Any, ExecutionOptions], Executed | None]:
+    """Return ``execute`` of the module ``execution`` of a kind of work, imported; it takes that kind's scenarios."""
+    execute: Callable[[Any, ExecutionOptions], Executed | None] = import_module(
+        f"scenarios.workloads.{kind}.execution"
+    ).execute
+    return execute
