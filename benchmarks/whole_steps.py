@@ -58,7 +58,7 @@ def _summary(scenario: StepScenario, plan: Plan, *, repeat: bool) -> dict[str, A
 
 
 def _differences(one: Any, other: Any, step_s: float, path: str = "") -> Iterator[Difference]:
-    """Yield where two parts of summaries differ; times by more than so small a part of the step, too."""
+    """Yield where two parts of summaries differ; times and fractions by more than so small a part of the step, too."""
     if isinstance(one, Mapping) and isinstance(other, Mapping) and one.keys() == other.keys():
         yield from chain(*(_differences(one[key], other[key], step_s, f"{path}.{key}") for key in one))
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
@@ -66,7 +66,8 @@ def _differences(one: Any, other: Any, step_s: float, path: str = "") -> Iterato
             *(_differences(*pair, step_s, f"{path}[{n}]") for n, pair in enumerate(zip(one, other, strict=True)))
         )
     elif isinstance(one, float) and isinstance(other, float):
-        scale = max(abs(one), abs(other), step_s if "_s" in path else 0.0)
+        of_step = 1.0 if "_fraction" in path else step_s if "_s" in path else 0.0
+        scale = max(abs(one), abs(other), of_step)
         if abs(one - other) > NEAR * scale:
             yield path, one, other
     elif one != other:
