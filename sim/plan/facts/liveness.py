@@ -6,6 +6,7 @@ buffers always live.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Program, Task
+
+_BORN: Final = (Scope.MICROBATCH, Scope.STEP)
+"""Scopes of buffers that do not always live."""
 
 
 class CallLife(Struct, frozen=True):
@@ -44,10 +48,8 @@ class _Touch(Struct, frozen=True):
 def lifetimes(program: Program) -> Lifetimes:
     """Return the births and deaths of buffers in every call of a program."""
     coded, names = CodedCalls.of(program), [*program.tasks]
-    touches = {
-        scope: {name: _touches(program, task, scope) for name, task in program.tasks.items()}
-        for scope in (Scope.MICROBATCH, Scope.STEP)
-    }
+    of_task = {name: _touches(program, task) for name, task in program.tasks.items()}
+    touches = {scope: {name: found[scope] for name, found in of_task.items()} for scope in _BORN}
     of_call, kinds = np.zeros(len(coded.tasks), dtype=np.int64), list[CallLife]()
     for calls in coded.by_sequence():
         tasks = [names[task] for task in coded.tasks[calls[0]].tolist()]
@@ -61,13 +63,17 @@ def lifetimes(program: Program) -> Lifetimes:
     return Lifetimes(tuple(kinds), of_call)
 
 
-def _touches(program: Program, task: Task, scope: Scope) -> dict[str, _Touch]:
-    """Return the first and the last op of a task that use each of its buffers of a scope."""
-    found: dict[str, _Touch] = {}
+def _touches(program: Program, task: Task) -> dict[Scope, dict[str, _Touch]]:
+    """Return the first and the last op of a task that use each of its buffers, by the buffers' scopes."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
     for j, op in enumerate(task.ops):
-        for name in (*op.reads, *op.writes):
-            if program.buffers[name].scope is scope:
-                found[name] = _Touch(found[name].first if name in found else j, j)
+        for name in op.reads + op.writes:
+            first.setdefault(name, j)
+            last[name] = j
+    found: dict[Scope, dict[str, _Touch]] = {scope: {} for scope in Scope}
+    for name, j in first.items():
+        found[program.buffers[name].scope][name] = _Touch(j, last[name])
     return found
 
 

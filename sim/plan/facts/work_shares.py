@@ -99,6 +99,7 @@ class _Walk:
     received: _Messages | None = None
     _initial: dict[str, int] = field(init=False, default_factory=dict)
     _parameters: frozenset[str] = field(init=False)
+    _sets: dict[tuple[str, ...], int] = field(init=False, default_factory=dict)
     _known_shares: dict[tuple[int, float], WorkShares] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -213,8 +214,10 @@ class _Walk:
             self._initial[name] = self._set(_initial_axes(self.program.buffers[name]))
         return self._initial[name]
 
-    def _set(self, axes: Sequence[str]) -> int:
-        return reduce(or_, [self.bits.get(axis, 0) for axis in axes], 0)
+    def _set(self, axes: tuple[str, ...]) -> int:
+        if axes not in self._sets:
+            self._sets[axes] = reduce(or_, [self.bits.get(axis, 0) for axis in axes], 0)
+        return self._sets[axes]
 
     def _axes_in(self, value: Any) -> int:
         """Return the axes named in an attribute or its parts, along which a kernel uses the rank's coordinate."""
