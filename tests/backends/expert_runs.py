@@ -1,7 +1,6 @@
 """Tiny trainings with experts that run for real, of which each must reproduce the dense reference."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace as replace_replicas
 from typing import Any
 
 from msgspec.structs import replace
@@ -210,8 +209,8 @@ ON_FOUR = Replicas(
 ON_TWO = Replicas((((1, 1, 0, 0), (1, 0, 1, 1)), ((0, 1, 1, 1), (1, 1, 1, 0))))
 """Experts of two layers with replicas, on four and on two ranks."""
 
-SHADOWED_ON_FOUR = replace_replicas(shared_out(2, 4, 4), shadows=((0,), (1, 2)))
-SHADOWED_ON_TWO = replace_replicas(shared_out(2, 2, 4), shadows=((0, 3), ()))
+SHADOWED_ON_FOUR = replace(shared_out(2, 4, 4), shadows=((0,), (1, 2)))
+SHADOWED_ON_TWO = replace(shared_out(2, 2, 4), shadows=((0, 3), ()))
 """Experts of two layers, of which all ranks get some for a step."""
 
 REPLICATED = {

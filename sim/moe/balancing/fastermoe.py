@@ -7,9 +7,9 @@ policy foresees the routing, which is data.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.moe.balancing.replicas import Placed, Replicas
 from sim.moe.balancing.shadowing import ShadowPolicy
