@@ -70,7 +70,7 @@ def test_a_run_decides_once(
         asked.append(job.opening)
         return decided(job, *rest)
 
-    monkeypatch.setattr("scenarios.workloads.training.scenario.decided", counted)
+    monkeypatch.setattr("scenarios.choices.decide.decided", counted)
     simulate(scenario)
     assert asked == [opening]
     closed = scenario.decided()
