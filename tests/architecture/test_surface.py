@@ -163,6 +163,7 @@ KEYS = {
     *("model.experts.dispatch", *(f"model.experts.routing.{key}" for key in ("shares", "trace", "step"))),
     *(f"model.experts.placement.{key}" for key in ("policy", "steps", "slots", "threshold", "every")),
     "model.experts.placement.step_times",
+    "model.experts.placement.in_full",
     *(f"model.experts.routing.skew.{key}" for key in ("zipf", "fluctuation", "memory_steps", "swap_probability")),
     *("model.experts.routing.skew.concentration", "model.experts.routing.skew.layer_correlation"),
     *("parallel.expert.degree", "parallel.expert.nodes"),

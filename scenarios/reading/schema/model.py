@@ -6,7 +6,7 @@ from pydantic import Discriminator, Field, Tag
 
 from scenarios.reading.quantities import Duration, DurationOrZero
 from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
-from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy, StepTimesBy
+from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy, StepInFull, StepTimesBy
 from sim.moe.dense_to_sparse import Decay
 from sim.training.gates.gate import BIAS_UPDATE_RATE, REMOTE_SHARE, CapacityRule, RoutingWord
 from sim.training.gates.registry import ExpertGate
@@ -112,8 +112,10 @@ class PlacementSection(Section):
     every: Annotated[int, Field(ge=1, le=1_000)] = 1
     """Steps from one look at a layer's loads to the next; layers take turns."""
     step_times: StepTimesBy = "engine"
-    """`engine`: each step is simulated from a plan of its own; `sums`: as a sum of calls, the last by the engine too.
+    """`engine`: each step is simulated from a plan of its own; `sums`: as a sum of calls, one by the engine too.
     """
+    in_full: StepInFull = "last"
+    """The step that is simulated in full beside sums; of the `first`, one rank stands for the busiest."""
 
 
 class RoutingSection(Section):

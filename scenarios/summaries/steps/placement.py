@@ -26,8 +26,8 @@ class PlacementSummary(Struct, frozen=True, kw_only=True):
     """Steps in which a policy moves experts; the last one is the step of the summary.
 
     ``slots``, ``threshold``: of FlexMoE; FasterMoE has none. ``mean_time_s``: of all steps, which begin together on all
-    ranks. ``layer``: of the model, the least even one in the last step. ``sums_error``: by which part the last step's
-    time is longer as a sum of calls than by the engine, if steps are sums.
+    ranks. ``layer``: of the model, the least even one in the last step. ``sums_error``: by which part the time of
+    the step in full is longer as a sum of calls than by the engine, if steps are sums.
     """
 
     policy: str

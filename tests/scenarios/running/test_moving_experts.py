@@ -126,6 +126,10 @@ def test_steps_as_sums_end_with_one_by_the_engine(write) -> None:
     assert sums.placement is not None
     assert engine.placement is not None
     assert abs(sums.placement.sums_error or 1.0) < 2e-3
+    keys = "model.experts.placement={steps: 3, step_times: sums, in_full: first}"
+    first = TrainingStep().simulate(load(write, keys)).summary
+    assert first.placement is not None
+    assert first.iteration_time_s == pytest.approx(first.placement.steps[0].duration_s, rel=0.01)
     assert engine.placement.sums_error is None
     for ours, theirs in zip(sums.placement.steps, engine.placement.steps, strict=True):
         assert ours.duration_s == pytest.approx(theirs.duration_s, rel=2e-3)

@@ -41,12 +41,11 @@ def taken(duration_s: float, placed: Placed, loads: Floats, fixed_loads: Floats,
 
 
 def placement_summary(
-    job: DenseTraining, maker: PolicyMaker | None, steps: Sequence[TakenStep], by_engine_s: float | None
+    job: DenseTraining, maker: PolicyMaker | None, steps: Sequence[TakenStep], sums_error: float | None
 ) -> PlacementSummary:
     """Return the summary of a job's steps.
 
-    ``maker``: FlexMoE's; FasterMoE has none. ``by_engine_s``: the time of the last step by the engine, if that of its
-    row is a sum of calls.
+    ``maker``: FlexMoE's; FasterMoE has none. ``sums_error``: see ``PlacementSummary``.
     """
     experts, moving = job.model.experts, moving_of(job)
     assert experts is not None
@@ -56,7 +55,7 @@ def placement_summary(
         slots=None if maker is None else maker.num_slots,
         threshold=None if maker is None else maker.threshold,
         mean_time_s=sum(step.duration_s for step in steps) / len(steps),
-        sums_error=None if by_engine_s is None else steps[-1].duration_s / by_engine_s - 1.0,
+        sums_error=sums_error,
         layer=layer + experts.first_dense_layers,
         steps=tuple(_row(step, layer) for step in steps),
     )

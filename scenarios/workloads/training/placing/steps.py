@@ -31,25 +31,35 @@ from sim.training.spec.job import DenseTraining
 def simulate_moving(
     scenario: TrainingScenario, *, detail: Detail | None = None, fold: bool = True, announce: Announce | None = None
 ) -> SimulatedStep:
-    """Return the last step of a scenario whose experts move, with a row for each of its steps in the summary.
+    """Return the last step of a scenario whose experts move, or the first, with a row for each step in the summary.
 
     Raises ScenarioError for a job whose steps are to be sums of calls and cannot be.
     """
-    policy, by_sums = (
-        policy_of(scenario.dense_job, scenario.pricing()),
-        moving_of(scenario.dense_job).step_times == "sums",
-    )
-    if by_sums and isinstance(policy, FlexMoE):
+    job, moving = scenario.dense_job, moving_of(scenario.dense_job)
+    policy = policy_of(job, scenario.pricing())
+    if moving.step_times == "sums" and isinstance(policy, FlexMoE):
         with located(scenario.document), locating_algorithms(scenario.document, scenario.algorithms):
-            steps, placements = summed_steps(scenario.dense_job, policy, scenario.pricing())
+            steps, placements = summed_steps(job, policy, scenario.pricing())
     else:
         turns = simulated_turns(scenario, policy, fold=fold)
-        steps, placements = _taken(scenario.dense_job, turns), [turn.decision for turn in turns]
-    found = simulate(last_step(scenario, placements), detail=detail, fold=fold, announce=announce)
-    by_engine_s = found.summary.iteration_time_s if by_sums else None
+        steps, placements = _taken(job, turns), [turn.decision for turn in turns]
+    is_first = moving.in_full == "first"
+    chosen = _first_of_busiest(scenario) if is_first else last_step(scenario, placements)
+    found = simulate(chosen, detail=detail, fold=fold, announce=announce)
+    error = None
+    if moving.step_times == "sums":
+        error = steps[0 if is_first else -1].duration_s / found.summary.iteration_time_s - 1.0
     maker = policy.maker if isinstance(policy, FlexMoE) else None
-    placement = placement_summary(scenario.dense_job, maker, steps, by_engine_s)
+    placement = placement_summary(job, maker, steps, error)
     return dataclasses.replace(found, summary=dataclasses.replace(found.summary, placement=placement))
+
+
+def _first_of_busiest(scenario: TrainingScenario) -> TrainingScenario:
+    """Return the scenario of the first step, in which no expert has copies, with the busiest rank in place of all."""
+    job, experts = scenario.dense_job, scenario.dense_job.model.experts
+    assert experts is not None
+    busiest = replace(experts, moving=None, rank_load="busiest")
+    return dataclasses.replace(scenario, job=replace(job, model=replace(job.model, experts=busiest)))
 
 
 def simulated_turns(

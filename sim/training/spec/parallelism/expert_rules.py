@@ -115,6 +115,9 @@ def _check_moving(moving: MovingExperts, num_experts: int, parallel: ParallelSpe
     if parallel.pipeline.degree > 1:
         rule = f"experts that move are not built with pipelines, and there are {parallel.pipeline.degree} stages"
         raise SpecError(PLACEMENT_KEY, rule, "write parallel.pipeline.degree: 1, or leave it out")
+    if moving.in_full == "first" and moving.step_times != "sums":
+        rule = "each step by the engine is one of its own, and the last is the one in full"
+        raise SpecError(f"{PLACEMENT_KEY}.in_full", rule, "leave it out, or write step_times: sums")
     if moving.policy == "fastermoe":
         _check_shadowing(moving)
     own = num_experts // parallel.expert_degree
@@ -126,7 +129,7 @@ def _check_moving(moving: MovingExperts, num_experts: int, parallel: ParallelSpe
 def _check_shadowing(moving: MovingExperts) -> None:
     """Raise SpecError for a key that FasterMoE does not read."""
     fixed = MovingExperts(policy=moving.policy, steps=moving.steps)
-    for key in ("slots", "threshold", "every", "step_times"):
+    for key in ("slots", "threshold", "every", "step_times", "in_full"):
         if getattr(moving, key) != getattr(fixed, key):
             rule = "fastermoe shadows experts for a step by an estimate of its own, and its steps are no sums of calls"
             raise SpecError(f"{PLACEMENT_KEY}.{key}", rule, "leave it out, or write policy: flexmoe")
