@@ -27,7 +27,7 @@ class PlacementSummary(Struct, frozen=True, kw_only=True):
 
     ``slots``, ``threshold``: of FlexMoE; FasterMoE has none. ``mean_time_s``: of all steps, which begin together on all
     ranks. ``layer``: of the model, the least even one in the last step. ``sums_error``: by which part the time of
-    the step in full is longer as a sum of calls than by the engine, if steps are sums.
+    the last step is longer as a sum of calls than by the engine, if steps are sums and it is the one in full.
     """
 
     policy: str

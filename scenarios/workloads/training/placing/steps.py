@@ -47,8 +47,8 @@ def simulate_moving(
     chosen = _first_of_busiest(scenario) if is_first else last_step(scenario, placements)
     found = simulate(chosen, detail=detail, fold=fold, announce=announce)
     error = None
-    if moving.step_times == "sums":
-        error = steps[0 if is_first else -1].duration_s / found.summary.iteration_time_s - 1.0
+    if moving.step_times == "sums" and not is_first:
+        error = steps[-1].duration_s / found.summary.iteration_time_s - 1.0
     maker = policy.maker if isinstance(policy, FlexMoE) else None
     placement = placement_summary(job, maker, steps, error)
     return dataclasses.replace(found, summary=dataclasses.replace(found.summary, placement=placement))
