@@ -36,6 +36,8 @@ from sim.training.pipeline.rules import Schedule
 NODES: Final = ("dgx-1-v100-16g", "dgx-a100-40g", "dgx-a100-80g", "cloud-a100-100g", "hgx-h100", "dgx-b200", "longhorn")
 MOST_SIMULATED: Final = 40
 """Largest number of strategies in a space that is simulated as a whole."""
+_ON_DEVICE: Final = {"offload": [0]}
+"""Spaces that are simulated as a whole keep the optimizer on the device."""
 PER_CASE: Final = 2
 """Number of strategies per case whose estimates are compared."""
 
@@ -99,7 +101,7 @@ def loss(number: int, folder: Path, most: int = MOST_SIMULATED, schedules: Sched
     path = _written(number, folder)
     try:
         document = apply_overrides(read_document(path), fixed_keys(number, path, most, schedules))
-        studied = studied_of(openings_of(document, schedules), ThisProcess())
+        studied = studied_of(openings_of(document, schedules), ThisProcess(), _ON_DEVICE)
     except ScenarioError:
         return None
     known = dict(prove_all(studied, "time", prover(studied, Resources(ThisProcess()))))
@@ -121,12 +123,12 @@ def fixed_keys(number: int, path: Path, most: int, schedules: Schedules) -> list
     Schedule and stages per rank stay open.
     """
     draw, document = Random(number), read_document(path)
-    names = [name for name in KEYS if name not in ("data", "schedule", "virtual_stages")]
+    names = [name for name in KEYS if name not in ("data", "schedule", "virtual_stages", "offload")]
     draw.shuffle(names)
     fixed: list[str] = []
     while True:
         openings = openings_of(apply_overrides(document, fixed), schedules)
-        every = grid(openings.choices(), openings.sizes)
+        every = grid({**openings.choices(), **_ON_DEVICE}, openings.sizes)
         if len(every) <= most or not names:
             return fixed
         name = names.pop()
