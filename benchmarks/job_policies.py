@@ -3,6 +3,9 @@
 Mean completion times over seeds, and by how much that of ONES is shorter, with the 95 % interval of the seeds. All
 policies meet the same jobs. ``ones`` changes GPUs in 1 s, as its authors state; all others need 30 s, and those that
 share GPUs out anew decide every 60 s. With fewer nodes there are fewer jobs at the same load of a GPU.
+
+With ``--published`` the others are as their own authors state them, as far as that is known: only ONES makes the batch
+grow with the GPUs, durations are predicted, and Optimus decides every 10 min (Peng et al., EuroSys 2018).
 """
 
 import sys
@@ -34,11 +37,15 @@ GAP_OF_A_GPU_S: Final = 29.97 * 64.0
 
 
 class Contender(Struct, frozen=True):
-    """A policy of a seed. ``rescale_s``: cost of a change of GPUs; ``round_s``: time between decisions."""
+    """A policy of a seed. ``rescale_s``: cost of a change of GPUs; ``round_s``: time between decisions.
+
+    ``fixed_batch``: the batch stays that of the requested GPUs.
+    """
 
     policy: Callable[[int], Policy]
     rescale_s: float = 30.0
     round_s: float | None = None
+    fixed_batch: bool = False
 
 
 CONTENDERS: Final[Mapping[str, Contender]] = {
@@ -50,12 +57,19 @@ CONTENDERS: Final[Mapping[str, Contender]] = {
     "optimus, known": Contender(lambda _: Optimus(), round_s=60.0),
     "srtf, known": Contender(lambda _: ShortestRemainingTime()),
 }
+PUBLISHED: Final[Mapping[str, Contender]] = {
+    **{name: CONTENDERS[name] for name in ("ones", "tiresias", "srtf, predicted")},
+    "optimus, predicted": Contender(lambda seed: Predicted(Optimus(), seed), round_s=600.0, fixed_batch=True),
+    "optimus, known": Contender(lambda _: Optimus(), round_s=600.0, fixed_batch=True),
+    "learned": Contender(lambda _: Learned(shipped_weights()), round_s=60.0, fixed_batch=True),
+}
 
 
 def mean_jct_s(contender: Contender, num_jobs: int, num_nodes: int, seed: int) -> float:
     """Return the mean completion time of a seed's jobs under a policy."""
     nodes = (GPUS_PER_NODE,) * num_nodes
-    jobs = OnesLike(num_jobs=num_jobs, mean_gap_s=GAP_OF_A_GPU_S / sum(nodes)).jobs(nodes, seed)
+    gap_s = GAP_OF_A_GPU_S / sum(nodes)
+    jobs = OnesLike(num_jobs=num_jobs, mean_gap_s=gap_s, fixed_batch=contender.fixed_batch).jobs(nodes, seed)
     mix = Mix(
         jobs=jobs,
         gpus_per_node=nodes,
@@ -81,10 +95,12 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=400)
     parser.add_argument("--nodes", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--published", action="store_true")
     asked = parser.parse_args()
-    found: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    contenders = PUBLISHED if asked.published else CONTENDERS
+    found: dict[str, list[float]] = {name: [] for name in contenders}
     for seed in range(asked.seeds):
-        for name, contender in CONTENDERS.items():
+        for name, contender in contenders.items():
             found[name].append(mean_jct_s(contender, asked.jobs, asked.nodes, seed))
             sys.stderr.write(f"seed {seed}: {name} {found[name][-1]:.1f} s\n")
     sys.stdout.write("| policy | mean completion time | that of ONES is shorter by |\n|---|---|---|\n")

@@ -17,7 +17,7 @@ from sim.jobs.errors import JobsError
 from sim.jobs.generate import generator
 from sim.jobs.job import Job, elastic_job
 from sim.jobs.placement import fewest_nodes
-from sim.jobs.speed.speed import ScaledBatchSpeed
+from sim.jobs.speed.speed import FixedBatchSpeed, ScaledBatchSpeed
 from sim.jobs.speed.step_time import StepTime
 from sim.jobs.training import LearningCurve, Training
 
@@ -43,7 +43,7 @@ class Kind(Struct, frozen=True, kw_only=True):
     accuracy: float
 
     def speed(self, gpus_per_node: int) -> ScaledBatchSpeed:
-        """Return the speed that has the measured value at the requested GPUs."""
+        """Return the speed that has the measured value at the requested GPUs; the batch grows with the GPUs."""
         size = 4.0 * self.num_parameters
         node_s, network_s = size / NODE_BYTES_PER_S, size / NETWORK_BYTES_PER_S
         shown = StepTime(compute_s=1.0, compute_per_sample_s=0.0, **_rings(node_s, network_s))
@@ -59,6 +59,14 @@ class Kind(Struct, frozen=True, kw_only=True):
             local_batch=self.local_batch,
             learning_rate=self.learning_rate,
             most_learning_rate=self.most_learning_rate,
+        )
+
+    def fixed_speed(self, gpus_per_node: int) -> FixedBatchSpeed:
+        """Return the same where the batch stays that of the requested GPUs."""
+        return FixedBatchSpeed(
+            step=self.speed(gpus_per_node).step,
+            batch_size=self.local_batch * self.num_gpus,
+            most_local_batch=self.local_batch,
         )
 
 
@@ -107,11 +115,12 @@ KINDS: Final = (
 class OnesLike(Struct, frozen=True, kw_only=True):
     """Elastic jobs of 20 kinds in a drawn order.
 
-    ``mean_gap_s``: between arrivals.
+    ``mean_gap_s``: between arrivals. ``fixed_batch``: the batch stays that of the requested GPUs, whatever a job gets.
     """
 
     num_jobs: int = 400
     mean_gap_s: float = 29.97
+    fixed_batch: bool = False
 
     def jobs(self, gpus_per_node: tuple[int, ...], seed: int) -> list[Job]:
         """Return the jobs for a cluster. Raises JobsError where a request does not fit."""
@@ -129,7 +138,7 @@ class OnesLike(Struct, frozen=True, kw_only=True):
             kind = KINDS[kind_place // 2]
             least, median, longest = kind.epochs
             epochs = round(float(draws.triangular(least - 0.5, median, longest + 0.5)))
-            speed = kind.speed(gpus_per_node[0])
+            speed = (kind.fixed_speed if self.fixed_batch else kind.speed)(gpus_per_node[0])
             training = Training(
                 samples_per_epoch=float(kind.epoch_sizes[kind_place % 2]),
                 num_epochs=float(epochs),

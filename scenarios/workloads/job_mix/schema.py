@@ -219,6 +219,8 @@ class OnesJobsSection(Section):
     """Number of jobs."""
     mean_gap: Duration = 29.97
     """Mean time between arrivals."""
+    batch: Literal["scaled", "fixed"] = "scaled"
+    """The batch grows with the GPUs, as in ONES, or stays that of the requested ones, as in Optimus."""
 
 
 class JobsSection(Section):

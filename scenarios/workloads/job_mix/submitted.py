@@ -13,7 +13,13 @@ from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.workloads.job_mix.measured import measured_jobs
 from scenarios.workloads.job_mix.plan_speed import plan_speed
 from scenarios.workloads.job_mix.recorded import TRAININGS, recorded_jobs, recorded_trainings
-from scenarios.workloads.job_mix.schema import ElasticSection, JobMixScenario, JobSection, StepSection
+from scenarios.workloads.job_mix.schema import (
+    ElasticSection,
+    JobMixScenario,
+    JobSection,
+    OnesJobsSection,
+    StepSection,
+)
 from sim.engine.step_times import StepTimes
 from sim.jobs.errors import JobsError
 from sim.jobs.generate import PhillyLike
@@ -52,14 +58,17 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
         )
         return source.jobs(sum(gpus_per_node), file.seed)
     if file.jobs.ones is not None:
-        like = OnesLike(num_jobs=file.jobs.ones.num_jobs, mean_gap_s=file.jobs.ones.mean_gap)
-        return like.jobs(gpus_per_node, file.seed)
+        return _ones_like(file.jobs.ones).jobs(gpus_per_node, file.seed)
     path = named_file(document, ("jobs", "trace"), file.jobs.trace or "", "write a row per job: job_id,arrival_s,...")
     if file.jobs.measured is not None:
         return measured_jobs(document, file.jobs, path, gpus_per_node)
     if file.jobs.format in TRAININGS:
         return _submitted(document, file, path, gpus_per_node)
     return recorded_jobs(document, path, file.jobs.format)
+
+
+def _ones_like(section: OnesJobsSection) -> OnesLike:
+    return OnesLike(num_jobs=section.num_jobs, mean_gap_s=section.mean_gap, fixed_batch=section.batch == "fixed")
 
 
 def past_jobs_of(file: JobMixScenario) -> Sequence[Job]:

@@ -1,4 +1,4 @@
-"""The speed of a job on some GPUs: measured tables, batches that grow with the GPUs, and goodput."""
+"""The speed of a job on some GPUs: measured tables, batches that grow with the GPUs or stay, and goodput."""
 
 from bisect import bisect_left
 from collections.abc import Mapping
@@ -123,6 +123,35 @@ class ScaledBatchSpeed(Struct, frozen=True, kw_only=True):
         """Return the part of a step's time in its synchronisation."""
         local = self.batch(num_gpus).local
         return self.step.sync_s(num_nodes, num_gpus) / float(self.step.step_s(num_nodes, num_gpus, local))
+
+
+class FixedBatchSpeed(Struct, frozen=True, kw_only=True):
+    """The batch of all GPUs stays: fewer GPUs accumulate micro-steps of at most ``most_local_batch`` samples.
+
+    This is how Optimus trains (EuroSys 2018, synchronous training): only the number of workers changes.
+    """
+
+    step: StepTime
+    batch_size: int
+    most_local_batch: int
+
+    @property
+    def most_gpus(self) -> int:
+        """Return the largest number of GPUs: each has one sample."""
+        return self.batch_size
+
+    def samples_per_s(self, num_gpus: int, num_nodes: int) -> float:
+        """Return the samples per second; the GPU with most samples is waited for."""
+        return self.batch_size / self._step_s(num_gpus, num_nodes)
+
+    def network_share(self, num_gpus: int, num_nodes: int) -> float:
+        """Return the part of a step's time in its synchronisation."""
+        return self.step.sync_s(num_nodes, num_gpus) / self._step_s(num_gpus, num_nodes)
+
+    def _step_s(self, num_gpus: int, num_nodes: int) -> float:
+        samples = -(-self.batch_size // num_gpus)
+        micro_steps = -(-samples // self.most_local_batch)
+        return float(self.step.step_s(num_nodes, num_gpus, samples / micro_steps, micro_steps - 1))
 
 
 class Chosen(Struct, frozen=True):

@@ -12,7 +12,7 @@ from sim.jobs.policies.shares import ApatheticFutureSharing, Optimus, rate
 from sim.jobs.policies.sia import CHANGE_COST, LEFT_OUT_COST, Sia, rescale_factor
 from sim.jobs.policy import View
 from sim.jobs.simulator import Mix, simulate_jobs
-from sim.jobs.speed.speed import GoodputSpeed, MeasuredSpeed, ScaledBatchSpeed, interpolated
+from sim.jobs.speed.speed import FixedBatchSpeed, GoodputSpeed, MeasuredSpeed, ScaledBatchSpeed, interpolated
 from sim.jobs.speed.step_time import StepTime
 from sim.jobs.training import LearningCurve, Training
 from tests.sim.job_mix.elastic_jobs import linear_job, waiting_view
@@ -75,6 +75,19 @@ def test_batches_grow_up_to_the_largest_learning_rate(gpus: int, local: int, rat
     assert (batch.local, batch.size) == (local, size)
     assert batch.learning_rate == pytest.approx(rate)
     assert speed.samples_per_s(gpus, 4) == pytest.approx(size / float(STEP.step_s(4, gpus, local)))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "local", "micro_steps"), [(1, 32, 4), (2, 32, 2), (3, 21.5, 2), (4, 32, 1), (8, 16, 1)]
+)
+def test_a_fixed_batch_is_accumulated_on_few_gpus(gpus: int, local: float, micro_steps: int) -> None:
+    """128 samples, at most 32 of a GPU at once: micro-steps, of which the last one synchronises."""
+    speed = FixedBatchSpeed(step=STEP, batch_size=128, most_local_batch=32)
+    alone_s = STEP.compute_s + STEP.compute_per_sample_s * local
+    sync_s = STEP.sync_s(2, gpus)
+    step_s = (micro_steps - 1) * alone_s + (alone_s**STEP.overlap + sync_s**STEP.overlap) ** (1.0 / STEP.overlap)
+    assert speed.samples_per_s(gpus, 2) == pytest.approx(128 / step_s)
+    assert speed.network_share(gpus, 2) == pytest.approx(sync_s / step_s)
 
 
 def test_measured_speeds_are_interpolated() -> None:
