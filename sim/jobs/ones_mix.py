@@ -42,17 +42,17 @@ class Kind(Struct, frozen=True, kw_only=True):
     num_parameters: float
     accuracy: float
 
-    def speed(self, gpus_per_node: int) -> ScaledBatchSpeed:
-        """Return the speed that has the measured value at the requested GPUs; the batch grows with the GPUs."""
+    def speed(self, gpus_per_node: int, times: float = 1.0) -> ScaledBatchSpeed:
+        """Return the speed that is ``times`` the measured one at the requested GPUs; the batch grows with the GPUs."""
         size = 4.0 * self.num_parameters
         node_s, network_s = size / NODE_BYTES_PER_S, size / NETWORK_BYTES_PER_S
         shown = StepTime(compute_s=1.0, compute_per_sample_s=0.0, **_rings(node_s, network_s))
         sync_s = shown.sync_s(-(-self.num_gpus // gpus_per_node), self.num_gpus)
         compute_s = self.local_batch * self.num_gpus / self.samples_per_s - sync_s
         step = StepTime(
-            compute_s=FIXED_FRACTION * compute_s,
-            compute_per_sample_s=(1.0 - FIXED_FRACTION) * compute_s / self.local_batch,
-            **_rings(node_s, network_s),
+            compute_s=FIXED_FRACTION * compute_s / times,
+            compute_per_sample_s=(1.0 - FIXED_FRACTION) * compute_s / self.local_batch / times,
+            **_rings(node_s / times, network_s / times),
         )
         return ScaledBatchSpeed(
             step=step,
@@ -61,10 +61,10 @@ class Kind(Struct, frozen=True, kw_only=True):
             most_learning_rate=self.most_learning_rate,
         )
 
-    def fixed_speed(self, gpus_per_node: int) -> FixedBatchSpeed:
+    def fixed_speed(self, gpus_per_node: int, times: float = 1.0) -> FixedBatchSpeed:
         """Return the same where the batch stays that of the requested GPUs."""
         return FixedBatchSpeed(
-            step=self.speed(gpus_per_node).step,
+            step=self.speed(gpus_per_node, times).step,
             batch_size=self.local_batch * self.num_gpus,
             most_local_batch=self.local_batch,
         )
@@ -116,11 +116,13 @@ class OnesLike(Struct, frozen=True, kw_only=True):
     """Elastic jobs of 20 kinds in a drawn order.
 
     ``mean_gap_s``: between arrivals. ``fixed_batch``: the batch stays that of the requested GPUs, whatever a job gets.
+    ``times``: GPUs and network are so many times as fast as those of the artifact.
     """
 
     num_jobs: int = 400
     mean_gap_s: float = 29.97
     fixed_batch: bool = False
+    times: float = 1.0
 
     def jobs(self, gpus_per_node: tuple[int, ...], seed: int) -> list[Job]:
         """Return the jobs for a cluster. Raises JobsError where a request does not fit."""
@@ -138,7 +140,7 @@ class OnesLike(Struct, frozen=True, kw_only=True):
             kind = KINDS[kind_place // 2]
             least, median, longest = kind.epochs
             epochs = round(float(draws.triangular(least - 0.5, median, longest + 0.5)))
-            speed = (kind.fixed_speed if self.fixed_batch else kind.speed)(gpus_per_node[0])
+            speed = (kind.fixed_speed if self.fixed_batch else kind.speed)(gpus_per_node[0], self.times)
             training = Training(
                 samples_per_epoch=float(kind.epoch_sizes[kind_place % 2]),
                 num_epochs=float(epochs),

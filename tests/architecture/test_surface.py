@@ -210,7 +210,7 @@ KEYS = {
     *LONG_RUN_KEYS,
     *("jobs.list", "jobs.trace", "jobs.draw.num_jobs", "jobs.draw.load", "jobs.draw.median_duration"),
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
-    "jobs.ones.batch",
+    *("jobs.ones.batch", "jobs.ones.speed"),
     *("jobs.format", "jobs.trainings", "durations", "past_jobs", "jobs.measured", "jobs.batch", "whole_seconds"),
     *("policies.optimus.first", "policies.tiresias.order"),
     *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),

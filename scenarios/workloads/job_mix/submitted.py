@@ -68,7 +68,12 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
 
 
 def _ones_like(section: OnesJobsSection) -> OnesLike:
-    return OnesLike(num_jobs=section.num_jobs, mean_gap_s=section.mean_gap, fixed_batch=section.batch == "fixed")
+    return OnesLike(
+        num_jobs=section.num_jobs,
+        mean_gap_s=section.mean_gap,
+        fixed_batch=section.batch == "fixed",
+        times=section.speed,
+    )
 
 
 def past_jobs_of(file: JobMixScenario) -> Sequence[Job]:

@@ -197,6 +197,7 @@ def test_drawn_jobs_have_the_measured_speed() -> None:
         speed = kind.speed(4)
         nodes = fewest_nodes((4,) * 16, kind.num_gpus)
         assert speed.samples_per_s(kind.num_gpus, nodes) == pytest.approx(kind.samples_per_s)
+        assert kind.speed(4, 2.0).samples_per_s(32, 8) == pytest.approx(2.0 * speed.samples_per_s(32, 8))
         fixed = kind.fixed_speed(4)
         assert fixed.samples_per_s(kind.num_gpus, nodes) == pytest.approx(kind.samples_per_s)
         assert fixed.samples_per_s(32, 8) < speed.samples_per_s(32, 8) * (1.0 + 1e-9)
