@@ -222,7 +222,7 @@ class OnesJobsSection(Section):
     batch: Literal["scaled", "fixed"] = "scaled"
     """The batch grows with the GPUs, as in ONES, or stays that of the requested ones, as in Optimus."""
     speed: Annotated[float, Field(ge=0.01, le=1_000, allow_inf_nan=False)] = 1.0
-    """How many times as fast GPUs and network are as those of the artifact; V100 of Longhorn: about 2."""
+    """How many times as fast GPUs and network are as those of the artifact; V100 of Longhorn: 1.4 to 2."""
 
 
 class JobsSection(Section):
