@@ -10,7 +10,8 @@ from sim.planner.prices import Estimates, Floats, Prices, distinct_rows
 from sim.planner.space import SCHEDULES, SPLIT, Grid
 from sim.planner.stages import Stage, inner_end, num_replicas, probed, rank_layers, stage_of, virtual_stage_layers
 from sim.planner.step_end import between_stages_s, links_of, staged_s, tail_s
-from sim.planner.walk import KINDS, NUM_PLACES, Walk, columns_of, held_counts, walk_of
+from sim.planner.walk import NUM_PLACES, Walk, held_counts, walk_of
+from sim.training.pipeline.actions import LETTERS
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.rules import TRAITS
 from sim.training.pipeline.schedules import orders, placement
@@ -136,13 +137,13 @@ def _walked(shape: _Shape, timed: _Timed, num_microbatches: int) -> _Walked:
 
 def _one_walk(shape: _Shape, timed: _Timed, num_microbatches: int) -> _Walked:
     """Return the passes of so many micro-batches on every rank."""
-    columns = columns_of(orders(shape.pipeline, num_microbatches))
+    written = orders(shape.pipeline, num_microbatches)
     splits = shape.pipeline.schedule in SPLIT
-    walk: Walk = walk_of(columns, shape.place, shape.places)
+    walk: Walk = walk_of(written, shape.place, shape.places)
     ends_s = walk.ends_s(_durations_s(timed.stages, len(timed.hop_s)), timed.hop_s, timed.pairs_s)
     sizes = _held_bytes(timed.stages, splits=splits)
     held = {
-        rank: (held_counts(columns, rank, shape.places).astype(np.float64) @ sizes).max(axis=0)
+        rank: (held_counts(written[rank], shape.places).astype(np.float64) @ sizes).max(axis=0)
         for rank in _telling_ranks(shape.pipeline.degree)
     }
     inner = [held[rank] for rank in held if 0 < rank < shape.pipeline.degree - 1]
@@ -164,7 +165,7 @@ def _durations_s(stages: list[Stage], num_strategies: int) -> Floats:
         "W": [stage.weight_s for stage in stages],
         "B": [stage.backward_s for stage in stages],
     }
-    return np.stack([*(seconds for kind in KINDS for seconds in by_kind[kind]), np.zeros(num_strategies)])
+    return np.stack([*(seconds for kind in LETTERS for seconds in by_kind[kind]), np.zeros(num_strategies)])
 
 
 def _pairs_s(stages: list[Stage]) -> Floats:

@@ -1,7 +1,6 @@
 """Walks: the orders of a pipeline as nodes in levels, so that many strategies are timed at once."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -9,13 +8,11 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.planner.space import Ints
-from sim.training.pipeline.actions import Order
+from sim.training.pipeline.actions import LETTERS, Order
 from sim.training.pipeline.placement import Placement
 
 Floats = NDArray[np.float64]
 
-KINDS: Final = "BFIW"
-"""Kinds of action in order of their letters: whole backward, forward, backward for inputs and for weights."""
 NUM_PLACES: Final = 4
 """Kinds of virtual stage: the first, inner ones with the least and the most layers, the last."""
 
@@ -55,53 +52,30 @@ class Walk(Struct, frozen=True):
         return found
 
 
-NO_ACTION: Final = len(KINDS) * NUM_PLACES
+NO_ACTION: Final = len(LETTERS) * NUM_PLACES
 """The number of no action."""
 
 
-class Columns(Struct, frozen=True):
-    """The actions of all ranks, rank by rank, in columns. ``kinds`` numbers ``KINDS``; ``stop``: where ranks end."""
-
-    kinds: Ints
-    stages: Ints
-    microbatches: Ints
-    overlaps: NDArray[np.bool_]
-    stop: Ints
-
-    def of_rank(self, rank: int) -> slice:
-        """Return where the actions of a rank are."""
-        return slice(int(self.stop[rank - 1]) if rank else 0, int(self.stop[rank]))
-
-
-def columns_of(written: Sequence[Order]) -> Columns:
-    """Return orders in columns."""
-    kinds, stages, microbatches, overlaps = zip(*chain.from_iterable(written), strict=True)
-    letters = np.frombuffer("".join(kinds).encode(), dtype=np.uint8)
-    numbers = np.searchsorted(np.frombuffer(KINDS.encode(), dtype=np.uint8), letters)
-    stop = np.cumsum([len(order) for order in written])
-    return Columns(numbers, np.array(stages), np.array(microbatches), np.array(overlaps), stop)
-
-
-def walk_of(columns: Columns, place: Placement, places: Sequence[int]) -> Walk:
-    """Return the walk of orders. ``places``: the kind of every virtual stage."""
-    kinds, stages = columns.kinds, columns.stages
-    second = np.concatenate([[False], columns.overlaps[:-1]])
+def walk_of(orders: Sequence[Order], place: Placement, places: Sequence[int]) -> Walk:
+    """Return the walk of all ranks' orders. ``places``: the kind of every virtual stage."""
+    every = Order.joined(*orders)
+    second = np.concatenate([[False], every.overlaps[:-1]])
     node = np.cumsum(~second) - 1
     num_nodes = int(node[-1]) + 1
     needs, actions = np.full((num_nodes, 2), num_nodes), np.full((num_nodes, 2), NO_ACTION)
-    needs[node, second.astype(np.int64)] = _needs(columns, node, place)
-    actions[node, second.astype(np.int64)] = kinds * NUM_PLACES + np.array(places)[stages]
-    stop = node[columns.stop - 1] + 1
+    needs[node, second.astype(np.int64)] = _needs(every, node, place)
+    actions[node, second.astype(np.int64)] = every.kinds * NUM_PLACES + np.array(places)[every.stages]
+    stop = node[np.cumsum([len(order) for order in orders]) - 1] + 1
     begin = np.concatenate([[0], stop[:-1]])
     before = np.arange(num_nodes) - 1
     before[begin] = num_nodes
     return Walk(tuple(_levels(needs, begin, stop)), before, needs, actions, stop - 1)
 
 
-def _needs(columns: Columns, node: Ints, place: Placement) -> Ints:
+def _needs(actions: Order, node: Ints, place: Placement) -> Ints:
     """Return for every action the node of another rank that gives what it waits for, or the one beyond the last."""
-    kinds, stages, microbatches = columns.kinds, columns.stages, columns.microbatches
-    forward, weight = kinds == KINDS.index("F"), kinds == KINDS.index("W")
+    kinds, stages, microbatches = actions.kinds, actions.stages, actions.microbatches
+    forward, weight = kinds == LETTERS.index("F"), kinds == LETTERS.index("W")
     given = np.full((2, place.num_stages + 2, int(microbatches.max()) + 1), int(node[-1]) + 1)
     gives = ~weight
     given[forward[gives].astype(np.int64), stages[gives] + 1, microbatches[gives]] = node[gives]
@@ -129,15 +103,14 @@ def _levels(needs: Ints, begin: Ints, stop: Ints) -> Iterator[Ints]:
         heads[rank[ready]] += 1
 
 
-def held_counts(columns: Columns, rank: int, places: Sequence[int]) -> Ints:
+def held_counts(order: Order, places: Sequence[int]) -> Ints:
     """Return what a rank holds at each of its different moments, of shape (moments, 16).
 
     Columns by kind of virtual stage: micro-batches that wait for their backward, and for their weight part, and those
     whose forward or whole backward runs, and whose backward runs in parts. What runs does not wait.
     """
-    mine = columns.of_rank(rank)
-    here = np.array(places)[columns.stages[mine]][:, None] == np.arange(NUM_PLACES)
-    whole, forward, inputs, weights = (here & (columns.kinds[mine] == kind)[:, None] for kind in range(len(KINDS)))
+    here = np.array(places)[order.stages][:, None] == np.arange(NUM_PLACES)
+    forward, whole, inputs, weights = (here & (order.kinds == LETTERS.index(kind))[:, None] for kind in "FBIW")
     added = np.cumsum(forward, axis=0) - forward - np.cumsum(inputs | whole, axis=0)
     split = np.cumsum(inputs, axis=0) - inputs - np.cumsum(weights, axis=0)
     return distinct_moments(np.concatenate([added, split, forward | whole, inputs | weights], axis=1))
