@@ -4,6 +4,9 @@ Inside ``loading_on_use``, an import of such a module as a module (``from scenar
 makes it known, and no more. Its file is read and run when a name is first asked for (``blocks.print_blocks``). So
 ``from scenarios.console.blocks import print_blocks``, or a name of it in an annotation that is no text, loads it at
 once, as everywhere else. Nothing else changes: the imports stay where readers and type checkers look for them.
+
+``importlib.util.LazyLoader`` does the same but for two things: before Python 3.12 a second thread may see a module
+half loaded, and a module that failed to load is taken for loaded afterwards.
 """
 
 import sys
