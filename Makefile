@@ -2,7 +2,7 @@
 
 PYTHON ?= python3
 # One test process more than a small machine has cores: while a test waits, for processes that end, another one runs
-JOBS ?= 3
+JOBS ?= 2
 OUT ?= out
 
 CALIBRATE ?= yes

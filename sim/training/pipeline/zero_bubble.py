@@ -1,6 +1,6 @@
 """Orders that split backward: inputs (I) at once, weights (W) where the rank would wait (Qi et al. 2023, 2024)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -116,31 +116,32 @@ class OrderWriter:
         """Add the actions of ``words`` in order, ``times`` times."""
         found = words.split()
         if "W" in found:
-            for word in found * times:
-                if word != "W" or self._has_waiting:
-                    self._add([word], 1)
-        elif times > 0:
+            found, times = list(self._possible(found * times)), 1
+        if found and times > 0:
             self._add(found, times)
 
-    @property
-    def _has_waiting(self) -> bool:
-        """Return whether there is an I without its W."""
-        return self.count("W") < self._num_inputs
+    def _possible(self, words: Iterable[str]) -> Iterator[str]:
+        """Yield the words, each ``W`` only where there is an I without its W before it."""
+        waiting = self._num_inputs - self.count("W")
+        for word in words:
+            if word != "W" or waiting:
+                waiting += (word[0] == "I") - (word == "W")
+                yield word
 
     def _add(self, words: Sequence[str], times: int) -> None:
         """Add words over and over."""
         parts = [part for word in words for part in word.split("&")]
         overlaps = [place == 0 and "&" in word for word in words for place, _ in enumerate(word.split("&"))]
         counters = [f"I{part[1:]}" if part[0] == "B" else part for part in parts]
-        slots, blocks = len(parts) * np.arange(times), []
-        for place, (part, counter) in enumerate(zip(parts, counters, strict=True)):
-            before, each = counters[:place].count(counter), counters.count(counter)
-            name = part[1:]
-            stage, first = (self._stages[name], self._first[name]) if name else (_OF_OLDEST, 0)
-            numbers = first + self.count(counter) + before + each * np.arange(times)
-            block = Order.alike(part[0], stage, numbers, overlaps=overlaps[place])
-            blocks.append((slots + place, block))
+        first = [
+            (self._first[part[1:]] if part[1:] else 0) + self.count(counter) + counters[:place].count(counter)
+            for place, (part, counter) in enumerate(zip(parts, counters, strict=True))
+        ]
+        later = np.array([counters.count(counter) for counter in counters]) * np.arange(times)[:, None]
+        kinds = [LETTERS.index(part[0]) for part in parts]
+        stages = [self._stages[part[1:]] if part[1:] else _OF_OLDEST for part in parts]
+        repeated = [np.tile(column, times) for column in (kinds, stages, overlaps)]
+        self._blocks.append(Order(repeated[0], repeated[1], (first + later).ravel(), repeated[2]))
         for part, counter in zip(parts, counters, strict=True):
             self._done[counter] = self.count(counter) + times
             self._num_inputs += times if part[0] == "I" else 0
-        self._blocks.append(Order.in_slots(*blocks))
