@@ -158,7 +158,9 @@ class _RankWriter(Struct, frozen=True):
         parts += [self._received(incoming[channel], of) for channel, of in _by_channel(links.inbox[link])]
         places, tasks, microbatches = map(np.concatenate, zip(*parts, strict=True))
         order = np.argsort(places, kind="stable")
-        return Calls(links.names, tasks[order], microbatches[order], np.zeros(len(order), np.int64))
+        called, own = np.unique(tasks[order], return_inverse=True)
+        names = tuple(links.names[number] for number in called.tolist())
+        return Calls(names, own, microbatches[order], np.zeros(len(order), np.int64))
 
     def _own(self, names: Ints, offset: int, of: Ints) -> tuple[Ints, Ints, Ints]:
         """Return place, task and micro-batch of the calls of a kind that actions have."""
