@@ -30,21 +30,8 @@ SPAN_S: Final = 1.0
 def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
     """Return what came of the jobs. Raises ScenarioError if they cannot be run here."""
     refuse_options(options, "job mixes", but=("check", "timeout", "repeats"))
-    file = check_document(scenario.document, JobMixScenario)
-    slots = scenario.mix.gpus_per_node
-    if file.cluster.types:
-        rule = "an execution has processes of one type"
-        raise ScenarioError(scenario.document.origin(("cluster", "types")), "cluster.types", rule, "write num_nodes")
-    if sum(slots) > MOST_SLOTS:
-        rule = f"{sum(slots)} GPUs are as many processes of this machine, and at most {MOST_SLOTS} are started"
-        origin = scenario.document.origin(("cluster", "num_nodes"))
-        raise ScenarioError(origin, "cluster.num_nodes", rule, "write fewer nodes")
-    if file.round is not None:
-        rule = "an execution decides at every event"
-        raise ScenarioError(scenario.document.origin(("round",)), "round", rule, "leave it out")
-    if file.failures.list or file.failures.mtbf_per_node is not None:
-        rule = "an execution has the failures that happen, and draws none"
-        raise ScenarioError(scenario.document.origin(("failures",)), "failures", rule, "leave it out")
+    file, slots = check_document(scenario.document, JobMixScenario), scenario.mix.gpus_per_node
+    _refuse_what_is_simulated_alone(scenario, file)
     trainings = _trainings(scenario, file)
     torch = load_torch_backend()
     timeout_s = silence_s(options)
@@ -67,6 +54,24 @@ def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
         simulated = simulate_jobs(measured_mix(scenario.mix, measured), scenario.policy)
     drift = drift_of(before, after)
     return ExecutedMix(summary_of(scenario, measured, drift, runs, simulated), typical(runs).record, simulated)
+
+
+def _refuse_what_is_simulated_alone(scenario: MixScenario, file: JobMixScenario) -> None:
+    """Raise ScenarioError for a cluster, rounds or failures that no processes of this machine can have."""
+    num_slots = sum(scenario.mix.gpus_per_node)
+    if file.cluster.types:
+        rule = "an execution has processes of one type"
+        raise ScenarioError(scenario.document.origin(("cluster", "types")), "cluster.types", rule, "write num_nodes")
+    if num_slots > MOST_SLOTS:
+        rule = f"{num_slots} GPUs are as many processes of this machine, and at most {MOST_SLOTS} are started"
+        origin = scenario.document.origin(("cluster", "num_nodes"))
+        raise ScenarioError(origin, "cluster.num_nodes", rule, "write fewer nodes")
+    if file.round is not None:
+        rule = "an execution decides at every event"
+        raise ScenarioError(scenario.document.origin(("round",)), "round", rule, "leave it out")
+    if file.failures.list or file.failures.mtbf_per_node is not None:
+        rule = "an execution has the failures that happen, and draws none"
+        raise ScenarioError(scenario.document.origin(("failures",)), "failures", rule, "leave it out")
 
 
 def between(before: MeasuredJobs, after: MeasuredJobs) -> MeasuredJobs:

@@ -1,7 +1,8 @@
-"""The simulation of steps in which experts move, one after the other; the last one in full."""
+"""The simulation of steps in which experts move, one after the other; the last one in full, or the first."""
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -21,7 +22,7 @@ from sim.moe.balancing.flexmoe import FlexMoE
 from sim.moe.balancing.replicas import Placed
 from sim.moe.statistics import max_over_mean, shares
 from sim.plan.session.driver import Turn, run_policy
-from sim.plan.session.protocol import Session
+from sim.plan.session.protocol import Policy, Session
 from sim.training.adjusting.experts import ForcedCounts, replica_steps
 from sim.training.layers.rank_routing import loads_of_ranks
 from sim.training.spec.job import DenseTraining
@@ -76,10 +77,8 @@ def simulated_turns(
 
 def moving_turns(session: Session, policy: FlexMoE | FasterMoE, job: DenseTraining) -> tuple[Turn[Placed], ...]:
     """Return all steps of a job whose experts move, in a started session."""
-    build, num_steps = replica_steps(job, policy.observed), moving_of(job).steps
-    if isinstance(policy, FasterMoE):
-        return run_policy(session, policy, build, num_steps)
-    return run_policy(session, policy, build, num_steps)
+    either: Policy[Any, Placed] = policy  # each has a state of its own
+    return run_policy(session, either, replica_steps(job, policy.observed), moving_of(job).steps)
 
 
 def last_step(scenario: TrainingScenario, placements: Sequence[Placed]) -> TrainingScenario:
