@@ -52,12 +52,13 @@ def leanest_bytes(studied: Studied) -> int:
 
 def _remedy(studied: Studied, workers: Executor) -> str:
     """Return a change under which a strategy fits: written keys left out, or else more nodes."""
-    document, fixed, schedules = (getattr(studied.openings, part) for part in ("document", "fixed", "schedules"))
+    openings = studied.openings
+    document, fixed, schedules = openings.document, openings.fixed, openings.schedules
     free = openings_of(document, schedules, released=True) if fixed else None
     if free is not None and leanest_bytes(studied_of(free, workers)) <= studied.room_bytes:
         keys = ", ".join(KEYS[name] for name in fixed)
         return f"leave out {keys}: then a strategy fits"
-    nodes = studied.openings.cluster.num_nodes
+    nodes = openings.cluster.num_nodes
     for factor in (2, 4, 8, 16):
         try:
             larger_cluster = apply_overrides(document, [f"cluster.num_nodes={factor * nodes}"])

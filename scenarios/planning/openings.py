@@ -48,6 +48,7 @@ _NOT_SEARCHED: Final = (
     "training.method", "memory",
 )  # fmt: skip
 """Keys that the estimates know nothing of."""
+_NODES: Final = "parallel.expert.nodes"
 _MOST_MICROBATCH: Final = 16
 _MOST_STAGES: Final = 8
 _MOST_ZERO: Final = 3
@@ -180,6 +181,9 @@ def _refuse_unknown(document: Document) -> None:
         if at(document, key) not in (None, "auto"):
             rule = "a search of strategies does not know it"
             raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out")
+    if at(document, _NODES) not in (None, 1):
+        rule = "a search also looks at ranks that have all experts, and these lie on one node"
+        raise ScenarioError(document.origin(_NODES.split(".")), _NODES, rule, "write 1")
     if (schedule := at(document, _SCHEDULE)) not in (None, "auto", *SCHEDULES):
         rule = f"a search estimates {', '.join(SCHEDULES)}, and here is {schedule}"
         remedy = "leave it out, or compare with simulate sweep"

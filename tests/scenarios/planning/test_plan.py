@@ -193,6 +193,7 @@ def test_nothing_fits_says_what_would(scenario: Path) -> None:
     [
         ("parallel.pipeline.schedule=terapipe", "a search estimates 1f1b, interleaved_1f1b, breadth_first"),
         ("parallel.pipeline={schedule: 1f1b, overlap_exchanges: true}", "under 1f1b no forward overlaps a backward"),
+        ("parallel.expert.nodes=2", "a search also looks at ranks that have all experts"),
         ("parallel.tensor.degree=3", "degrees have to multiply to 8 devices"),
         ("parallel.data.bucket=1 MiB", "a search of strategies does not know it"),
         ("training.global_batch_size=0", "global_batch_size"),
