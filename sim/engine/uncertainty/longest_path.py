@@ -92,9 +92,15 @@ class Levels(Struct, frozen=True, eq=False):
         kinds, at = np.unique(self.place * num_rows + durations.rows, return_inverse=True)
         base_s = np.bincount(at.ravel(), durations.base_s, minlength=len(kinds))
         places, rows = np.divmod(kinds, num_rows)
-        lasting_s = durations.factors[rows]
-        lasting_s *= base_s[:, None]
-        return np.add.reduceat(lasting_s, np.searchsorted(places, np.arange(self.ends[-1] if self.ends else 0)))
+        first = np.searchsorted(places, np.arange(self.ends[-1] if self.ends else 0))
+        num_kinds = np.diff(first, append=len(kinds))
+        lasting_s = durations.factors[rows[first]]
+        lasting_s *= base_s[first, None]
+        for nth in range(1, int(num_kinds.max(initial=0))):
+            several = np.flatnonzero(num_kinds > nth)
+            more = first[several] + nth
+            lasting_s[several] += durations.factors[rows[more]] * base_s[more, None]
+        return lasting_s
 
 
 def _chains(num_nodes: int, before: Ints, after: Ints, wanted: Ints) -> tuple[Ints, int]:

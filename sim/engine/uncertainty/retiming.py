@@ -159,7 +159,8 @@ class _LeftOut(Struct, frozen=True, eq=False):
     def latest_s(self, ends_s: Floats, place: Ints) -> Floats:
         """Return when the last node ends, per draw."""
         later, earlier = (ends_s[place[nodes]] for nodes in self.at_end.T)
-        latest_s: Floats = np.concatenate([ends_s, later + self.times * (later - earlier)]).max(axis=0)
+        beyond_s = later + self.times * (later - earlier)
+        latest_s: Floats = np.maximum(ends_s.max(axis=0), beyond_s.max(axis=0, initial=0.0))
         return latest_s
 
 
