@@ -164,6 +164,8 @@ def openings_of(document: Document, schedules: tuple[Schedule, ...] = SCHEDULES,
         del alone[KEYS["tensor"]]
     if at(document, OVERLAP_KEY) is True:
         alone[OVERLAP_KEY] = False
+    if at(document, _NODES) is not None:
+        alone[_NODES] = 1  # where one rank has all experts; strategies keep what is written
     anchor = step_of(point_of(document, [f"{key}={value}" for key, value in (alone | sizes).items()]))
     job = anchor.dense_job
     assert job is not None  # it is a scenario of training
@@ -181,9 +183,6 @@ def _refuse_unknown(document: Document) -> None:
         if at(document, key) not in (None, "auto"):
             rule = "a search of strategies does not know it"
             raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out")
-    if at(document, _NODES) not in (None, 1):
-        rule = "a search also looks at ranks that have all experts, and these lie on one node"
-        raise ScenarioError(document.origin(_NODES.split(".")), _NODES, rule, "write 1")
     if (schedule := at(document, _SCHEDULE)) not in (None, "auto", *SCHEDULES):
         rule = f"a search estimates {', '.join(SCHEDULES)}, and here is {schedule}"
         remedy = "leave it out, or compare with simulate sweep"

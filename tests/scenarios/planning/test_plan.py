@@ -193,7 +193,7 @@ def test_nothing_fits_says_what_would(scenario: Path) -> None:
     [
         ("parallel.pipeline.schedule=terapipe", "a search estimates 1f1b, interleaved_1f1b, breadth_first"),
         ("parallel.pipeline={schedule: 1f1b, overlap_exchanges: true}", "under 1f1b no forward overlaps a backward"),
-        ("parallel.expert.nodes=2", "a search also looks at ranks that have all experts"),
+        ("parallel.expert.nodes=2", "1 ranks that share out experts do not lie on 2 nodes"),
         ("parallel.tensor.degree=3", "degrees have to multiply to 8 devices"),
         ("parallel.data.bucket=1 MiB", "a search of strategies does not know it"),
         ("training.global_batch_size=0", "global_batch_size"),
@@ -222,3 +222,19 @@ def test_estimates_know_that_exchanges_with_experts_share_adapters(scenario: Pat
     proof = prove(studied.scenario(0), studied.room_bytes)
     assert isinstance(proof, Proof)
     assert float(studied.estimates.time_s[0]) == pytest.approx(proof.time_s, rel=0.1)
+
+
+def test_tokens_that_nodes_hand_on_are_kept_in_a_search(scenario: Path) -> None:
+    """Ranks that share out experts lie on the written nodes, two or more on each; others are left out with the rule."""
+    experts = "num_experts: 4, top_k: 2, gate: group_limited, num_groups: 2, top_groups: 2, ffn_hidden_size: 4096"
+    keys = ["cluster={node: hgx-h100, num_nodes: 1}", "training={global_batch_size: 8, microbatch_size: 1}"]
+    keys += ["model.num_layers=2", f"model.experts={{{experts}, routing: balanced, dispatch: exact}}"]
+    keys += ["parallel={tensor: {degree: 1}, pipeline: {degree: 1}, data: {zero_stage: 1}, expert: {nodes: 2}}"]
+    keys += ["training.recompute=none"]
+    studied = studied_of(openings_of(apply_overrides(read_document(scenario), keys)), ThisProcess())
+    assert [studied.grid.strategy(row).expert for row in range(len(studied.grid))] == [4]
+    assert {rule.split(" ranks")[0].split()[-1]: number for rule, number in studied.refused.items()} == {"1": 1, "2": 1}
+    assert all("do not lie on 2 nodes, two or more on each" in rule for rule in studied.refused)
+    proof = prove(studied.scenario(0), studied.room_bytes)
+    assert isinstance(proof, Proof)
+    assert float(studied.estimates.time_s[0]) == pytest.approx(proof.time_s, rel=0.05)
