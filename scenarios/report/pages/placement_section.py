@@ -1,12 +1,17 @@
 """Steps in which experts move: what each took, and how the loads of experts change."""
 
 from costmodels.units import format_time
-from scenarios.report.blocks import Chart, Only, Section, Table
+from scenarios.report.blocks import Chart, Only, Section
 from scenarios.report.charts.hover_text import hover_template
+from scenarios.report.pages.step_rows import step_rows
 from scenarios.summaries.steps.placement import PlacementSummary
 
 MAX_EXPERTS = 64
-_COLUMNS = ("step", "time", "changes", "search", "copies", "arriving", "ratio", "if experts stayed")
+_COLUMNS = ("step", "time", "changes", "search", "copies", "arriving", "busiest", "if experts stayed")
+_MEANING = (
+    "changes: decided before the step, found by a host in the time of search; copies: of experts, on all ranks and in "
+    "all layers; arriving: those that travel during the step; busiest: load of the busiest rank over the mean one"
+)
 
 
 def placement_section(placement: PlacementSummary) -> Section:
@@ -30,8 +35,9 @@ def placement_section(placement: PlacementSummary) -> Section:
         f"{last.fixed_max_over_mean:.2f}. Below, the part of the choices that fall on each expert of layer "
         f"{placement.layer}."
     )
-    note = "Changes are those that the policy decided before the step, arriving the copies that travel in it."
-    return Section("Experts over the steps", (Table(_COLUMNS, rows), Only("page", (_loads(placement),))), lead, note)
+    mean = f"mean of all steps: {format_time(placement.mean_time_s)}"
+    blocks = (*step_rows(_COLUMNS, rows, (mean, _MEANING)), Only("page", (_loads(placement),)))
+    return Section("Experts over the steps", blocks, lead, f"{_MEANING[0].upper()}{_MEANING[1:]}.")
 
 
 def _loads(placement: PlacementSummary) -> Chart:

@@ -6,6 +6,7 @@ from typing import Final, Protocol
 from costmodels.units import format_bytes, format_change, format_percent, format_time
 from scenarios.report.blocks import Block, Column, Fact, Facts, Line, Only, Piece, Table, Text
 from scenarios.report.pages.executed import executed_blocks
+from scenarios.report.pages.step_rows import step_rows
 from scenarios.report.words import spread_words
 from scenarios.summaries.comparing.comparison import AlignedOps, ComparisonSummary
 from scenarios.summaries.comparing.explanation import Explanation
@@ -33,7 +34,7 @@ def execution_blocks(summary: ExecutionSummary) -> tuple[Block, ...]:
     if (placement := summary.placement) is None:
         return executed_blocks(summary.scenario, subtitle, facts)
     facts.append(Fact("decisions", _decisions(placement)))
-    return (*executed_blocks(summary.scenario, subtitle, facts), _placed_steps(placement))
+    return (*executed_blocks(summary.scenario, subtitle, facts), *_placed_steps(placement))
 
 
 def notes_of(summary: ExecutionSummary) -> tuple[str, str]:
@@ -204,7 +205,7 @@ def _decisions(placement: ExecutedPlacement) -> Line:
     return Piece(f"NOT THE SAME {what}", "bad"), f": {placement.policy} over {counted}"
 
 
-def _placed_steps(placement: ExecutedPlacement) -> Table:
+def _placed_steps(placement: ExecutedPlacement) -> tuple[Block, ...]:
     """Return a row for each step in which a policy moves experts."""
     rows = [
         (
@@ -213,7 +214,7 @@ def _placed_steps(placement: ExecutedPlacement) -> Table:
         )
         for number, step in enumerate(placement.steps)
     ]  # fmt: skip
-    return Table(("step", "time", "simulated", "changes", "copies", "arriving"), rows)
+    return step_rows(("step", "time", "simulated", "changes", "copies", "arriving"), rows)
 
 
 def _work(same_work: bool, mismatches: Mapping[str, int], ops: int) -> Line:
