@@ -91,7 +91,7 @@ def parse_quantity(text: object, dimension: Dimension, example: str = "") -> flo
 def format_time(duration_s: float) -> str:
     """Return a duration for people, in a unit that suits it: ``1.5 ms``; hours from 1 h, days from 2 d on."""
     if 2 * 86400 <= duration_s < math.inf:
-        return f"{duration_s / 86400:.4g} d"
+        return f"{duration_s / 86400:.0f} d" if duration_s >= 86400e4 else f"{duration_s / 86400:.4g} d"
     if duration_s >= 3600 or not math.isfinite(duration_s):
         return f"{duration_s / 3600:.4g} h"
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):

@@ -95,16 +95,22 @@ def parse_interval(value: object) -> float | Literal["auto"]:
         raise refusal(context["rule"], f"{context['remedy']}, or write auto") from error
 
 
-def parse_degree(value: object) -> int | Literal["auto"]:
-    """Return a parallel degree: a whole number from 1 to 1,000,000, or ``auto``."""
-    if value == "auto":
-        return "auto"
-    remedy = f"write a whole number from 1 to {MAX_DEGREE:,}, or auto"
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise refusal(f"a degree is a whole number or auto, not {_shown(value)}", remedy)
-    if not 1 <= value <= MAX_DEGREE:
-        raise refusal(f"a degree lies between 1 and {MAX_DEGREE:,}, got {_shown(value)}", remedy)
-    return value
+class WholeOrAuto:
+    """Reads a whole number from 1 to 1,000,000, or ``auto``. ``words``: what the number is, for messages."""
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    def __call__(self, value: object) -> int | Literal["auto"]:
+        """Return the number, or ``auto``. Raises the error of pydantic for anything else."""
+        if value == "auto":
+            return "auto"
+        remedy = f"write a whole number from 1 to {MAX_DEGREE:,}, or auto"
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise refusal(f"{self.words} is a whole number or auto, not {_shown(value)}", remedy)
+        if not 1 <= value <= MAX_DEGREE:
+            raise refusal(f"{self.words} lies between 1 and {MAX_DEGREE:,}, got {_shown(value)}", remedy)
+        return value
 
 
 def parse_switch(value: object) -> bool | Literal["auto"]:
@@ -207,8 +213,8 @@ WholeBytesOrZero = Annotated[
 Price = Annotated[
     float, PlainValidator(Quantity(Dimension.PRICE, most=1e3, allow_zero=True)), quantity_schema(Dimension.PRICE)
 ]
-Degree = Annotated[
-    int | Literal["auto"],
-    PlainValidator(parse_degree),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_DEGREE}, {"const": "auto"}]}),
-]
+_WHOLE_OR_AUTO: Final = WithJsonSchema(
+    {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_DEGREE}, {"const": "auto"}]}
+)
+Degree = Annotated[int | Literal["auto"], PlainValidator(WholeOrAuto("a degree")), _WHOLE_OR_AUTO]
+StepsOrAuto = Annotated[int | Literal["auto"], PlainValidator(WholeOrAuto("a number of steps")), _WHOLE_OR_AUTO]

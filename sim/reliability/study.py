@@ -162,5 +162,7 @@ def _refuse_endless(spec: ReliabilitySpec, cycle: Cycle) -> None:
             "the job fails before it makes any progress: state a duration, or a larger MTBF",
         )
     else:
-        key, remedy = "reliability.replications", f"write at most {max(1, int(MAX_FAILURES / per_run)):,}, or less work"
+        fewer = int(MAX_FAILURES / per_run)
+        most = f"at most {fewer:,}" if fewer > 1 else "a larger MTBF"  # a spread takes two runs
+        key, remedy = "reliability.replications", f"write {most}, or less work"
     raise ReliabilityError(key, rule, remedy)

@@ -111,6 +111,7 @@ def test_tables_get_readable_figures() -> None:
     assert format_time(7200) == "2 h"
     assert format_time(47 * 3600) == "47 h"
     assert format_time(54 * 86400) == "54 d"
+    assert format_time(1e10) == "115741 d"
     assert format_bytes(80 * 2**30) == "80.00 GiB"
     assert format_bytes(512) == "512 B"
     assert format_bytes(20.5 * 2**20) == "20.50 MiB"

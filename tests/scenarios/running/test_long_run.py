@@ -158,7 +158,10 @@ BAD = [
     ("duration: 2 days", "duration: 2 days\n  steps: 5", 8, "steps", "both stated", "one of"),
     ("  duration: 2 days\n", "", 6, "reliability", "neither duration nor steps", "one of"),
     ("  mtbf_per_device: 20 h\n  mtbf_of_job: 30 h\n", "", 6, "reliability", "nothing that could fail", "mtbf_per"),
-    ("mtbf_of_job: 30 h", "mtbf_of_job: 1e-3 s", 12, "replications", "are expected per run", "or less work"),
+    ("mtbf_of_job: 30 h", "mtbf_of_job: 1e-3 s", 12, "replications", "are expected per run",
+     "a larger MTBF, or less work"),
+    ("save: 20 s", "over_steps: 0", 10, "checkpoint.over_steps", "a number of steps lies between 1 and", "or auto"),
+    ("save: 20 s", "over_steps: soon", 10, "checkpoint.over_steps", "is a whole number or auto, not 'soon'", "or auto"),
     ("replications: 5", "spares: {num_nodes: 4}", 12, "spares.repair", "required and missing", "add repair: to"),
 ]  # fmt: skip
 

@@ -1,10 +1,8 @@
 """A long run on hardware that fails."""
 
-from typing import Annotated, Literal
-
 from pydantic import Field
 
-from scenarios.reading.quantities import Duration, DurationOrZero, IntervalOrAuto, LongDuration
+from scenarios.reading.quantities import Duration, DurationOrZero, IntervalOrAuto, LongDuration, StepsOrAuto
 from scenarios.reading.schema.memory import DrivesSection
 from scenarios.reading.schema.values import Section
 
@@ -14,7 +12,7 @@ class CheckpointSection(Section):
 
     save: Duration | None = None
     """From the beginning of a save until it can be restarted from. Left out with over_steps."""
-    over_steps: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["auto"] | None = None
+    over_steps: StepsOrAuto | None = None
     """In place of save: state goes to the host, and beside so many steps to the node's drives; times are simulated.
 
     `auto`: as few steps as the drives need.
