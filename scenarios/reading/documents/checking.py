@@ -9,7 +9,14 @@ from pydantic_core import ErrorDetails
 from scenarios.errors import Origin, ScenarioError, nearest, suggestion
 from scenarios.reading.documents.other_names import name_elsewhere
 from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
-from scenarios.reading.schema.model import MODEL_SECTIONS, ROUTING_FORMS, HuggingFaceModel, PresetModel
+from scenarios.reading.schema.model import (
+    MODEL_SECTIONS,
+    ROUTING_FORMS,
+    GptModel,
+    HuggingFaceModel,
+    LlamaModel,
+    PresetModel,
+)
 from scenarios.reading.schema.values import Section
 
 SectionType = TypeVar("SectionType", bound=Section)
@@ -194,7 +201,16 @@ def _unknown_remedy(path: KeyPath, owner: type[Section] | None, schema: type[Sec
     if name == "family" and (owner is PresetModel or owner is HuggingFaceModel):
         form = "preset" if owner is PresetModel else "huggingface"
         return f"{form} brings its own family: leave this key out (--set model='{{{form}: ...}}' replaces the section)"
+    if path[:-1] == ("model",) and (family := _family_with(name, owner)):
+        return f"only models of family: {family} have it"
     return name_elsewhere(name, known, key_paths(schema)) or suggestion(name, known)
+
+
+def _family_with(name: str, owner: type[Section] | None) -> str:
+    """Return the family of models that has a key, where those of ``owner`` lack it; else nothing."""
+    families = (GptModel, LlamaModel)
+    found = [family for family in families if owner in families and name in family.model_fields]
+    return next((family for family, section in MODEL_SECTIONS.items() if section in found), "")
 
 
 def key_paths(schema: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

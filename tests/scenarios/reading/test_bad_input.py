@@ -33,6 +33,8 @@ BAD_VALUES = [
     ("seed: 0", "seed:", 2, "seed", "no value", "leave the key out"),
     ("seed: 0", "seed: -1", 2, "seed", "must be at least 0, got -1", "at least 0"),
     ("name: GPT 145.6B on 1,536 A100", "name: 5", 1, "name", "text belongs here, not 5", "quotes"),
+    ("num_layers: 80", "num_layers: 80, rotary_base: 5", 4, "model.rotary_base", "unknown key",
+     "only models of family: llama have it"),
     ("num_layers: 80", "num_layers: 0", 4, "model.num_layers", "at least 1, got 0", "at least 1"),
     ("num_layers: 80", "num_layers: -80", 4, "model.num_layers", "at least 1, got -80", "at least 1"),
     ("num_layers: 80", "num_layers: 80000", 4, "model.num_layers", "at most 10,000, got 80000", "at most 10,000"),
