@@ -42,6 +42,7 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
     if sum(getattr(file.jobs, form) is not None for form in _FORMS) != 1:
         rule, remedy = "the jobs have no form, or several", f"write one of {', '.join(_FORMS)}"
         raise ScenarioError(document.origin(("jobs",)), "jobs", rule, remedy)
+    _refuse_unread(document, file)
     gpus_per_node = tuple(count for _, count in file.cluster.nodes)
     if file.jobs.list is not None:
         _refuse_equal_names(document, [job.id for job in file.jobs.list])
@@ -65,6 +66,27 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
     if file.jobs.format in TRAININGS:
         return _submitted(document, file, path, gpus_per_node)
     return recorded_jobs(document, path, file.jobs.format)
+
+
+def _refuse_unread(document: Document, file: JobMixScenario) -> None:
+    """Raise ScenarioError for a key that these jobs do not read."""
+    jobs, written = file.jobs, file.jobs.model_fields_set
+    named = ", ".join(TRAININGS)
+    unread = {
+        "format": (jobs.trace is None, "it is that of a trace, and there is none", "jobs.trace"),
+        "measured": (jobs.trace is None, "the trainings are those of a trace, and there is none", "jobs.trace"),
+        "trainings": (
+            jobs.format not in TRAININGS, f"only traces of {named} name what a job trains", "jobs.trace and its format"
+        ),
+        "batch": (jobs.measured is None, "it is that of measured trainings, and there are none", "jobs.measured"),
+    }  # fmt: skip
+    for key, (is_unread, rule, wanted) in unread.items():
+        if is_unread and key in written:
+            raise ScenarioError(document.origin(("jobs", key)), f"jobs.{key}", rule, f"leave it out, or write {wanted}")
+    if file.whole_seconds and jobs.measured is None:
+        rule = "epochs of measured trainings end at whole seconds, and there are none"
+        remedy = "leave it out, or write jobs.measured"
+        raise ScenarioError(document.origin(("whole_seconds",)), "whole_seconds", rule, remedy)
 
 
 def _ones_like(section: OnesJobsSection) -> OnesLike:

@@ -218,6 +218,21 @@ def test_measured_trainings_that_cannot_be_are_refused(
     assert words in refuse(capsys, tmp_path, str(mix), *(["--set", change] if change else []))
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("jobs.format=philly", "jobs.format: it is that of a trace, and there is none"),
+        ("jobs.measured=pollux", "jobs.measured: the trainings are those of a trace"),
+        ("jobs.trainings={}", "jobs.trainings: only traces of pollux, ones name what a job trains"),
+        ("jobs.batch=chosen", "jobs.batch: it is that of measured trainings, and there are none"),
+        ("whole_seconds=true", "whole_seconds: epochs of measured trainings end at whole seconds"),
+    ],
+)
+def test_keys_that_the_jobs_do_not_read_are_refused(mix: Path, tmp_path: Path, capsys, change: str, words: str) -> None:
+    """Beside jobs that are listed, what a trace or measured trainings need says so, and is not ignored."""
+    assert words in refuse(capsys, tmp_path, str(mix), "--set", "round=60 s", "--set", change)
+
+
 def test_traces_that_name_trainings_need_their_description(mix: Path, tmp_path: Path, capsys) -> None:
     """ONES' trace has the samples of an epoch; the mix says the rest, or the line that lacks it is named."""
     (tmp_path / "ones.csv").write_text(ONES)
