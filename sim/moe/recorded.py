@@ -56,6 +56,10 @@ class Recorded:
 
     def later(self, steps: int) -> "Recorded":
         """Return the routing of so many steps later. Raises RoutingError where the file does not have it."""
+        last = int(self._recording.steps[-1])
+        if self.step + steps > last:
+            rule = f"{self.file} ends with step {last}, and experts move over {steps} steps after step {self.step}"
+            raise RoutingError(rule, f"write placement.steps: {last - self.step + 1}, or name a longer file")
         return self._recording.at(self.step + steps)
 
     def routing(self, shape: RoutingShape) -> Routing:

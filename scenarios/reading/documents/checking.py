@@ -251,4 +251,5 @@ def _model_problem(value: object) -> tuple[str, str]:
 def _length_problem(context: Mapping[str, Any], kind: str) -> tuple[str, str]:
     limit = context["min_length"] if kind == "too_short" else context["max_length"]
     words = "at least" if kind == "too_short" else "at most"
-    return f"the list must hold {words} {limit:,} items, it holds {context['actual_length']}", "list as many as needed"
+    limits = f"{words} {limit:,} item{'' if limit == 1 else 's'}"
+    return f"the list must hold {limits}, it holds {context['actual_length']}", "list as many as needed"

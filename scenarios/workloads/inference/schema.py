@@ -39,7 +39,7 @@ class InferenceSection(Section):
     """Micro-batches of each replica; a pipeline needs as many as it has stages to keep all of them busy."""
     prompt_tokens: Tokens = 1024
     """Tokens of each prompt, that is, the context before the answer."""
-    prompts: tuple[Tokens, ...] = Field(default=(), strict=False, max_length=10_000)
+    prompts: tuple[Tokens, ...] = Field(default=(), strict=False, min_length=1, max_length=10_000)
     """Instead of sequences and prompt_tokens: the tokens of every prompt of a micro-batch."""
     output_tokens: Tokens = 16
     """Tokens of each answer. The pass over the prompts gives the first; 1: there is no other pass."""

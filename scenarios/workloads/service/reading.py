@@ -246,6 +246,9 @@ def _requests(document: Document, section: RequestsSection, seed: int) -> Reques
     """Return the requests, read or drawn."""
     if section.concurrency is not None and section.rate is not None:
         raise _error(document, "requests.concurrency", "users who wait have no rate", "leave out rate or concurrency")
+    if section.concurrency is not None and "burstiness" in section.model_fields_set:
+        rule = "users who wait send a request when the one before has ended"
+        raise _error(document, "requests.burstiness", rule, "leave out burstiness or concurrency")
     if section.trace is not None:
         path = named_file(document, ("requests", "trace"), section.trace, "name a trace of requests")
         try:

@@ -35,6 +35,10 @@ def routing_of(document: Document, section: RoutingSection | RoutingWord, seed: 
         remedy = "write one of skew, shares and trace, or learned or balanced in place of the mapping"
         raise ScenarioError(document.origin(_KEY), ".".join(map(str, _KEY)), rule, remedy)
     if section.shares is not None:
+        if "step" in section.model_fields_set:
+            key = (*_KEY, "step")
+            rule, remedy = "shares are those of every step", "leave it out, or write skew or trace"
+            raise ScenarioError(document.origin(key), ".".join(map(str, key)), rule, remedy)
         return Shares(section.shares)
     if section.skew is not None:
         return Skew(**section.skew.model_dump(), step=section.step, seed=seed)

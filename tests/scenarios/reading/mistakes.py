@@ -116,6 +116,8 @@ FILES = (
            "write one of skew, shares and trace", _experts("routing: {skew: {}, step: 3}")),
     _value(MODEL, _experts("routing: {shares: [0.5, 0.5]}"), "there are 2 shares for 4 experts", "a share for each",
            _experts("routing: {shares: [0.5, 0.5, 0, 0]}")),
+    _value(MODEL, _experts("routing: {shares: [0.5, 0.5, 0, 0], step: 3}"), "shares are those of every step",
+           "leave it out", _experts("routing: {shares: [0.5, 0.5, 0, 0]}")),
     _value(MODEL, _experts("routing: {shares: [1, 0, 0, 0]}"), "a token chooses an expert once",
            "a share of at most 1/2", _experts("routing: {shares: [0.5, 0.5, 0, 0]}")),
     _value(MODEL, _experts("gate: switch"), "switch chooses 1 of the experts, and top_k is 2", "write 1, or",

@@ -93,7 +93,7 @@ def test_all_steps_are_executed_and_a_recording_of_them_is_decided_alike(write, 
         assert (ours.num_copies, ours.num_arriving, ours.num_changes) == (
             theirs.num_copies, theirs.num_arriving, theirs.num_changes,
         )  # fmt: skip
-    with pytest.raises(ScenarioError, match="one of its 4 steps, 0 to 3"):
+    with pytest.raises(ScenarioError, match=r"write placement\.steps: 4, or name a longer file"):
         load(write, *TINY, trace, "model.experts.placement.steps=5")
 
 

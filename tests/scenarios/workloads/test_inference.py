@@ -219,6 +219,7 @@ def _left_out_s(found: InferenceOutcome, index: int) -> float:
         ("parallel.pipeline.degree=16", "parallel.tensor.degree", "do not fill 8 devices"),
         ("parallel.expert.degree=2", "parallel.expert.degree", ""),
         ("inference={prompts: [5], sequences: 2}", "inference.sequences", "states the tokens of every sequence"),
+        ("inference.prompts=[]", "inference.prompts", "must hold at least 1 item, it holds 0"),
         ("inference.prompt_tokens=9000", "inference.prompt_tokens", "the model knows 8,192 positions"),
         ("inference={output_tokens: 5, tokens_per_step: 3}", "inference.output_tokens", "steps of 3"),
         ("model={preset: llama-3-8b, sliding_window: {size: 64}}", "model.sliding_window", "without a window"),

@@ -89,6 +89,11 @@ def test_plan_seeks_the_fewest_replicas(service: Path, tmp_path: Path, capsys) -
         ("model.preset=llama-3-70b", "service.tensor_degree", "leave no room for keys and values"),
         ("service.failures=[{replica: 8, at: 1 s, lasts: 1 s}]", "service.failures", "there is no replica 8"),
         ("requests={prompt_tokens: 5}", "requests.rate", "drawn requests need a rate"),
+        (
+            "requests={concurrency: 4, burstiness: 0.5}",
+            "requests.burstiness",
+            "users who wait send a request when the one before has ended",
+        ),
         ("requests.trace=nowhere.csv", "requests.trace", "there is no such file"),
         ("decoding={method: eagle}", "decoding.hit_rates", "eagle needs it"),
         ("decoding={acceptance: 0.5}", "decoding.acceptance", "autoregressive does not read it"),

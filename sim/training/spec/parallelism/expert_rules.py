@@ -37,10 +37,10 @@ def check_expert_degree(model: TransformerSpec, expert_degree: int, data_degree:
 def check_sources(num_sources: int, expert_degree: int, data_degree: int) -> None:
     """Raise SpecError unless a forced routing has a source per rank that shares out experts, or per replica."""
     if num_sources not in (expert_degree, data_degree):
-        most = f"the {data_degree} data-parallel ranks, or the {expert_degree} that share out experts"
         raise SpecError(
             "model.experts.routing",
-            f"it has {num_sources} source ranks, which are neither {most}",
+            f"it has {num_sources} source ranks, neither the {data_degree} data-parallel ones nor the {expert_degree} "
+            "that share out experts",
             f"use a routing of {data_degree} source ranks, or other degrees",
         )
 
