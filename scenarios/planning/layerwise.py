@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from scenarios.errors import ScenarioError
+from scenarios.errors import Origin, ScenarioError
 from scenarios.planning.misfit import refuse_planner
 from scenarios.planning.openings import KEYS, Openings
 from scenarios.planning.pricing import priced
@@ -145,7 +145,10 @@ def _refuse_unsearched(openings: Openings) -> None:
     choices = openings.choices()
     for name, values in allowed.items():
         if not set(values) & set(choices[name]):
-            value = openings.fixed.get(name, "another schedule")
-            rule = f"layers are sharded or not, and recomputed or not, in 1f1b pipelines, and here is {value}"
-            key = KEYS[name]
-            raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out, or take --planner auto")
+            rule = "layers are sharded or not, and recomputed or not, in 1f1b pipelines, and here is "
+            remedy = "leave it out, or take --planner auto"
+            if name not in openings.fixed:  # what is searched, an option says
+                rule += f"none of these: {', '.join(openings.schedules)}"
+                raise ScenarioError(Origin(option="--schedules"), "", rule, remedy)
+            rule, key = f"{rule}{openings.fixed[name]}", KEYS[name]
+            raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)

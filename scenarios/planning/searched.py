@@ -6,16 +6,17 @@ from typing import Any
 
 from msgspec import Struct
 
-from scenarios.errors import ScenarioError
+from scenarios.errors import Origin, ScenarioError
 from scenarios.planning.layerwise import layerwise_of
 from scenarios.planning.misfit import refuse_misfit, refuse_planner
-from scenarios.planning.openings import Openings, openings_of
+from scenarios.planning.openings import KEYS, Openings, openings_of
 from scenarios.planning.proving import Tried, fits, prove_all, prove_best, prover
 from scenarios.planning.published import megatron_of, osdp_of, prove_in_turn
 from scenarios.planning.request import MOST_EXHAUSTIVE, Request
 from scenarios.planning.resources import Resources
 from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.yaml_tree import Document
+from sim.planner.space import SCHEDULES
 
 
 class Searched(Struct, frozen=True):
@@ -43,8 +44,18 @@ class Searched(Struct, frozen=True):
 
 def searched(document: Document, variant: Mapping[str, Any], request: Request, resources: Resources) -> Searched:
     """Return the search of a document without variants. Raises ScenarioError for what is wrong with the file."""
-    studied = _studied(openings_of(document, request.schedules), request, resources.workers)
+    openings = openings_of(document, request.schedules)
+    _refuse_unsearched(openings)
+    studied = _studied(openings, request, resources.workers)
     return Searched(studied, _tried(studied, request, resources), variant, resources.out_of_time)
+
+
+def _refuse_unsearched(openings: Openings) -> None:
+    """Raise ScenarioError for schedules that are to be searched where the scenario writes one."""
+    if openings.schedules != SCHEDULES and (written := openings.fixed.get("schedule")):
+        rule = f"the scenario writes {KEYS['schedule']}: {written}, so no schedules are searched"
+        remedy = f"leave it out, or --set {KEYS['schedule']}=auto"
+        raise ScenarioError(Origin(option="--schedules"), "", rule, remedy)
 
 
 def _studied(openings: Openings, request: Request, workers: Executor) -> Studied:

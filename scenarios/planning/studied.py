@@ -71,10 +71,11 @@ def _none_valid(openings: Openings, found: Priced | None) -> str:
     rule = f"no strategy is valid: degrees have to multiply to {sizes.world_size:,} devices, "
     rule += f"replicas times micro-batch divide a batch of {sizes.global_batch_size:,}, "
     rule += f"and {sizes.num_layers} layers fill all stages"
-    if openings.fixed.get("schedule") not in ORDERED:
+    schedules = [openings.fixed["schedule"]] if "schedule" in openings.fixed else openings.schedules
+    if not set(schedules) <= set(ORDERED):
         return rule
     ranks, stages = MOST_WALKED
-    rule += f"; {openings.fixed['schedule']} is searched with ZeRO 0 and 1, up to {ranks} pipeline ranks"
+    rule += f"; of schedules {', '.join(schedules)}, searched with ZeRO 0 and 1, on 2 to {ranks} pipeline ranks"
     return rule + f" and {stages} stages per rank, and with as many micro-batches as it needs"
 
 

@@ -205,6 +205,26 @@ def test_what_cannot_be_searched_is_refused(scenario: Path, override: str, words
         search(scenario, [override], Request(), HERE)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "planner", "words"),
+    [
+        (
+            ["parallel.pipeline.schedule=1f1b"],
+            "auto",
+            "--schedules: the scenario writes .* so no schedules are searched",
+        ),
+        (["parallel.pipeline.degree=1"], "auto", "of schedules zb_h1, searched with ZeRO 0 and 1, on 2 to 32"),
+        ([], "galvatron", "--schedules: layers are .* in 1f1b pipelines, and here is none of these: zb_h1"),
+    ],
+)
+def test_schedules_that_cannot_be_searched_are_refused(
+    scenario: Path, overrides: list[str], planner: Planner, words: str
+) -> None:
+    """An option that would say nothing is no option, and one that leaves no strategy is named."""
+    with pytest.raises(ScenarioError, match=words):
+        search(scenario, overrides, Request(planner=planner, schedules=("zb_h1",)), HERE)
+
+
 def test_scenario_of_another_kind_is_refused() -> None:
     """A textbook schedule has stated times and no strategy to price."""
     result = CliRunner().invoke(group, ["plan", "textbook-1f1b"])
