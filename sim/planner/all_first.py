@@ -1,4 +1,6 @@
-"""The time of interleaved pipelines that run all forwards first, by a recurrence over virtual stages."""
+"""The time of pipelines that run all forwards first, by a recurrence over virtual stages."""
+
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,12 +10,13 @@ from sim.planner.space import Ints
 Floats = NDArray[np.float64]
 
 
-def all_first_s(
+def all_first_ends_s(
     forward_s: Floats, backward_s: Floats, num_ranks: Ints, num_microbatches: Ints, hop_s: Floats
 ) -> Floats:
-    """Return the seconds of interleaved_1f1b with as many micro-batches as ranks, an element per pipeline.
+    """Return when the last backward of every virtual stage ends, in seconds, of shape (pipelines, stages).
 
-    Megatron-LM then runs all forwards first (``sim.training.pipeline.schedules.interleaved``).
+    gpipe, breadth_first and aiao run all forwards first, and Megatron-LM does so where it interleaves as many
+    micro-batches as ranks (``sim.training.pipeline.schedules.interleaved``).
 
     ``forward_s``, ``backward_s``: seconds of a micro-batch on each virtual stage, of shape (pipelines, stages); NaN
         after the last stage of a pipeline that has fewer. ``hop_s``: seconds of a message between stages.
@@ -37,8 +40,20 @@ def all_first_s(
         own = np.where(stage + num_ranks < num_stages, later, stage)
         free_s = ends_s[rows, own, 1]
         ends_s[:, stage] = _ends(np.where(is_last, 0.0, after), free_s, backward_s[:, stage], rest)
-    total_s: Floats = ends_s[:, 0, 1]
-    return total_s
+    return ends_s[:, :, 1]
+
+
+def seconds_of_stages(of_kinds: Sequence[Floats], places: Sequence[Sequence[int]], which: Ints) -> Floats:
+    """Return the seconds of every virtual stage as ``all_first_ends_s`` reads them.
+
+    ``of_kinds``: of each kind of stage, an element per pipeline. ``places``: the kinds of the stages of different
+    pipelines; ``which``: of them each pipeline has.
+    """
+    most = max(map(len, places))
+    kinds = np.array([[*kinds, *[len(of_kinds)] * (most - len(kinds))] for kinds in places])[which]
+    beyond = np.full(len(which), np.nan)
+    found: Floats = np.take_along_axis(np.stack([*of_kinds, beyond], axis=1), kinds, axis=1)
+    return found
 
 
 def _ends(ready_s: Floats, free_s: Floats, duration_s: Floats, rest: Floats) -> Floats:

@@ -4,12 +4,21 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sim.planner.all_first import all_first_s
+from sim.planner.all_first import all_first_ends_s, seconds_of_stages
 from sim.planner.memory import memory_bytes
 from sim.planner.ordered import ordered_estimates
 from sim.planner.prices import Estimates, Floats, Prices, distinct_rows
 from sim.planner.space import ORDERED, Grid
-from sim.planner.stages import Stage, bucket_bytes, num_replicas, probed, stage_of, stages_of, virtual_stage_layers
+from sim.planner.stages import (
+    Stage,
+    bucket_bytes,
+    kinds_of,
+    num_replicas,
+    probed,
+    stage_of,
+    stages_of,
+    virtual_stage_layers,
+)
 from sim.planner.step_end import ALL_GATHER, REDUCE_SCATTER, Lines, hosts_s_of, links_of, staged_s, tail_s
 
 
@@ -116,31 +125,20 @@ def _pipeline_s(grid: Grid, stages: list[_Passes], hop_s: Floats) -> Floats:
 
 
 def _all_first_s(grid: Grid, hop_s: Floats, prices: Prices) -> Floats:
-    """Return the seconds of all forwards and backwards of interleaved strategies with as many micro-batches as ranks.
-
-    Virtual stages are of four kinds: the first, inner ones with the least and the most layers, and the last.
-    """
+    """Return the seconds of the passes of interleaved strategies with as many micro-batches as ranks."""
     shapes, which = distinct_rows(grid.pipeline, grid.virtual_stages)
-    splits = [virtual_stage_layers(prices.num_layers, *shape) for shape in shapes]
-    most = max(map(len, splits))
-    kinds = np.array([_kinds(split, most) for split in splits])[which]
-    counts = np.array([(split[0], min(split[1:-1]), max(split[1:-1]), split[-1]) for split in splits], dtype=np.float64)
+    kinds = [kinds_of(virtual_stage_layers(prices.num_layers, *shape)) for shape in shapes]
+    counts = np.array([of_shape.layers for of_shape in kinds], dtype=np.float64)[which]
     layer, first, last, _ = probed(grid, prices)
     links, one_stage = links_of(grid, prices), replace(grid, virtual_stages=np.ones_like(grid.virtual_stages))
     ends = (first, np.zeros_like(first), np.zeros_like(first), last)
     passes = [
-        _with_sharding(one_stage, stage_of(layer, end, end, counts[which, kind]), links, prices, turns=False)
-        for kind, end in enumerate(ends)
+        _with_sharding(one_stage, stage_of(layer, end, end, count), links, prices, turns=False)
+        for end, count in zip(ends, counts.T, strict=True)
     ]
-    beyond = np.full(len(grid), np.nan)
+    places = [of_shape.places for of_shape in kinds]
     forward_s, backward_s = (
-        np.take_along_axis(np.stack([*columns, beyond], axis=1), kinds, axis=1)
+        seconds_of_stages(columns, places, which)
         for columns in ([p.forward_s for p in passes], [p.backward_s for p in passes])
     )
-    return all_first_s(forward_s, backward_s, grid.pipeline, grid.num_microbatches, hop_s)
-
-
-def _kinds(split: tuple[int, ...], length: int) -> list[int]:
-    """Return the kind of every virtual stage, and 4 for those beyond the last."""
-    inner = [1 if layers == min(split[1:-1]) else 2 for layers in split[1:-1]]
-    return [0, *inner, 3, *[4] * (length - len(split))]
+    return all_first_ends_s(forward_s, backward_s, grid.pipeline, grid.num_microbatches, hop_s)[:, 0]

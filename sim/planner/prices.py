@@ -12,6 +12,8 @@ from sim.planner.space import Grid, Ints
 
 Floats = NDArray[np.float64]
 
+_LARGEST_KEY: Final = 1 << 62
+
 ProbeKey = tuple[int, int, int, int, int]
 """The choices that a probe is for: tensor, context, expert, micro-batch, recomputation."""
 LinkKey = tuple[int, int]
@@ -90,6 +92,13 @@ def link_keys(grid: Grid) -> tuple[list[LinkKey], Ints]:
 
 
 def distinct_rows(*columns: Ints) -> tuple[list[list[int]], Ints]:
-    """Return the different rows of columns, and the number of each row among them."""
-    rows, numbers = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-    return rows.tolist(), numbers.ravel()
+    """Return the different rows of columns, sorted, and the number of each row among them. No number is negative."""
+    keys, span = np.zeros_like(columns[0]), 1
+    for column in columns:
+        size = int(column.max(initial=0)) + 1
+        if span * size >= _LARGEST_KEY:
+            found, keys = np.unique(keys, return_inverse=True)
+            span = len(found)
+        keys, span = keys * size + column, span * size
+    _, first, numbers = np.unique(keys, return_index=True, return_inverse=True)
+    return np.stack(columns, axis=1)[first].tolist(), numbers

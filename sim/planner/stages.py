@@ -106,6 +106,24 @@ def virtual_stage_layers(num_layers: int, degree: int, virtual_stages: int) -> t
     return split_layers(num_layers, PipelineSpec(degree=degree, schedule=schedule, virtual_stages=virtual_stages))
 
 
+NUM_PLACES: Final = 4
+"""Kinds of virtual stage: the first, inner ones with the least and the most layers, the last."""
+
+
+class StageKinds(Struct, frozen=True):
+    """The kind of every virtual stage of a pipeline, and the layers of each kind."""
+
+    places: tuple[int, ...]
+    layers: tuple[int, int, int, int]
+
+
+def kinds_of(split: Sequence[int]) -> StageKinds:
+    """Return the kinds of virtual stages. ``split``: the layers of each, in model order."""
+    inner = split[1:-1] or split
+    places = [0, *(1 if layers == min(inner) else 2 for layers in split[1:-1]), NUM_PLACES - 1]
+    return StageKinds(tuple(places), (split[0], min(inner), max(inner), split[-1]))
+
+
 def num_replicas(grid: Grid) -> Floats:
     """Return the number of ranks that hold the same parameters before ZeRO shards their state."""
     found: Floats = (grid.data * grid.context).astype(np.float64)

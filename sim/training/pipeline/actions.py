@@ -108,6 +108,31 @@ def alternating(forwards: Order, backwards: Order, warmup: int) -> Order:
     return Order.in_slots((2 * (every - warmup), forwards), (2 * every + 1, backwards))
 
 
+class Part(NamedTuple):
+    """Actions of one kind on every rank, each in a slot of its rank.
+
+    ``slots``: of shape (ranks, actions). ``stages``: of that shape, or of one that numpy stretches to it.
+    ``microbatches``: of every action, the same on all ranks.
+    """
+
+    kind: str
+    slots: Ints
+    stages: Ints
+    microbatches: Ints
+
+
+def orders_in_slots(*parts: Part) -> list[Order]:
+    """Return every rank's actions by their slots, of which no two of a rank are the same."""
+    sizes = [len(part.microbatches) for part in parts]
+    turns = np.argsort(np.concatenate([part.slots for part in parts], axis=1), axis=1, kind="stable")
+    stages = np.concatenate([np.broadcast_to(part.stages, part.slots.shape) for part in parts], axis=1)
+    kinds = np.repeat([LETTERS.index(part.kind) for part in parts], sizes)[turns]
+    microbatches = np.concatenate([part.microbatches for part in parts])[turns]
+    overlaps = np.zeros(sum(sizes), dtype=np.bool_)
+    columns = zip(kinds, np.take_along_axis(stages, turns, axis=1), microbatches, strict=True)
+    return [Order(*of_rank, overlaps) for of_rank in columns]
+
+
 class ActionError(ValueError):
     """A cell of a CSV that is no action. ``row``: the row of the cell; the first is 1."""
 

@@ -6,8 +6,8 @@ micro-batches goes down, the second half up.
 
 import numpy as np
 
-from sim.training.pipeline.actions import Order
-from sim.training.pipeline.zero_bubble import OrderWriter
+from sim.training.pipeline.actions import Ints, Order, Part, orders_in_slots
+from sim.training.pipeline.zero_bubble import OrdersWriter
 
 
 def chimera(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
@@ -21,15 +21,13 @@ def chimera(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
     memory.
     """
     p, half = num_ranks, num_microbatches // 2
-    every, orders = np.arange(half), []
+    every, rank = np.arange(half), np.arange(p)[:, None]
     entry = every // (p // 2) * 2 * p + every % (p // 2) * 2
-    for r in range(p):
-        parts = []
-        for stage, depth, first in ((r, r, 0), (2 * p - 1 - r, p - 1 - r, half)):
-            parts.append((entry + depth, Order.alike("F", stage, first + every)))
-            parts.append((entry + p + (p - 1 - depth), Order.alike("B", stage, first + every)))
-        orders.append(Order.in_slots(*parts))
-    return orders
+    parts = []
+    for stage, depth, first in ((rank, rank, 0), (2 * p - 1 - rank, p - 1 - rank, half)):
+        parts.append(Part("F", entry + depth, stage, first + every))
+        parts.append(Part("B", entry + p + (p - 1 - depth), stage, first + every))
+    return orders_in_slots(*parts)
 
 
 def dualpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
@@ -37,37 +35,36 @@ def dualpipe(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:
 
     Bubble (P/2-1)(tF + 2(tB+tW) - 3tW) where tF = tB >= tW and overlapping saves nothing; P+1 micro-batches in memory.
     """
-    p, half = num_ranks, num_microbatches // 2
-    orders = []
-    for r in range(p):
-        ways = [(r, 0), (2 * p - 1 - r, half)]
-        near, far = ways if r < p // 2 else reversed(ways)
-        depth = min(r, p - 1 - r)
-        writer = OrderWriter({"0": near[0], "1": far[0]}, {"0": near[1], "1": far[1]})
-        orders.append(_dual(writer, p // 2, depth, half, whole_first=depth == p // 2 - 1))
-    return orders
+    p, half, r = num_ranks, num_microbatches // 2, np.arange(num_ranks)
+    is_near = r < p // 2
+    near, far = np.where(is_near, r, 2 * p - 1 - r), np.where(is_near, 2 * p - 1 - r, r)
+    writer = OrdersWriter({"0": near, "1": far}, {"0": np.where(is_near, 0, half), "1": np.where(is_near, half, 0)})
+    return _dual(writer, p // 2, np.minimum(r, p - 1 - r), half)
 
 
 def dualpipe_v(num_ranks: int, num_microbatches: int, _: int = 2) -> list[Order]:
     """DualPipe folded to a V, with one copy of the model, as torch's ScheduleDualPipeV; m >= 2P."""
-    p, m = num_ranks, num_microbatches
-    return [_dual(OrderWriter({"0": r, "1": 2 * p - 1 - r}), p, r, m, whole_first=r == p - 1) for r in range(p)]
+    p, r = num_ranks, np.arange(num_ranks)
+    return _dual(OrdersWriter({"0": r, "1": 2 * p - 1 - r}), p, r, num_microbatches)
 
 
-def _dual(queue: OrderWriter, half: int, depth: int, num_microbatches: int, *, whole_first: bool) -> Order:
-    """Return the eight phases of a rank ``depth`` ranks from the nearer end of ``half`` ranks.
+def _dual(writer: OrdersWriter, half: int, depth: Ints, num_microbatches: int) -> list[Order]:
+    """Return the eight phases of ranks ``depth`` ranks from the nearer end of ``half`` ranks.
 
-    ``num_microbatches``: micro-batches that enter at each end.
-    ``whole_first``: the first forward and backward that could overlap do not.
+    ``num_microbatches``: micro-batches that enter at each end. On the innermost rank the first forward and backward
+    that could overlap do not.
     """
     inner, meetings = half - 1 - depth, num_microbatches - 2 * half + depth + 1
-    queue.add("F0", 2 * inner)
-    queue.add("F0 F1", depth + 1)
-    queue.add("I1 W F1", inner)
-    queue.add("F0 B1 F1&B0" if whole_first else "F0&B1 F1&B0", min(meetings, 1))
-    queue.add("F0&B1 F1&B0", meetings - 1)
-    queue.add("B1 F1&B0", inner)
-    queue.add(" ".join(f"{'B' if k <= depth else 'I'}{1 - k % 2}" for k in range(2 * (depth + 1))))
-    queue.add("W I0", inner)
-    queue.add("W", depth + 1)
-    return queue.order
+    innermost = (inner == 0).astype(np.int64)
+    writer.add("F0", 2 * inner)
+    writer.add("F0 F1", depth + 1)
+    writer.add("I1 W F1", inner)
+    writer.add("F0 B1 F1&B0", innermost)
+    writer.add("F0&B1 F1&B0", meetings - innermost)
+    writer.add("B1 F1&B0", inner)
+    writer.add("B1 B0", (depth + 1) // 2)
+    writer.add("B1 I0", (depth + 1) % 2)
+    writer.add("I1 I0", (depth + 1) // 2)
+    writer.add("W I0", inner)
+    writer.add("W", depth + 1)
+    return writer.orders

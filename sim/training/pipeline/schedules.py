@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from sim.training.pipeline.actions import Order, alternating
+from sim.training.pipeline.actions import LETTERS, Order, alternating
 from sim.training.pipeline.bidirectional import chimera, dualpipe, dualpipe_v
 from sim.training.pipeline.evaluate import Times
 from sim.training.pipeline.greedy import Limit, zb_auto
@@ -76,11 +76,10 @@ def breadth_first(num_ranks: int, num_microbatches: int, virtual_stages: int) ->
     synchronisation. Makespan (m+(P-1)/v)(tF+tB+tW) where m >= P; every rank keeps mv chunks.
     """
     chunk, i = np.divmod(np.arange(virtual_stages * num_microbatches), num_microbatches)
-    stages = chunk * num_ranks
-    return [
-        Order.joined(Order.alike("F", stages + r, i), Order.alike("B", stages[::-1] + r, i[::-1]))
-        for r in range(num_ranks)
-    ]
+    stages = np.concatenate([chunk, chunk[::-1]]) * num_ranks + np.arange(num_ranks)[:, None]
+    both, overlaps = np.concatenate([i, i[::-1]]), np.zeros(2 * len(i), dtype=np.bool_)
+    kinds = np.repeat([LETTERS.index(kind) for kind in "FB"], len(i))
+    return [Order(kinds, of_rank, both, overlaps) for of_rank in stages]
 
 
 def pipedream_2bw(num_ranks: int, num_microbatches: int, _: int = 1) -> list[Order]:

@@ -4,16 +4,20 @@ from random import Random
 import numpy as np
 import pytest
 
+from sim.planner.held import Floats, all_first_bytes, moments_of
 from sim.planner.space import ORDERED
-from sim.planner.walk import NO_ACTION, NUM_PLACES, held_counts, walk_of
-from sim.training.pipeline.actions import LETTERS
-from sim.training.pipeline.evaluate import ChainTimes, StageTimes, end_times
+from sim.planner.stages import NUM_PLACES
+from sim.planner.walk import NUM_KINDS, ends_of, levels_of, walk_of
+from sim.training.pipeline.actions import LETTERS, Action, Order
+from sim.training.pipeline.evaluate import ChainTimes, StageTimes, StuckError, end_times
+from sim.training.pipeline.placement import Placement, loop
 from sim.training.pipeline.rules import TRAITS, Schedule
-from sim.training.pipeline.schedules import orders, placement
+from sim.training.pipeline.schedules import breadth_first, orders, placement
 from sim.training.pipeline.spec import PipelineSpec
 
 SHAPES = ((2, 5), (4, 8), (6, 14))
 """Pipeline ranks, and micro-batches."""
+HOP_S = 0.3
 
 
 def spec_of(schedule: Schedule, degree: int) -> PipelineSpec:
@@ -22,42 +26,78 @@ def spec_of(schedule: Schedule, degree: int) -> PipelineSpec:
     return PipelineSpec(degree=degree, schedule=schedule, virtual_stages=stages)
 
 
-@pytest.mark.parametrize("schedule", ORDERED)
-@pytest.mark.parametrize(("degree", "num_microbatches"), SHAPES)
-def test_walk_ends_when_the_plain_recurrence_does(schedule: Schedule, degree: int, num_microbatches: int) -> None:
-    """Whole orders in numpy end on every rank when the recurrence of one order says, for random times of stages."""
-    spec, draw = spec_of(schedule, degree), Random(degree)
-    num_microbatches *= 2 if schedule == "dualpipe" or (schedule == "zb_h1" and num_microbatches % degree) else 1
-    written, place = orders(spec, num_microbatches), placement(spec)
-    length = place.chain_length
-    places = [0, *(draw.choice((1, 2)) for _ in range(length - 2)), 3] * place.num_copies
-    stages = tuple(StageTimes(*(draw.uniform(0.5, 2.0) for _ in range(3)), hop_s=0.3) for _ in range(NUM_PLACES))
-    seconds = {"F": "forward_s", "I": "input_s", "W": "weight_s"}
-    rows = [[getattr(s, seconds[k]) if k in seconds else s.input_s + s.weight_s for s in stages] for k in LETTERS]
-    durations_s = np.array([*np.array(rows).ravel(), 0.0])[:, None]
-    assert len(durations_s) == NO_ACTION + 1
-    found_s = walk_of(written, place, places).ends_s(durations_s, np.array([0.3]))[:, 0]
-    ends_s = end_times(written, place, ChainTimes(tuple(stages[at] for at in places)))
-    ranks = [max(ends_s[kind, stage, i] for kind, stage, i in ends_s if place.ranks[stage] == r) for r in range(degree)]
-    assert found_s == pytest.approx(ranks)
+def places_of(place: Placement, draw: Random) -> list[int]:
+    """The kinds of virtual stages, with inner ones of both kinds."""
+    return [0, *(draw.choice((1, 2)) for _ in range(place.chain_length - 2)), 3] * place.num_copies
+
+
+def seconds_of(stages: tuple[StageTimes, ...]) -> list[float]:
+    """The seconds of every kind of node; two actions that overlap take as long as one after the other."""
+    alone = [times.duration_s(Action(kind, 0, 0)) for kind in LETTERS for times in stages]
+    pairs = [a.forward_s + b.input_s + b.weight_s for a in stages for b in stages]
+    return [*alone, *pairs]
+
+
+def test_walks_end_when_the_plain_recurrence_does() -> None:
+    """All schedules at once end when the recurrence of one order says, for two sets of random times of each."""
+    draw, walks, seconds, expected = Random(1), [], list[list[float]](), list[list[float]]()
+    for schedule in ORDERED:
+        for degree, number in SHAPES:
+            spec, place = spec_of(schedule, degree), placement(spec_of(schedule, degree))
+            doubled = schedule == "dualpipe" or (schedule == "zb_h1" and number % degree)
+            written, places = orders(spec, number * (2 if doubled else 1)), places_of(place, draw)
+            walks.append(walk_of(written, place, places))
+            for _ in range(2):
+                kinds = tuple(StageTimes(*(draw.uniform(0.5, 2.0) for _ in range(3)), HOP_S) for _ in range(NUM_PLACES))
+                ends_s = end_times(written, place, ChainTimes(tuple(kinds[at] for at in places)))
+                ranks = [max(end for key, end in ends_s.items() if place.ranks[key[1]] == r) for r in range(degree)]
+                seconds.append(seconds_of(kinds))
+                expected.append([ranks[0], max(ranks[1:-1], default=0.0), ranks[-1]])
+    which = np.repeat(np.arange(len(walks)), 2)
+    assert np.shape(seconds) == (len(which), NUM_KINDS)
+    found_s = ends_of(walks, which, np.array(seconds), np.full(len(which), HOP_S))
+    assert found_s == pytest.approx(np.array(expected).T)
+
+
+def test_an_order_that_gets_stuck_is_refused() -> None:
+    """A rank that wants a backward before the forward that the next rank waits for ends no walk."""
+    first = Order.of([Action("B", 0, 0), Action("F", 0, 0)])
+    second = Order.of([Action("F", 1, 0), Action("B", 1, 0)])
+    with pytest.raises(StuckError, match="stuck"):
+        levels_of([walk_of([first, second], loop(2), [0, 3])])
+
+
+def held_bytes(order: Order, places: list[int], sizes: Floats) -> float:
+    """The most that a rank holds, one action after the other."""
+    live, waiting, most = Counter[int](), Counter[int](), 0.0
+    for kind, stage, _, _ in order:
+        at = places[stage]
+        live[at] -= kind in "BI"
+        waiting[at] -= kind == "W"
+        held = sum(live[k] * sizes[k] + waiting[k] * sizes[4 + k] for k in range(NUM_PLACES))
+        most = max(most, held + sizes[8 + at if kind in "FB" else 12 + at])
+        live[at] += kind == "F"
+        waiting[at] += kind == "I"
+    return most
 
 
 @pytest.mark.parametrize("schedule", ORDERED)
 def test_what_a_rank_holds_is_what_it_began_and_did_not_end(schedule: Schedule) -> None:
-    """The moments of a rank are those of going through its order one action after the other."""
-    spec = spec_of(schedule, 4)
-    place = placement(spec)
-    places = [0, *[1] * (place.chain_length - 2), 3] * place.num_copies
-    written = orders(spec, 8)
-    for order in written:
-        live, waiting, moments = Counter[int](), Counter[int](), set()
-        for kind, stage, _, _ in order:
-            at = places[stage]
-            live[at] -= kind in "BI"
-            waiting[at] -= kind == "W"
-            running = [int(kind in group and at == place) for group in ("FB", "IW") for place in range(NUM_PLACES)]
-            moments.add((*(live[k] for k in range(4)), *(waiting[k] for k in range(4)), *running))
-            live[at] += kind == "F"
-            waiting[at] += kind == "I"
-        found = {tuple(row) for row in held_counts(order, places).tolist()}
-        assert found == moments
+    """The most that ranks hold, for random sizes, is that of going through their orders."""
+    spec, draw = spec_of(schedule, 4), Random(2)
+    places, written = places_of(placement(spec), draw), orders(spec, 8)
+    sizes = np.array([[draw.uniform(0.0, 2.0) for _ in range(5)] for _ in range(4 * NUM_PLACES)])
+    found = moments_of(written, places).most_bytes(sizes)
+    expected = [[held_bytes(order, places, column) for column in sizes.T] for order in written]
+    assert found == pytest.approx(np.array(expected))
+
+
+def test_all_first_holds_every_micro_batch() -> None:
+    """The closed form for all forwards first is what a walk through the order finds."""
+    draw, number = Random(3), np.array([2, 5, 9])
+    places = places_of(loop(3, 3), draw)
+    sizes = np.array([[draw.uniform(0.0, 2.0)] * 3 for _ in range(4 * NUM_PLACES)])
+    for rank in range(3):
+        found = all_first_bytes([places[stage] for stage in loop(3, 3).stages[rank]], number, sizes)
+        expected = [held_bytes(breadth_first(3, m, 3)[rank], places, sizes[:, 0]) for m in number.tolist()]
+        assert found == pytest.approx(expected)
