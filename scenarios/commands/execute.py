@@ -20,7 +20,7 @@ from scenarios.commands.shared.progress import measuring
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
-from scenarios.results.folder import refuse_unwritable
+from scenarios.results.folder import refuse_unwritable, refuse_unwritable_file
 from scenarios.workloads.executing import NATIVE, TIMEOUT, ExecutionOptions
 from scenarios.workloads.loading import load_scenario
 
@@ -97,7 +97,7 @@ def command(
         if out is not None:
             refuse_unwritable(out)
         if options.record_routing is not None:
-            refuse_unwritable(options.record_routing.parent)
+            refuse_unwritable_file(options.record_routing, "--record-routing")
         with _measuring(options.calibrate):
             executed = loaded.workload.execute(loaded, options)
         if executed is not None and out is not None:

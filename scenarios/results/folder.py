@@ -14,19 +14,20 @@ PAGE: Final = "report.html"
 """The page of a result, for all commands."""
 
 
-def refuse_unwritable(folder: Path) -> None:
+def refuse_unwritable(folder: Path, option: str = "--out") -> None:
     """Raise ScenarioError unless files can be written to ``folder``, which need not exist. Leaves nothing behind.
 
-    It writes a file to find out: permissions alone do not show read-only or full file systems.
+    It writes a file to find out: permissions alone do not show read-only or full file systems. ``option``: that names
+    the folder.
     """
     existing = folder.absolute()
     try:
         while not _is_there(existing):
             existing = existing.parent
         if existing.is_symlink() and not existing.exists():
-            raise _refusal(folder, f"{existing} is a link to nothing", "name a directory")
+            raise _refusal(option, folder, f"{existing} is a link to nothing", "name a directory")
         if not existing.is_dir():
-            raise _refusal(folder, f"{existing} is a file, not a directory", "name a directory")
+            raise _refusal(option, folder, f"{existing} is a file, not a directory", "name a directory")
         with undisturbed():
             with tempfile.TemporaryFile(dir=existing):
                 pass
@@ -34,7 +35,14 @@ def refuse_unwritable(folder: Path) -> None:
     except ScenarioError:
         raise
     except (OSError, ValueError) as error:
-        raise _unwritable(folder, existing, error) from error
+        raise _unwritable(option, folder, existing, error) from error
+
+
+def refuse_unwritable_file(file: Path, option: str) -> None:
+    """Raise ScenarioError unless a file of this name can be written. Leaves nothing behind."""
+    refuse_unwritable(file.parent, option)
+    if file.is_dir():
+        raise _refusal(option, file, "it is a directory, not a file", "name a file in it")
 
 
 def _is_there(path: Path) -> bool:
@@ -52,17 +60,17 @@ def writing_to(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise _unwritable(folder, folder, error) from error
+        raise _unwritable("--out", folder, folder, error) from error
 
 
-def _unwritable(folder: Path, where: Path, error: Exception) -> ScenarioError:
+def _unwritable(option: str, folder: Path, where: Path, error: Exception) -> ScenarioError:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     rule = f"nothing can be written in {_shown(where)}: {reason.lower()}"
-    return _refusal(folder, rule, "name a directory with room that you may write to")
+    return _refusal(option, folder, rule, "name a directory with room that you may write to")
 
 
-def _refusal(folder: Path, rule: str, remedy: str) -> ScenarioError:
-    return ScenarioError(Origin(option=f"--out {_shown(folder)}"), "", rule, remedy)
+def _refusal(option: str, folder: Path, rule: str, remedy: str) -> ScenarioError:
+    return ScenarioError(Origin(option=f"{option} {_shown(folder)}"), "", rule, remedy)
 
 
 def _shown(path: Path) -> str:

@@ -40,7 +40,7 @@ def kept_lines(folder: Path, kept: KeptFile, take: Callable[[Any], None]) -> Ite
     ``take`` raises ValueError or MsgspecError for what is no entry. A last line that was cut off is dropped. Raises
     ScenarioError for a folder that cannot be written, or a file that is not ours.
     """
-    refuse_unwritable(folder)
+    refuse_unwritable(folder, "--resume")
     folder.mkdir(parents=True, exist_ok=True)
     path, lock = folder / kept.name, threading.Lock()
     with path.open("a+b") as file:

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.workloads.executing import ExecutionOptions
 from scenarios.workloads.loading import load_step
@@ -45,6 +47,16 @@ def test_a_recorded_run_is_forced_again(tmp_path: Path) -> None:
     assert read is not None
     assert np.array_equal(forced.counts, read.counts)
     assert exchanged(plan_of(again)) == exchanged(plan_of(scenario))
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
+    """A folder of this name, or a file in the place of its folder, is named with the option."""
+    (tmp_path / "file").touch()
+    for name in (tmp_path, tmp_path / "file" / "a.csv"):
+        ran = CliRunner().invoke(group, ["execute", str(TINY), "--record-routing", str(name)])
+        assert ran.exit_code == 2
+        assert "error: --record-routing " in ran.output
+        assert "not a file" in ran.output or "not a directory" in ran.output
 
 
 def test_what_has_no_routing_is_not_recorded(tmp_path: Path) -> None:

@@ -120,3 +120,6 @@ def test_the_command_keeps_points_and_goes_on(tmp_path: Path) -> None:
     other = CliRunner().invoke(group, [*command, "--set", "seed=1", "--resume", str(tmp_path)])
     assert other.exit_code == 2
     assert f"{KEPT}:1: it holds the points of another sweep" in other.output
+    no_folder = CliRunner().invoke(group, [*command, "--resume", str(tmp_path / KEPT)])
+    assert no_folder.exit_code == 2
+    assert f"--resume {tmp_path / KEPT}: " in no_folder.output

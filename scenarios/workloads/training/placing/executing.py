@@ -41,7 +41,7 @@ def execute_moving(scenario: TrainingScenario, options: ExecutionOptions) -> Exe
     The answer is that of the last step, with a row for each step. A check compares every step with the dense model,
     which is trained on as long.
     """
-    refuse_options(options, "steps with experts that move, as many as placement.steps", but=_KNOWN)
+    refuse_options(options, "steps with experts that move", but=_KNOWN)
     if options.check and options.device == "cpu":
         scenario = scenario.in_double_precision()
     if options.record_routing is not None:
