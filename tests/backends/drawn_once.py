@@ -30,7 +30,7 @@ def drawn_once(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
     known: dict[object, Tensor] = {}
 
     def drawn(*arguments: Any, **named: Any) -> Tensor:
-        key = _plain((*arguments, *sorted(named.items())))
+        key = (*map(_plain, arguments), *[(name, _plain(value)) for name, value in named.items()])
         if key not in known:
             known[key] = draw(*arguments, **named)
         return known[key].clone()
@@ -39,7 +39,7 @@ def drawn_once(draw: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _plain(value: Any) -> Any:
-    """Return an argument in a form that equals that of an equal argument."""
+    """Return an argument, perhaps a list of tensors, in a form that equals that of an equal argument."""
     if isinstance(value, Tensor):
-        return tuple(value.tolist())
-    return tuple(map(_plain, value)) if isinstance(value, list | tuple) else value
+        return value.shape, value.numpy().tobytes()
+    return tuple([_plain(x) if isinstance(x, Tensor) else x for x in value]) if isinstance(value, list) else value

@@ -7,7 +7,7 @@ the right numbers, and not whether its streams can run at once.
 
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,13 +24,14 @@ from backends.torch.reference.checking import checked, kept_by
 from backends.torch.reference.references import References
 from backends.torch.running.interpreter import Interpreter
 from backends.torch.running.memory import account_memory
-from backends.torch.running.schedule import OpInstance, Waits
+from backends.torch.running.schedule import OpInstance, Positions, Waits
 from backends.torch.running.state import persistent_slots
 from backends.torch.values.packing import FlatMemory
 from sim.inference.spec import InferenceJob
+from sim.plan.facts.liveness import lifetimes
 from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Collective, Op, Recv, Reduction, Send
-from sim.plan.words.program import Plan
+from sim.plan.words.program import Plan, Program
 from sim.plan.words.steps import longest_lag
 from sim.training.spec.job import DenseTraining
 
@@ -46,47 +47,75 @@ class _Given(Exception):  # noqa: N818 - no error: it ends a member's first pass
 
 
 @dataclass(slots=True)
+class _Meeting:
+    """What all members of a group give to a collective, in order; nothing in the first pass, which asks for it.
+
+    What is the same for all members is computed once.
+    """
+
+    given: list[Tensor] = field(default_factory=list)
+    _stacked: Tensor | None = None
+    _reduced: Tensor | None = None
+
+    def stacked(self) -> Tensor:
+        """Return the members' tensors, one row each."""
+        if self._stacked is None:
+            self._stacked = torch.stack(self.given)
+        return self._stacked
+
+    def reduced(self, reduction: Reduction) -> Tensor:
+        """Return the sum, or the maxima, of the members' tensors."""
+        if self._reduced is None:
+            terms = self.stacked()
+            self._reduced = terms.amax(0) if reduction is Reduction.MAX else terms.sum(0)
+        return self._reduced
+
+
+@dataclass(slots=True)
 class _Member:
     """The collectives of one member of a group: the first pass asks what all members give, the second has it."""
 
+    meeting: _Meeting
     size: int
     position: int
-    given: Sequence[Tensor] = ()
     sent_bytes: int = 0
 
     def all_reduce(self, flat: Tensor, reduction: Reduction) -> None:
-        flat.copy_(_reduced(self._all_of(flat), reduction))
+        flat.copy_(self._all_with(flat).reduced(reduction))
 
     def all_gather(self, pieces: Tensor, piece: Tensor) -> None:
-        pieces.copy_(torch.stack(self._all_of(piece)))
+        pieces.copy_(self._all_with(piece).stacked())
 
     def reduce_scatter(self, piece: Tensor, terms: Tensor, reduction: Reduction) -> None:
-        piece.copy_(_reduced(self._all_of(terms), reduction)[self.position])
+        piece.copy_(self._all_with(terms).reduced(reduction)[self.position])
 
     def broadcast(self, flat: Tensor, root: int) -> None:
-        flat.copy_(self._all_of(flat)[root])
+        flat.copy_(self._all_with(flat).given[root])
 
     def reduce(self, flat: Tensor, root: int, reduction: Reduction) -> None:
-        total = _reduced(self._all_of(flat), reduction)
+        total = self._all_with(flat).reduced(reduction)
         flat.copy_(total if self.position == root else torch.full_like(flat, torch.nan))
 
     def all_to_all(self, received: Tensor, sent: Tensor, table: Table) -> None:
-        rows = zip(self._all_of(sent), table, strict=True)
+        rows = zip(self._all_with(sent).given, table, strict=True)
         received.copy_(torch.cat([flat.split(list(counts))[self.position] for flat, counts in rows]))
 
     def barrier(self, _device: torch.device) -> None:
         """All ranks are here."""
 
-    def _all_of(self, own: Tensor) -> list[Tensor]:
-        """Return the tensors of all members, in order. Raises _Given in the first pass."""
-        if not self.given:
+    def _all_with(self, own: Tensor) -> _Meeting:
+        """Return what all members give. Raises _Given in the first pass."""
+        if not self.meeting.given:
             raise _Given(own)
-        return list(self.given)
+        return self.meeting
 
 
-def _reduced(terms: list[Tensor], reduction: Reduction) -> Tensor:
-    stacked = torch.stack(terms)
-    return stacked.amax(0) if reduction is Reduction.MAX else stacked.sum(0)
+class _InTurn(Waits):
+    """Ops wait for nothing: each rank's run one after the other, in the order of issue."""
+
+    def of(self, program: Program) -> Positions:
+        """Return nothing to wait for."""
+        return ((),) * sum(len(program.tasks[call.task].ops) for call in program.calls)
 
 
 def run_in_one_process(
@@ -109,14 +138,16 @@ def run_in_one_process(
 def execute_in_one_process(request: ExecutionRequest, references: References) -> Execution:
     """Return what all ranks find out about a request; its times are counts of ops."""
     run, results = _ran(request), []
+    lives = {id(program): lifetimes(program) for program in request.plan.programs}
     for rank in run.ranks:
-        slots = rank.slots
+        slots, of_program = rank.slots, lives[id(rank.program)]
         results.append(RankResult(
             rank=rank.rank, role=rank.program.role_name, starts_s=run.starts[rank.rank], ends_s=run.ends[rank.rank],
-            step_s=max(run.ends[rank.rank], default=0.0), cpu_s=0.0, memory=account_memory(rank.program, slots),
+            step_s=max(run.ends[rank.rank], default=0.0), cpu_s=0.0,
+            memory=account_memory(rank.program, slots, lives=of_program),
             check=checked(rank, request, references), allocator_peak_bytes=None,
             values=_kept_values(rank, request.keep),
-            host_peak_bytes=account_memory(rank.program, slots, Tier.HOST).peak_bytes, work=rank.work,
+            host_peak_bytes=account_memory(rank.program, slots, Tier.HOST, of_program).peak_bytes, work=rank.work,
         ))  # fmt: skip
     return Execution(request.plan, tuple(results))
 
@@ -143,7 +174,7 @@ def ranks_after_a_step(plan: Plan, mute: frozenset[str] = frozenset()) -> Sequen
 def _interpreters(request: ExecutionRequest) -> list[Interpreter]:
     communicators: Any = SimpleNamespace(group=_group_of)
     device: Any = SimpleNamespace(torch_device=CPU, sleep=lambda _: None)
-    plan, ranks, waits = request.plan, [], Waits()
+    plan, ranks, waits = request.plan, [], _InTurn()
     for rank in range(plan.mesh.size):
         kept = request.keep | kept_by(request, rank)
         slots = persistent_slots(plan, rank, CPU)
@@ -167,6 +198,7 @@ class _AllRanks:
         self.starts: list[list[float]] = []
         self.ends: list[list[float]] = []
 
+    @torch.inference_mode()
     def steps(self, iterations: int, *, drained: bool) -> None:
         """Run so many steps, then what the last one leaves to the next; schedules and times stay those of the last."""
         for step in range(iterations):
@@ -241,11 +273,12 @@ class _AllRanks:
         if len(group) == 1:
             parts[0].copy_alone()
         else:
-            members = [_Member(len(group), position) for position in range(len(group))]
+            meeting = _Meeting()
+            members = [_Member(meeting, len(group), position) for position in range(len(group))]
             given = [part.gives(member) for part, member in zip(parts, members, strict=True)]
-            for part, member in zip(parts, members, strict=True):
-                member.given = [tensor for tensor in given if tensor is not None]
-                if member.given:
+            meeting.given = [tensor for tensor in given if tensor is not None]
+            if meeting.given:
+                for part, member in zip(parts, members, strict=True):
                     part.communicate(member)
         for part in parts:
             part.rank.finish(part.instance)
@@ -254,8 +287,8 @@ class _AllRanks:
 
 
 def _is_same(op: Collective, other: Op) -> bool:
-    if not isinstance(other, Collective):
-        return False
+    if op is other or not isinstance(other, Collective):
+        return op is other
     here, there = ((x.kind, x.axes, x.members, x.stream) for x in (op, other))
     return here == there
 

@@ -125,7 +125,8 @@ class _ThreadedStep:
     def _guarded(self, work: Callable[[], None]) -> None:
         torch.set_num_threads(1)  # OpenMP counts its threads per thread: a new thread would otherwise use all cores
         try:
-            work()
+            with torch.inference_mode():  # plans hold their own gradients: autograd's books take a fifth of a step
+                work()
         except BaseException as error:  # any error must end the rank
             self._failed.set()
             self._ended.put(error)

@@ -21,7 +21,7 @@ from backends.torch.values.copying import copy_between_tiers, empty
 from backends.torch.values.packing import FlatMemory
 from sim.plan.facts.rank_work import RankWork, kind_of, payload_of, sent_bytes
 from sim.plan.words.buffer import Scope
-from sim.plan.words.op import Collective, Compute, Copy, Recv, Send
+from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
 from sim.plan.words.program import Plan, Program
 from sim.plan.words.steps import program_of_step
 
@@ -53,7 +53,7 @@ class Interpreter:
     _contexts: dict[int, RankContext] = field(init=False)
     _groups: dict[GroupKey, GroupCollectives] = field(init=False, default_factory=dict)
     _sent: dict[int, int] = field(init=False, default_factory=dict)
-    _ran: list[tuple[str, int]] = field(init=False, default_factory=list)
+    _ran: list[tuple[Op, int]] = field(init=False, default_factory=list)
     _memory: defaultdict[str, FlatMemory] = field(init=False, default_factory=lambda: defaultdict(FlatMemory))
 
     def __post_init__(self) -> None:
@@ -88,7 +88,7 @@ class Interpreter:
     def work(self) -> RankWork:
         """Return the counts of the ops of the last step, and the bytes of its messages and collectives."""
         ran = list(self._ran)
-        return RankWork(dict(Counter(kind for kind, _ in ran)), sum(num_bytes for _, num_bytes in ran))
+        return RankWork(dict(Counter([kind_of(op) for op, _ in ran])), sum(num_bytes for _, num_bytes in ran))
 
     @property
     def slots(self) -> dict[InstanceKey, Slot]:
@@ -130,7 +130,8 @@ class Interpreter:
 
     def finish(self, instance: OpInstance) -> None:
         """Count a finished op, and free the buffers of which it was the last user."""
-        self._ran.append((kind_of(instance.op), self._sent_by(instance)))
+        is_local = isinstance(instance.op, Compute)
+        self._ran.append((instance.op, 0 if is_local else self._sent_by(instance)))
         self.schedule.release(instance)
 
     def _sent_by(self, instance: OpInstance) -> int:
@@ -195,12 +196,12 @@ class Interpreter:
         if self.plan.num_steps > 1:
             later, microbatch = divmod(microbatch, self.plan.microbatches_per_step)
             step = replace(step, step=step.step + later)
-        context = KernelContext(step, microbatch, tuple(slot.buffer for slot in instance.writes))
+        context = KernelContext(step, microbatch, tuple([slot.buffer for slot in instance.writes]))
         outputs = KERNELS[op.kernel](context, reads, op.attributes)
         for slot, tensor in zip(instance.writes, outputs, strict=True):
             if slot.tensor is None:
-                self._check_output(instance, slot, tensor)
                 slot.fill(tensor)
+                self._check_output(instance, slot, tensor)
             elif slot.tensor is not tensor:
                 slot.tensor.copy_(tensor)
 
@@ -208,11 +209,11 @@ class Interpreter:
         """Raise OpError unless the kernel's output has the declared shape and type, and owns its memory."""
         buffer = slot.buffer
         declared = (buffer.shape, DTYPES[buffer.dtype], buffer.num_bytes)
-        given = (tuple(tensor.shape), tensor.dtype, tensor.untyped_storage().nbytes())
+        given = (tensor.shape, tensor.dtype, slot.num_bytes)
         if declared != given or not tensor.is_contiguous():
             raise OpError(
                 f"rank {self.rank}, {instance.where}: the plan declares {buffer.name!r} as {declared}, "
-                f"the kernel gave {given}"
+                f"the kernel gave {(tuple(tensor.shape), *given[1:])}"
             )
 
     def _read(self, instance: OpInstance, slot: Slot) -> Tensor:

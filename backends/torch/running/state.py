@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from math import nan
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -16,6 +17,9 @@ from backends.torch.values.slicing import flat_piece
 from sim.plan.facts.slices import buffer_slice
 from sim.plan.words.buffer import Buffer, Scope
 from sim.plan.words.program import Plan, Program
+
+_CONSTANTS: Final[Mapping[str, float]] = {"zeros": 0.0, "ones": 1.0}
+"""The number that fills a buffer, by its initial method."""
 
 
 def persistent_slots(
@@ -53,16 +57,15 @@ def _blank(buffer: Buffer, device: torch.device) -> Tensor:
 
 
 def _initial_tensor(plan: Plan, program: Program, rank: int, buffer: Buffer, device: torch.device) -> Tensor:
-    tensor = empty(buffer, DTYPES[buffer.dtype], device)
+    tensor, method = empty(buffer, DTYPES[buffer.dtype], device), buffer.initial.method if buffer.initial else "zeros"
+    if method in _CONSTANTS:
+        return tensor.fill_(_CONSTANTS[method])
     return tensor.copy_(_initial_values(plan, program, rank, buffer, device))
 
 
 def _initial_values(plan: Plan, program: Program, rank: int, buffer: Buffer, device: torch.device) -> Tensor:
     initial = buffer.initial
-    if initial is None or initial.method == "zeros":
-        return torch.zeros(buffer.shape, device=device)
-    if initial.method == "ones":
-        return torch.ones(buffer.shape, device=device)
+    assert initial is not None
     if initial.method == "normal":
         shape = buffer.global_shape or buffer.shape
         starts, sizes = buffer_slice(buffer, plan.mesh, rank)
