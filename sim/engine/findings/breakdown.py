@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.period import Part, Times
@@ -55,8 +54,9 @@ def _of_parts(
         for stream, ops in _by_stream(times).items():
             streams.setdefault(stream, []).append(spans(times, ops))
     busy, exposed = dict.fromkeys(sorted(streams), 0.0), dict.fromkeys([*_causes(streams), BUBBLE], 0.0)
+    in_order = {stream: _in_order(found) for stream, found in streams.items()}
     for part in parts:
-        _add_part(part, streams, busy, exposed)
+        _add_part(part, in_order, busy, exposed)
     return Breakdown(busy, exposed)
 
 
@@ -97,9 +97,11 @@ def _of_own_pace(run: SimulatedRun, own: RankPaces) -> Breakdown:
     if MAIN_STREAM in foreign or EXPERT_WAIT in causes[first:]:
         raise UnlikeError
     exposed, left, before_s = dict.fromkeys([*causes, BUBBLE], 0.0), list[tuple[Times, Times]](), 0.0
+    looked_at = {
+        stream: _in_order(found) for stream, found in streams.items() if stream in {MAIN_STREAM, *causes[:first]}
+    }
     for part in parts:
-        looked_at = [stream for stream in streams if stream in {MAIN_STREAM, *causes[:first]}]
-        spans = {stream: _sorted_spans(streams[stream], part.begin_s, part.end_s) for stream in looked_at}
+        spans = {stream: _within(times, part.begin_s, part.end_s) for stream, times in looked_at.items()}
         gaps = _expose(part, spans, causes[:first], exposed)
         moments_s = part.begin_s + before_s + part.length_s * np.arange(part.times)[:, None]
         if first < len(causes):
@@ -110,17 +112,17 @@ def _of_own_pace(run: SimulatedRun, own: RankPaces) -> Breakdown:
     if left:
         gaps = np.concatenate([begins for begins, _ in left]), np.concatenate([ends for _, ends in left])
         for cause in causes[first:]:
-            every = _sorted_spans([own.unrolled(*found) for found in whole[cause]], 0.0, run.iteration_time_s)
-            gaps, exposed[cause] = _cover(gaps, *every)
+            every = _in_order([own.unrolled(*found) for found in whole[cause]])
+            gaps, exposed[cause] = _cover(gaps, *_within(every, 0.0, run.iteration_time_s))
         exposed[BUBBLE] = float((gaps[1] - gaps[0]).sum())
     return Breakdown(dict(sorted(busy.items())), exposed)
 
 
 def _add_part(
-    part: Part, streams: Mapping[str, list[tuple[Times, Times]]], busy: dict[str, float], exposed: dict[str, float]
+    part: Part, streams: Mapping[str, tuple[Times, Times]], busy: dict[str, float], exposed: dict[str, float]
 ) -> None:
     """Add the busy and idle seconds of a part of the time."""
-    spans = {stream: _sorted_spans(times, part.begin_s, part.end_s) for stream, times in streams.items()}
+    spans = {stream: _within(times, part.begin_s, part.end_s) for stream, times in streams.items()}
     for stream, (starts, ends) in spans.items():
         busy[stream] += part.times * float((ends - starts).sum())
     gaps = _expose(part, spans, _causes(spans), exposed)
@@ -165,16 +167,18 @@ def _by_priority(streams: Iterable[str]) -> list[str]:
     return sorted(streams, key=lambda name: (places.get(stream_of(name).purpose, len(places)), name))
 
 
-def _sorted_spans(parts: list[tuple[Times, Times]], begin_s: float, end_s: float) -> tuple[Times, Times]:
-    """Return what of some spans lies in a window, counted from its begin, in order.
-
-    A wait that takes no time comes before the op that begins at the same moment.
-    """
+def _in_order(parts: Sequence[tuple[Times, Times]]) -> tuple[Times, Times]:
+    """Return all spans in order. A wait that takes no time comes before the op that begins at the same moment."""
     starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    inside = (ends > begin_s) & (starts < end_s)
-    starts, ends = (np.clip(times[inside], begin_s, end_s) - begin_s for times in (starts, ends))
     order = np.lexsort((ends, starts))
     return starts[order], ends[order]
+
+
+def _within(spans: tuple[Times, Times], begin_s: float, end_s: float) -> tuple[Times, Times]:
+    """Return what of some spans lies in a window, counted from its begin."""
+    starts, ends = spans
+    inside = (ends > begin_s) & (starts < end_s)
+    return np.clip(starts[inside], begin_s, end_s) - begin_s, np.clip(ends[inside], begin_s, end_s) - begin_s
 
 
 def _gaps(starts: Times, ends: Times, period_s: float) -> tuple[Times, Times]:
@@ -194,20 +198,20 @@ def _without_waits(gaps: tuple[Times, Times], starts: Sequence[Times]) -> tuple[
 
 
 def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple[Times, Times], float]:
-    """Return the gaps without the given spans, and the seconds of gaps inside these."""
-    busy = ends > starts
-    starts, ends = starts[busy], ends[busy]
-    if not len(gaps[0]) or not len(starts):
+    """Return the gaps without the given spans, and the seconds of gaps inside these.
+
+    Both are sorted, and gaps do not overlap. A span counts until the next one begins. A piece is what a gap and a span
+    have in common.
+    """
+    starts, ends = starts[ends > starts], ends[ends > starts]
+    ends = np.minimum(ends, np.append(starts[1:], np.inf))
+    first, stop = ends.searchsorted(gaps[0], side="right"), starts.searchsorted(gaps[1], side="left")
+    counts = np.maximum(stop - first, 0)
+    gap = np.repeat(np.arange(len(counts)), counts)
+    if not len(gap):
         return gaps, 0.0
-    edges = np.unique(np.concatenate([*gaps, starts, ends]))
-    middle = (edges[1:] + edges[:-1]) / 2
-    idle = _inside(middle, *gaps)
-    covered = idle & _inside(middle, starts, ends)
-    left = idle & ~covered
-    return (edges[:-1][left], edges[1:][left]), float((edges[1:] - edges[:-1])[covered].sum())
-
-
-def _inside(points: Times, starts: Times, ends: Times) -> NDArray[np.bool_]:
-    """Return which points lie in one of the spans, which are sorted and do not overlap."""
-    at = np.searchsorted(starts, points, side="right") - 1
-    return (at >= 0) & (points < ends[np.maximum(at, 0)])
+    span = np.arange(len(gap)) + (first - np.cumsum(counts) + counts)[gap]
+    begins, finishes = np.maximum(gaps[0][gap], starts[span]), np.minimum(gaps[1][gap], ends[span])
+    left_from, left_until = (np.sort(np.concatenate(edges)) for edges in ((gaps[0], finishes), (begins, gaps[1])))
+    left = left_until > left_from
+    return (left_from[left], left_until[left]), float((finishes - begins).sum())
