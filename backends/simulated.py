@@ -18,7 +18,8 @@ from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import Simulation
 from sim.plan.checking.check import check
-from sim.plan.errors import SessionError
+from sim.plan.errors import CheckError, SessionError
+from sim.plan.facts.namesakes import sharing_tasks
 from sim.plan.facts.rank_work import RankWork, program_work
 from sim.plan.session.observations import NoObservations, Observations
 from sim.plan.session.protocol import StepResult
@@ -134,9 +135,20 @@ def simulation_of(
 
     Raises CheckError for a plan that cannot run.
     """
-    check(plan)
+    plan = _checked(plan)
     shared = None if like is None else like.of_alike(plan)
     return shared or _simulation(plan, fold=fold, notice=notice)
+
+
+def _checked(plan: Plan) -> Plan:
+    """Return a plan whose programs share tasks where they can. Raises CheckError for a plan that cannot run."""
+    shared = sharing_tasks(plan)
+    try:
+        check(shared)
+    except CheckError:
+        check(plan)  # says where in a program's own names
+        raise
+    return shared
 
 
 def repriced(simulation: Simulation, pricing: Pricing) -> SimulatedRun:

@@ -91,10 +91,10 @@ def summarise(scenario: InferenceScenario, run: SimulatedRun) -> InferenceSummar
 def pass_ends_s(run: SimulatedRun) -> list[float]:
     """Return when each pass has gone through all stages, of all micro-batches; of a run with all of them."""
     ends_s: dict[int, float] = {}
-    for rank in run.programs:
+    for rank, program in run.programs.items():
         for times in run.task_times(rank):
             if times.task.phase in {Phase.PREFILL, Phase.DECODE}:
-                index = int(times.task.name.rpartition("@")[2])
+                index = int(program.named(times.task.name).name.rpartition("@")[2])
                 ends_s[index] = max(ends_s.get(index, 0.0), float(times.ends_s.max()))
     return [ends_s[index] for index in range(len(ends_s))]
 

@@ -117,16 +117,17 @@ def _add_links(
 def _add_ops(builder: TimelineBuilder, rank: int, program: Program, times: TaskTimes) -> range:
     """Add a row per op of every call of a task; return the rows, call by call."""
     facts = [describe(program, times.task, op) for op in times.task.ops]
+    own = program.named(times.task.name)
     codes = np.tile(np.arange(len(facts)), len(times.calls))
     return builder.extend(
         rank=rank,
         stream=(codes, [op.stream for op in times.task.ops]),
-        name=(codes, [fact.name for fact in facts]),
+        name=(codes, [f"{own.name}/{op.name}" for op in own.ops]),
         kind=(codes, [fact.kind for fact in facts]),
         start_s=times.starts_s.ravel(),
         end_s=times.ends_s.ravel(),
         microbatch=np.repeat(_microbatches(program, times), len(facts)),
-        stage=times.task.stage,
+        stage=own.stage,
         num_bytes=np.array([fact.num_bytes for fact in facts])[codes],
         flop=np.array([fact.flop for fact in facts])[codes],
         group=(codes, [fact.group for fact in facts]),
@@ -137,15 +138,16 @@ def _add_calls(builder: TimelineBuilder, rank: int, program: Program, times: Tas
     """Add a row per call, from the first to the last op of its compute stream."""
     main = [j for j, op in enumerate(times.task.ops) if op.stream == MAIN_STREAM]
     facts = [describe(program, times.task, op) for op in times.task.ops]
+    own = program.named(times.task.name)
     builder.extend(
         rank=rank,
         stream=MAIN_STREAM,
-        name=times.task.name,
+        name=own.name,
         kind=times.task.label,
         start_s=times.starts_s[:, main].min(axis=1),
         end_s=times.ends_s[:, main].max(axis=1),
         microbatch=_microbatches(program, times),
-        stage=times.task.stage,
+        stage=own.stage,
         num_bytes=sum(fact.num_bytes for fact in facts),
         flop=sum(fact.flop for fact in facts),
     )

@@ -120,7 +120,7 @@ class ClusterPricing:
 
     def _number(self, program: Program, op: Compute | Collective) -> int:
         """Return a number per signature: ops alike in all but names and ranks have the same."""
-        key = (id(program), id(op))
+        key = (id(program.buffers), id(op))
         if key not in self._known:
             signature = kernel_signature(program, op) if isinstance(op, Compute) else _signature(program, op)
             number = self._signatures.setdefault(signature, len(self._signatures))

@@ -67,6 +67,14 @@ class _Tangle:
         return {rank: [(call, op) for _, call, _, op in program.instances()] for rank, program in programs}
 
     @cached_property
+    def _names(self) -> dict[int, list[str]]:
+        """Return the names of the ops of each simulated rank in issue order."""
+        called = {
+            rank: [program.named(call.task) for call in program.calls] for rank, program in self._run.programs.items()
+        }
+        return {rank: [f"{task.name}/{op.name}" for task in tasks for op in task.ops] for rank, tasks in called.items()}
+
+    @cached_property
     def _channels(self) -> dict[int, dict[Channel, list[int]]]:
         """Return the sends, receives and collectives of each simulated rank by who meets, in issue order."""
         found: dict[int, dict[Channel, list[int]]] = {}
@@ -123,8 +131,9 @@ class _Tangle:
         return " -> ".join(named)
 
     def _name(self, place: _Place) -> str:
-        call, op = self._at(place)
-        return f"{call.task}/{op.name}" + ("" if call.microbatch is None else f" (micro-batch {call.microbatch})")
+        call, _ = self._at(place)
+        name = self._names[self._stands_for[place.rank]][place.number]
+        return name + ("" if call.microbatch is None else f" (micro-batch {call.microbatch})")
 
     def _after(self, place: _Place) -> str:
         held = next(self._held_by(place), None)

@@ -1,13 +1,14 @@
 """The memory of a simulated rank: its peak by kind, and its curve over time, of the device or of its host."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from costmodels.memory import allocated_bytes
-from sim.plan.facts.liveness import CallLife, Lifetimes, lifetimes
+from sim.plan.facts.liveness import CallLife, Ints, KnownLives, Lifetimes, lifetimes
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Kind, Scope, Tier
 from sim.plan.words.program import Program
@@ -28,35 +29,55 @@ class MemoryUse(Struct, frozen=True):
     peak_op_of: NDArray[np.int64]
 
 
-class _CallChange(Struct, frozen=True):
-    """The bytes that a call adds in the end, the most that it adds on the way, and the op at which it does."""
+class _Tier(Struct, frozen=True, eq=False):
+    """A tier's memory under some kinds of lives, for all programs that share them.
 
-    net: int
-    most: int
-    op: int
+    ``sizes``: by buffer. ``persistent``: bytes that always live, by kind of buffer. ``net``, ``most``, ``op``: of each
+    kind of life, the bytes that a call adds in the end, the most that it adds on the way, and the op at which it does.
+    ``net_by_kind``: bytes added in the end, lives x kinds of buffers.
+    """
+
+    sizes: Mapping[str, int]
+    persistent: Ints
+    net: Ints
+    most: Ints
+    op: Ints
+    net_by_kind: Ints
 
 
-def memory_use(program: Program, tier: Tier = Tier.DEVICE) -> MemoryUse:
-    """Return the memory of a rank that runs ``program``, each buffer rounded as the allocator rounds it."""
+@dataclass(frozen=True)
+class KnownMemory:
+    """The memory of tasks found so far; programs that share tasks have most of it in common."""
+
+    lives: KnownLives = field(default_factory=KnownLives)
+    _tiers: dict[tuple[int, int, Tier], tuple[Program, Lifetimes, _Tier]] = field(default_factory=dict)
+
+    def tier_of(self, program: Program, lives: Lifetimes, tier: Tier) -> _Tier:
+        """Return a tier's memory under the lives of a program's calls."""
+        key = (id(program.buffers), id(lives.kinds), tier)
+        if key not in self._tiers:  # kept with what has these identities
+            self._tiers[key] = program, lives, _tier(program, lives, tier)
+        return self._tiers[key][2]
+
+
+def memory_use(program: Program, tier: Tier = Tier.DEVICE, known: KnownMemory | None = None) -> MemoryUse:
+    """Return the memory of a rank that runs ``program``, each buffer rounded as the allocator rounds it.
+
+    ``known``: what was found so far.
+    """
     if all(buffer.tier is not tier for buffer in program.buffers.values()):
         return _nothing(len(program.calls))
-    sizes = {
-        name: allocated_bytes(buffer.num_bytes) if buffer.tier is tier else 0
-        for name, buffer in program.buffers.items()
-    }
-    base = sum(sizes[n] for n, buffer in program.buffers.items() if buffer.scope is Scope.PERSISTENT)
-    lives = lifetimes(program)
-    changes = [_change(life, sizes) for life in lives.kinds]
-    net, most, op = (
-        np.array([getattr(change, part) for change in changes], dtype=np.int64)[lives.of_call]
-        for part in ("net", "most", "op")
-    )
+    known = known or KnownMemory()
+    lives = lifetimes(program, known.lives)
+    found = known.tier_of(program, lives, tier)
+    net, most, op = (column[lives.of_call] for column in (found.net, found.most, found.op))
+    base = int(found.persistent.sum())
     held = base + np.concatenate([[0], np.cumsum(net)]).astype(np.int64)
     before, after = held[:-1], int(held[-1])
     peaks = before + most
     at = int(np.argmax(peaks)) if len(peaks) else -1
     peak = int(peaks[at]) if at >= 0 else base
-    return MemoryUse(peak, _by_kind(program, sizes, lives, at, op), before, after, peaks, op)
+    return MemoryUse(peak, _by_kind(program, found, lives, at, op), before, after, peaks, op)
 
 
 def _nothing(num_calls: int) -> MemoryUse:
@@ -65,36 +86,48 @@ def _nothing(num_calls: int) -> MemoryUse:
     return MemoryUse(0, {str(kind): 0 for kind in Kind}, zeros, 0, zeros, zeros)
 
 
-def _change(life: CallLife, sizes: Mapping[str, int]) -> _CallChange:
-    """Return how a call changes memory: births count before their op, deaths after it."""
+def _tier(program: Program, lives: Lifetimes, tier: Tier) -> _Tier:
+    """Return a tier's memory under the lives of a program's calls."""
+    buffers, place_of = program.buffers, {kind: place for place, kind in enumerate(Kind)}
+    sizes = {name: allocated_bytes(b.num_bytes) if b.tier is tier else 0 for name, b in buffers.items()}
+    persistent = np.zeros(len(place_of), dtype=np.int64)
+    for name, buffer in buffers.items():
+        if buffer.scope is Scope.PERSISTENT:
+            persistent[place_of[buffer.kind]] += sizes[name]
+    changes = np.array([_change(life, sizes) for life in lives.kinds], dtype=np.int64).reshape(-1, 3)
+    net_by_kind = np.zeros((len(lives.kinds), len(place_of)), dtype=np.int64)
+    for row, life in zip(net_by_kind, lives.kinds, strict=True):
+        for _, name in life.births:
+            row[place_of[buffers[name].kind]] += sizes[name]
+        for _, name in life.deaths:
+            row[place_of[buffers[name].kind]] -= sizes[name]
+    return _Tier(sizes, persistent, *changes.T, net_by_kind)
+
+
+def _change(life: CallLife, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """Return how a call changes memory: in the end, at most on the way, and the op at which it does.
+
+    Births count before their op, deaths after it.
+    """
     steps = sorted([(op, 0, sizes[n]) for op, n in life.births] + [(op, 1, -sizes[n]) for op, n in life.deaths])
     total = most = at = 0
     for op, _, size in steps:
         total += size
         if total > most:
             most, at = total, op
-    return _CallChange(total, most, at)
+    return total, most, at
 
 
-def _by_kind(
-    program: Program, sizes: Mapping[str, int], lives: Lifetimes, at: int, peak_op: NDArray[np.int64]
-) -> dict[str, int]:
+def _by_kind(program: Program, found: _Tier, lives: Lifetimes, at: int, peak_op: Ints) -> dict[str, int]:
     """Return the bytes of live buffers at the peak, by kind of buffer."""
-    totals = dict.fromkeys((str(kind) for kind in Kind), 0)
-    for name, buffer in program.buffers.items():
-        if buffer.scope is Scope.PERSISTENT:
-            totals[buffer.kind] += sizes[name]
     times = np.bincount(lives.of_call[: max(at, 0)], minlength=len(lives.kinds))
-    for kind in np.flatnonzero(times).tolist():
-        for _, name in lives.kinds[kind].births:
-            totals[program.buffers[name].kind] += int(times[kind]) * sizes[name]
-        for _, name in lives.kinds[kind].deaths:
-            totals[program.buffers[name].kind] -= int(times[kind]) * sizes[name]
+    held = (found.persistent + times @ found.net_by_kind).tolist()
+    totals = dict(zip((str(kind) for kind in Kind), held, strict=True))
     now = lives.kinds[lives.of_call[at]] if at >= 0 else CallLife()
     for op, name in now.births:
-        totals[program.buffers[name].kind] += sizes[name] if op <= peak_op[at] else 0
+        totals[program.buffers[name].kind] += found.sizes[name] if op <= peak_op[at] else 0
     for op, name in now.deaths:
-        totals[program.buffers[name].kind] -= sizes[name] if op < peak_op[at] else 0
+        totals[program.buffers[name].kind] -= found.sizes[name] if op < peak_op[at] else 0
     return totals
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sim.engine.running.memory import MemoryUse, memory_use
+from sim.engine.running.memory import KnownMemory, MemoryUse, memory_use
 from sim.plan.facts.work_shares import TaskShares, work_shares
 from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan, Program
@@ -14,13 +14,17 @@ class PlanFacts:
     """Facts of one plan and of its shorter forms, each found once. Runs of the plan under several prices share them."""
 
     _memory: dict[tuple[int, Tier], tuple[Program, MemoryUse]] = field(default_factory=dict)
+    _known: KnownMemory = field(default_factory=KnownMemory)
     _shares: dict[tuple[int, tuple[str, ...]], tuple[Plan, tuple[TaskShares, ...]]] = field(default_factory=dict)
 
     def memory_of(self, program: Program, tier: Tier) -> MemoryUse:
         """Return the memory of a rank that runs a program, in one tier."""
         key = (id(program), tier)
         if key not in self._memory:
-            self._memory[key] = program, memory_use(program, tier)  # kept, so that no other gets its identity
+            self._memory[key] = (
+                program,
+                memory_use(program, tier, self._known),
+            )  # kept, so that no other gets its identity
         return self._memory[key][1]
 
     def work_shares(self, plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...]:

@@ -24,6 +24,7 @@ from sim.engine.running.plan_facts import PlanFacts
 from sim.engine.running.rank_paces import RankPaces
 from sim.engine.running.task_times import TaskTimes
 from sim.plan.words.buffer import Tier
+from sim.plan.words.calls import Calls
 from sim.plan.words.op import Recv
 from sim.plan.words.program import Plan, Program, Task
 
@@ -425,18 +426,17 @@ def _first_opening(program: Program) -> int:
 
 def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, _Calls]:
     """Return the calls of each task of a program, in the order of first use; ``units``: of one step or several."""
-    rows_of: dict[str, list[int]] = {}
-    for row, call in enumerate(program.calls):
-        rows_of.setdefault(call.task, []).append(row)
+    calls = Calls.of(program.calls)
     nodes = np.fromiter(map(_NODE, units), np.int64, len(units))
     patterns = {id(pattern): pattern for pattern in map(_PATTERN, units)}
     numbers = np.fromiter(map(id, map(_PATTERN, units)), np.int64, len(units))
     is_single = (numbers == id(None)) | (numbers == id(SENT))
-    step_rows = np.arange(0, len(units), max(len(program.calls), 1))[:, None]
+    step_rows = np.arange(0, len(units), max(len(calls), 1))[:, None]
     found = {}
-    for name, rows in rows_of.items():
-        calls = (step_rows + np.array(rows)).ravel()
-        found[name] = _Calls(calls, nodes[calls], _rows_by_pattern(numbers[calls], patterns), is_single[calls])
+    for name, first in calls.first_calls().items():
+        of_task = (step_rows + np.flatnonzero(calls.tasks == calls.tasks[first])).ravel()
+        rows_of = _rows_by_pattern(numbers[of_task], patterns)
+        found[name] = _Calls(of_task, nodes[of_task], rows_of, is_single[of_task])
     return found
 
 

@@ -232,7 +232,7 @@ class Simulation:
         """Return the plan's prices, and which ranks are alike under them; nothing is compiled."""
         folding = self.fold(self.plan, pricing)
         programs = {rank: self.plan.program_of(rank) for rank in folding.multiplicity}
-        self._shapes = self._shapes or {id(p): _shapes(p) for p in self.plan.programs}
+        self._shapes = self._shapes or _shapes(self.plan)
         prices = {rank: _price(self.plan, pricing, folding, rank, self._shapes) for rank in programs}
         return _Known(pricing, folding, programs, prices)
 
@@ -285,8 +285,11 @@ def _repeated(
     return Repeated(period.begin_s, period.end_s, times, microbatches, calls, period.apart)
 
 
-def _shapes(program: Program) -> dict[str, TaskShape]:
-    return {name: analyse(task) for name, task in program.tasks.items()}
+def _shapes(plan: Plan) -> dict[int, Mapping[str, TaskShape]]:
+    """Return the shapes of every program's tasks, by its identity; those that share tasks share them."""
+    tasks_of = {id(program.tasks): program.tasks for program in plan.programs}
+    shapes = {key: {name: analyse(task) for name, task in tasks.items()} for key, tasks in tasks_of.items()}
+    return {id(program): shapes[id(program.tasks)] for program in plan.programs}
 
 
 def _price(

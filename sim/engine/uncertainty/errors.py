@@ -54,7 +54,7 @@ class ErrorClasses(Struct):
 
     def of(self, program: Program, op: Op) -> ErrorClass:
         """Return an op's class. The program must live as long as this."""
-        key = (id(program), id(op))
+        key = (id(program.buffers), id(op))
         if key not in self._known:
             self._known[key] = self._kernel(program, op) if isinstance(op, Compute) else _transfer(program, op)
         return self._known[key]

@@ -1,7 +1,7 @@
 """Checks of a whole plan before it runs."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -28,6 +28,10 @@ Channel = tuple[str, int, str, bool]
 """A queue of messages: axis, offset, direction, and whether it is the sending end."""
 
 
+_Sizes = dict[Channel, tuple[int, ...]]
+"""The bytes of a task's messages by channel, in order."""
+
+
 class _Message(NamedTuple):
     """One end of a message: its op, the call that issues it, its size in bytes."""
 
@@ -49,17 +53,26 @@ def check(plan: Plan) -> None:
     * A collective's buffers fit its kind. The members of a group issue the same collectives in the same order.
     * Ops that meet complete the same step. So the rules also hold for the first step of a run and for its drain.
 
-    A cycle between ranks is no error here; it shows as a deadlock when the plan runs.
+    A cycle between ranks is no error here; it shows as a deadlock when the plan runs. What follows from tasks alone is
+    checked once for programs that share them.
     """
     _check_roles(plan)
     coded: dict[int, CodedCalls] = {}
+    collectives: dict[int, list[Collective]] = {}
+    passed = set[tuple[object, ...]]()
     for program in plan.programs:
         _check_tasks(program)
-        _check_buffers(plan, program)
         _check_lags(program)
-        coded[id(program)] = CodedCalls.of(program)
-        _check_reads(program, coded[id(program)])
-        check_uses(program, coded[id(program)])
+        calls = coded[id(program)] = CodedCalls.of(program)
+        if id(program.tasks) not in collectives:
+            collectives[id(program.tasks)] = _check_buffers(program)
+        for op in collectives[id(program.tasks)]:
+            check_collective(plan, program, op)
+        kind = (id(program.tasks), tuple(program.role), calls.outline)
+        if kind not in passed:
+            _check_reads(program, calls)
+            check_uses(program, calls)
+            passed.add(kind)
     if any(longest_lag(program) for program in plan.programs):
         for program in (*first_step(plan).programs, *drain(plan).programs):
             _check_reads(program, CodedCalls.of(program))
@@ -94,9 +107,12 @@ def _check_tasks(program: Program) -> None:
             raise CheckError(f"role {program.role_name}: task {name!r} has no ops; leave it out, and its calls")
 
 
-def _check_buffers(plan: Plan, program: Program) -> None:
-    """Check every op's buffers. Collectives that differ only in names break the same rules, and are checked once."""
-    passed = set[tuple[object, ...]]()
+def _check_buffers(program: Program) -> list[Collective]:
+    """Check every op's buffers; return its collectives, of those that differ only in names the first.
+
+    They break the same rules.
+    """
+    found: dict[tuple[object, ...], Collective] = {}
     tier_of = {name: buffer.tier for name, buffer in program.buffers.items()}
     for task in program.tasks.values():
         for op in task.ops:
@@ -106,9 +122,9 @@ def _check_buffers(plan: Plan, program: Program) -> None:
                 raise CheckError(f"{where(program, op)}: unknown buffer {unknown!r}")
             if tiers != _ON_DEVICE or isinstance(op, Copy):
                 _check_tiers(program, op)
-            if isinstance(op, Collective) and (shape := shape_of(program, op)) not in passed:
-                check_collective(plan, program, op)
-                passed.add(shape)
+            if isinstance(op, Collective):
+                found.setdefault(shape_of(program, op), op)
+    return [*found.values()]
 
 
 def _check_tiers(program: Program, op: Op) -> None:
@@ -200,8 +216,13 @@ def _needs_and_gives(
 
 def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
     """Raise CheckError where messages do not match. ``coded``: the calls of each program, by its identity."""
-    numbers: dict[tuple[int, ...], int] = {}
-    sequences = {id(program): _call_by_call(program, coded[id(program)], numbers) for program in plan.programs}
+    numbers, sizes = dict[tuple[int, ...], int](), dict[int, list[_Sizes]]()
+    for program in plan.programs:
+        if id(program.tasks) not in sizes:
+            sizes[id(program.tasks)] = [_sizes(program, task) for task in program.tasks.values()]
+    sequences = {
+        id(program): _call_by_call(sizes[id(program.tasks)], coded[id(program)], numbers) for program in plan.programs
+    }
     for program in plan.programs:
         rank = plan.ranks_of(program)[0]
         for (axis, offset, direction, is_send), issued in sequences[id(program)].items():
@@ -217,13 +238,12 @@ def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
 
 
 def _call_by_call(
-    program: Program, coded: CodedCalls, numbers: dict[tuple[int, ...], int]
+    sizes: Sequence[_Sizes], coded: CodedCalls, numbers: dict[tuple[int, ...], int]
 ) -> dict[Channel, NDArray[np.int64]]:
     """Return the messages of every channel by call, a column each: micro-batch, lag, and a number for all their bytes.
 
-    ``numbers``: for the bytes of the messages of a call; new ones join them.
+    ``sizes``: of each task. ``numbers``: for the bytes of the messages of a call; new ones join them.
     """
-    sizes = [_sizes(program, task) for task in program.tasks.values()]
     found: dict[Channel, NDArray[np.int64]] = {}
     for channel in dict.fromkeys(channel for of_task in sizes for channel in of_task):
         number = [numbers.setdefault(of_task[channel], len(numbers)) if channel in of_task else -1 for of_task in sizes]
@@ -234,7 +254,7 @@ def _call_by_call(
     return found
 
 
-def _sizes(program: Program, task: Task) -> dict[Channel, tuple[int, ...]]:
+def _sizes(program: Program, task: Task) -> _Sizes:
     """Return the bytes of a task's messages by channel, in order."""
     found: dict[Channel, list[int]] = defaultdict(list)
     for channel, _, num_bytes in _messages(program, task):

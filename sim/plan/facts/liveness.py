@@ -6,6 +6,7 @@ buffers always live.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,8 @@ from numpy.typing import NDArray
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope
 from sim.plan.words.program import Program, Task
+
+Ints = NDArray[np.int64]
 
 _BORN: Final = (Scope.MICROBATCH, Scope.STEP)
 """Scopes of buffers that do not always live."""
@@ -45,25 +48,69 @@ class _Touch(Struct, frozen=True):
     last: int
 
 
-def lifetimes(program: Program) -> Lifetimes:
-    """Return the births and deaths of buffers in every call of a program."""
-    coded, names = CodedCalls.of(program), [*program.tasks]
-    of_task = {name: _touches(program, task) for name, task in program.tasks.items()}
-    touches = {scope: {name: found[scope] for name, found in of_task.items()} for scope in _BORN}
-    of_call, kinds = np.zeros(len(coded.tasks), dtype=np.int64), list[CallLife]()
+_Touches = dict[Scope, dict[str, _Touch]]
+
+_Kinds = tuple[CallLife, ...]
+
+
+@dataclass(frozen=True)
+class KnownLives:
+    """The lives found so far: programs that share tasks, and call them in the same orders, share kinds of lives."""
+
+    _touches: dict[int, tuple[Program, dict[str, _Touches]]] = field(default_factory=dict)
+    _kinds: dict[tuple[object, ...], tuple[_Kinds, list[int]]] = field(default_factory=dict)
+
+    def touches_of(self, program: Program) -> dict[str, _Touches]:
+        """Return what each task of a program touches."""
+        key = id(program.tasks)
+        if key not in self._touches:  # kept with the program, so that no other tasks get their identity
+            self._touches[key] = program, {name: _touches(program, task) for name, task in program.tasks.items()}
+        return self._touches[key][1]
+
+    def kinds_of(self, program: Program, orders: Sequence[Ints], step: Ints, of_call: Ints) -> tuple[_Kinds, list[int]]:
+        """Return the kinds of lives of a program's calls.
+
+        They are those of each sequence of tasks in ``orders``, and last those of some of the calls in ``step``, which
+        touch STEP buffers; the places of these in it come second. ``of_call``: the kind that each of these would have.
+        """
+        key = id(program.tasks), of_call.tobytes(), step.tobytes(), *[tasks.tobytes() for tasks in orders]
+        if key not in self._kinds:
+            self._kinds[key] = _kinds(self.touches_of(program), orders, step, of_call)
+        return self._kinds[key]
+
+
+def lifetimes(program: Program, known: KnownLives | None = None) -> Lifetimes:
+    """Return the births and deaths of buffers in every call of a program. ``known``: what was found so far."""
+    known = known or KnownLives()
+    coded, touches = CodedCalls.of(program), known.touches_of(program)
+    of_call, num_kinds, orders = np.zeros(len(coded.tasks), dtype=np.int64), 0, list[Ints]()
     for calls in coded.by_sequence():
-        tasks = [names[task] for task in coded.tasks[calls[0]].tolist()]
-        of_call[calls] = len(kinds) + np.arange(len(tasks))
-        kinds += _lives_of_sequence(tasks, touches[Scope.MICROBATCH])
-    step = np.flatnonzero(np.array([bool(touches[Scope.STEP][name]) for name in names])[coded.tasks])
-    for place, life in _ends([names[task] for task in coded.tasks[step].tolist()], touches[Scope.STEP]).items():
-        before = kinds[of_call[step[place]]]
-        of_call[step[place]] = len(kinds)
+        orders.append(coded.tasks[calls[0]])
+        of_call[calls] = num_kinds + np.arange(len(orders[-1]))
+        num_kinds += len(orders[-1])
+    in_step = np.array([bool(found[Scope.STEP]) for found in touches.values()], dtype=np.bool_)
+    step = np.flatnonzero(in_step[coded.tasks])
+    kinds, ending = known.kinds_of(program, orders, coded.tasks[step], of_call[step])
+    of_call[step[ending]] = np.arange(num_kinds, len(kinds))
+    return Lifetimes(kinds, of_call)
+
+
+def _kinds(
+    touches: Mapping[str, _Touches], orders: Sequence[Ints], step: Ints, of_call: Ints
+) -> tuple[_Kinds, list[int]]:
+    """Return kinds of lives (see ``KnownLives.kinds_of``)."""
+    names, kinds = [*touches], list[CallLife]()
+    of_microbatch, of_step = ({name: found[scope] for name, found in touches.items()} for scope in _BORN)
+    for tasks in orders:
+        kinds += _lives_of_sequence([names[task] for task in tasks.tolist()], of_microbatch)
+    ends = _ends([names[task] for task in step.tolist()], of_step)
+    for place, life in ends.items():
+        before = kinds[of_call[place]]
         kinds.append(CallLife(_merge(before.births, life.births), _merge(before.deaths, life.deaths)))
-    return Lifetimes(tuple(kinds), of_call)
+    return tuple(kinds), [*ends]
 
 
-def _touches(program: Program, task: Task) -> dict[Scope, dict[str, _Touch]]:
+def _touches(program: Program, task: Task) -> _Touches:
     """Return the first and the last op of a task that use each of its buffers, by the buffers' scopes."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.plan.words.calls import NO_MICROBATCH, Calls
-from sim.plan.words.program import Call, Program
+from sim.plan.words.program import Program
 
 Ints = NDArray[np.int64]
 
@@ -76,17 +76,13 @@ def shortened(program: Program, repetition: Repetition, times: int) -> Program |
 
     Later calls move to the micro-batches that many recurrences earlier.
     """
-    calls, by = program.calls, times * repetition.microbatches
-    after = [_earlier(call, by) for call in calls[repetition.first + times * repetition.num_calls :]]
-    short = (*calls[: repetition.first], *after)
-    named = [(call.task, call.microbatch) for call in short if call.microbatch is not None]
-    if any(microbatch < 0 for _, microbatch in named) or len(set(named)) < len(named):
+    calls, by = Calls.of(program.calls), times * repetition.microbatches
+    before = calls[: repetition.first]
+    after = calls[repetition.first + times * repetition.num_calls :]
+    if ((after.microbatches != NO_MICROBATCH) & (after.microbatches < by)).any():
         return None
-    return replace(program, calls=short)
-
-
-def _earlier(call: Call, microbatches: int) -> Call:
-    return call if call.microbatch is None else Call(call.task, call.microbatch - microbatches, call.lag)
+    short = Calls.joined(before, after.later(-by))
+    return replace(program, calls=short) if short.are_different else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +134,19 @@ class CodedCalls:
     def sequences(self) -> list[Ints]:
         """Return the calls of one micro-batch of each sequence of tasks that micro-batches go through."""
         return [calls[0] for calls in self.by_sequence()]
+
+    @cached_property
+    def outline(self) -> tuple[object, ...]:
+        """Return what is equal for programs that call equal tasks in the same order, however often.
+
+        These are the tasks of every sequence that micro-batches go through, the first and the last call of each task in
+        the program, and the tasks whose calls complete an earlier step.
+        """
+        first, last = (self.first_of_tasks(calls) for calls in (self.every, self.every[::-1]))
+        return (
+            frozenset(self.tasks[calls].tobytes() for calls in self.sequences),
+            self.tasks[sorted({*first, *last})].tobytes(), np.unique(self.tasks[self.lags > 0]).tobytes(),
+        )  # fmt: skip
 
     def candidates(self) -> list[tuple[int, int]]:
         """Return after how many calls and micro-batches the middle call recurs, the fewest micro-batches first."""

@@ -80,6 +80,13 @@ class Calls(Columns[Call]):
         parts = [(self[begin:end], before.get(end, ())) for begin, end in pairwise(edges)]
         return Calls.joined(*chain.from_iterable(parts))
 
+    @property
+    def are_different(self) -> bool:
+        """Return whether no task is called twice for one micro-batch."""
+        numbered = self.microbatches != NO_MICROBATCH
+        tasks, microbatches = self.tasks[numbered], self.microbatches[numbered]
+        return len(np.unique(tasks * (microbatches.max(initial=0) + 1) + microbatches)) == len(tasks)
+
     def numbered(self, names: Iterable[str]) -> Ints:
         """Return the place of each call's task in other names. Raises KeyError where a task that is called is none."""
         numbers, places = {name: number for number, name in enumerate(names)}, np.zeros(len(self.names), np.int64)

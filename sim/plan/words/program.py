@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import NamedTuple, Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.mesh import Mesh
@@ -100,6 +101,8 @@ class Program(Struct, frozen=True):
 
     Stream order and buffer hazards are the only dependencies between the ops of a rank.
     ``released``: persistent buffers that the rank gives up at the end of the plan, because another rank now holds them.
+    ``own``: where a program has the buffers and tasks of one that is equal but for names, its tasks under its own
+        names, by the names that it has them by (see ``sim.plan.facts.namesakes``).
     """
 
     role: Mapping[str, int]
@@ -107,6 +110,11 @@ class Program(Struct, frozen=True):
     tasks: Mapping[str, Task]
     calls: Sequence[Call]
     released: frozenset[str] = frozenset()
+    own: Mapping[str, Task] = field(default_factory=dict)
+
+    def named(self, task: str) -> Task:
+        """Return a task under its own names, to be shown."""
+        return self.own.get(task, self.tasks[task])
 
     @property
     def role_name(self) -> str:
@@ -121,7 +129,7 @@ class Program(Struct, frozen=True):
                 yield index, call, task, op
 
 
-class Plan(Struct, frozen=True):
+class Plan(Struct, frozen=True, dict=True):
     """One program per role over a mesh; a rank runs the program whose fixed coordinates it has.
 
     A plan is one of many equal steps, or holds several steps.
@@ -155,10 +163,19 @@ class Plan(Struct, frozen=True):
 
     def program_of(self, rank: int) -> Program:
         """Return the program that a rank runs."""
-        for program in self.programs:
-            if all(self.mesh.coordinate(rank, axis) == value for axis, value in program.role.items()):
+        for axes, of_place in self._by_role.items():
+            program = of_place.get(tuple([self.mesh.coordinate(rank, axis) for axis in axes]))
+            if program is not None:
                 return program
         raise LookupError(f"no program for rank {rank}")
+
+    @cached_property
+    def _by_role(self) -> dict[tuple[str, ...], dict[tuple[int, ...], Program]]:
+        """Return the programs by the axes of their roles, and by their coordinates along these."""
+        found: dict[tuple[str, ...], dict[tuple[int, ...], Program]] = {}
+        for program in self.programs:
+            found.setdefault(tuple(program.role), {}).setdefault(tuple(program.role.values()), program)
+        return found
 
     def ranks_of(self, program: Program) -> tuple[int, ...]:
         """Return the ranks that run a program, in order."""

@@ -17,7 +17,7 @@ def energy_j(run: SimulatedRun, devices: Sequence[tuple[DeviceSpec, int]], dtype
     ``devices``: of the ranks, in their order, each with how many have it. ``dtype``: of products, whose peak counts for
     all arithmetic.
     """
-    known: KnownWork = {}
+    known = KnownWork()
     works = {id(program): program_work(program, known) for program in run.plan.programs}
     ends = list(accumulate(number for _, number in devices))
     time_s, powers_w = run.iteration_time_s * run.plan.num_steps, dict[int, float]()

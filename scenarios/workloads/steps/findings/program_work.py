@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from costmodels.kernels import Work
 from sim.plan.facts.description import kernel_signature, kernel_work
 from sim.plan.words.calls import Calls
 from sim.plan.words.op import Compute
 from sim.plan.words.program import Program, Task
-
-KnownWork = dict[tuple[object, ...], Work]
-"""The work of kernels met so far, by ``kernel_signature``: layers have the same kernels, so each is worked out once."""
 
 
 class ProgramWork(Struct, frozen=True):
@@ -26,14 +23,24 @@ class ProgramWork(Struct, frozen=True):
         return ProgramWork(count * self.flop, count * self.executed_flop, count * self.num_bytes)
 
 
+class KnownWork(Struct, frozen=True):
+    """The work met so far: of kernels by ``kernel_signature``, and of tasks that programs share by their identity."""
+
+    kernels: dict[tuple[object, ...], Work] = field(default_factory=dict)
+    tasks: dict[int, dict[str, ProgramWork]] = field(default_factory=dict)
+
+
 def program_work(program: Program, known: KnownWork) -> ProgramWork:
-    """Return the work of one rank's program, recomputation included."""
-    works = {name: _task_work(program, task, known) for name, task in program.tasks.items()}
+    """Return the work of one rank's program, recomputation included. Programs must live as long as ``known``."""
+    works = known.tasks.get(id(program.tasks))
+    if works is None:
+        works = {name: _task_work(program, task, known.kernels) for name, task in program.tasks.items()}
+        known.tasks[id(program.tasks)] = works
     counts = Calls.of(program.calls).counts()
     return _sum([works[task].times(count) for task, count in counts.items()])
 
 
-def _task_work(program: Program, task: Task, known: KnownWork) -> ProgramWork:
+def _task_work(program: Program, task: Task, known: dict[tuple[object, ...], Work]) -> ProgramWork:
     works = []
     for op in task.ops:
         if isinstance(op, Compute):

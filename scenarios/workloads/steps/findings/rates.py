@@ -26,7 +26,7 @@ def rates_of(job: TrainingJob, run: SimulatedRun, devices: Sequence[tuple[Device
     """Return tokens/s, FLOP/s per device and their share of the mean device's peak."""
     time_s, world = run.iteration_time_s, run.plan.mesh.size
     model_rate = job.model_flop / time_s / world
-    known: KnownWork = {}
+    known = KnownWork()
     flop_of = {id(program): program_work(program, known).flop for program in run.plan.programs}
     flop = mean_over_ranks(run, {rank: flop_of[id(run.plan.program_of(rank))] for rank in run.programs})
     hardware_rate = flop / run.plan.num_steps / time_s

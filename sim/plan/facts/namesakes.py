@@ -1,0 +1,102 @@
+"""Programs that are equal but for names: most stages of a pipeline are.
+
+They share the buffers and tasks of the first of them. So what follows from tasks alone is found once: passes know by
+the identity of a program's tasks that they have seen them.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from operator import attrgetter, itemgetter
+from typing import Any, Final, get_args
+
+from msgspec import Struct
+from msgspec.structs import astuple, replace
+
+from sim.plan.functions.gradients import is_recomputed
+from sim.plan.words.buffer import Buffer, Initial
+from sim.plan.words.calls import Calls
+from sim.plan.words.op import Compute, Op
+from sim.plan.words.program import Plan, Program
+
+_SEED: Final = "salt"
+"""The attribute of kernels that tells the random numbers of one layer from those of another."""
+
+Form = tuple[object, ...]
+"""All of a program but names and calls: what is left of its tasks, ops and buffers, buffers by their places."""
+
+
+def sharing_tasks(plan: Plan) -> Plan:
+    """Return a plan in which programs that are equal but for names have the buffers and tasks of the first of them.
+
+    Calls name the tasks that they share; ``Program.named`` has each program's own.
+    """
+    if len(plan.programs) < 2:
+        return plan
+    firsts: list[tuple[Form, Program]] = []
+    programs = []
+    for program in plan.programs:
+        form = _form(program)
+        first = next((first for known, first in firsts if known == form), program)
+        if first is program:
+            firsts.append((form, program))
+        programs.append(_sharing(first, program))
+    return replace(plan, programs=tuple(programs))
+
+
+def _sharing(first: Program, program: Program) -> Program:
+    """Return a program with the buffers and tasks of one that is equal but for names."""
+    if program.tasks is first.tasks:
+        return program
+    shared = dict(zip(program.tasks, first.tasks, strict=True))
+    calls = Calls.of(program.calls)
+    return replace(
+        program,
+        buffers=first.buffers,
+        tasks=first.tasks,
+        calls=Calls(tuple(map(shared.__getitem__, calls.names)), *calls.columns),
+        own={shared[name]: program.named(name) for name in program.tasks},
+    )
+
+
+def _form(program: Program) -> Form:
+    """Return a program's form. Buffers that it releases are told by their names, as few programs release any."""
+    places = {name: place for place, name in enumerate(program.buffers)}
+    ops = [op for task in program.tasks.values() for op in task.ops]
+    sides = [*map(_READS, ops), *map(_WRITES, ops)]
+    return (
+        tuple(program.role), program.released, [(task.phase, len(task.ops)) for task in program.tasks.values()],
+        list(map(type, ops)), [_FACTS[type(op)](astuple(op)) for op in ops], list(map(is_recomputed, ops)),
+        [_unseeded(op.attributes) for op in ops if isinstance(op, Compute)],
+        list(map(len, sides)), list(map(places.get, chain.from_iterable(sides))),
+        _facts_of(Buffer, program.buffers.values()), _initials(program.buffers.values()),
+    )  # fmt: skip
+
+
+def _unseeded(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {key: value for key, value in attributes.items() if key != _SEED} if _SEED in attributes else attributes
+
+
+def _initials(buffers: Iterable[Buffer]) -> list[object]:
+    """Return what is left of the initial values of buffers, with how many buffers each is made of."""
+    initials = [(place, buffer.initial) for place, buffer in enumerate(buffers) if buffer.initial is not None]
+    facts = _facts_of(Initial, [initial for _, initial in initials])
+    return [(place, len(initial.of), left) for (place, initial), left in zip(initials, facts, strict=True)]
+
+
+def _facts_of(kind: type[Struct], records: Iterable[Struct]) -> list[object]:
+    return list(map(_FACTS[kind], map(astuple, records)))
+
+
+def _all_but(kind: type[Struct], *names: str) -> Callable[[tuple[Any, ...]], object]:
+    """Return what takes the fields of a record but some from a tuple of all of them."""
+    return itemgetter(*[place for place, name in enumerate(kind.__struct_fields__) if name not in names])
+
+
+_READS: Final = attrgetter("reads")
+_WRITES: Final = attrgetter("writes")
+_FACTS: Final[Mapping[type[Struct], Callable[[tuple[Any, ...]], object]]] = {
+    Buffer: _all_but(Buffer, "name", "initial"),
+    Initial: _all_but(Initial, "source", "of"),
+    **{kind: _all_but(kind, "name", "reads", "writes", "attributes") for kind in get_args(Op)},
+}
+"""What is left of a record of each class without names, and without what is looked at apart."""
