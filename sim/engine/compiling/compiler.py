@@ -173,22 +173,16 @@ class RankCompiler(Struct, dict=True):
     def _add_ops(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
         """Add one node per op of a call."""
         graph, shape = self.graph, table.shape
-        base = len(graph.kinds)
+        base = graph.add_ops(table.nodes)
         graph.units.append((self.rank, index, base, None))
         if table.main:
             self._open_microbatches.add(call.microbatch)
-        for op, kind, duration_s, activity in table.recipe:
-            node = graph.add(kind, duration_s)
-            if kind is _SHARED:
-                graph.shared[node] = activity
+        for j, op, activity in table.with_others:
             if isinstance(op, Send | Recv):
                 channel = (op.axis, op.offset, op.direction, isinstance(op, Send))
-                self.messages.setdefault(channel, []).append((node, activity.latency_s))
-            elif kind is NodeKind.MEMBER:
-                self.collectives.setdefault((op.stream, op.axes, op.members), []).append((node, activity, op))
-        for j, predecessors in enumerate(shape.predecessors):
-            for i in predecessors:
-                graph.link(base + i, base + j)
+                self.messages.setdefault(channel, []).append((base + j, activity.latency_s))
+            else:
+                self.collectives.setdefault((op.stream, op.axes, op.members), []).append((base + j, activity, op))
         for stream, j in shape.first.items():
             if stream in self._tails:
                 graph.link(self._node(self._tails[stream]), base + j)

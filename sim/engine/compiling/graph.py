@@ -72,6 +72,30 @@ class Joint(Struct):
     shared: bool
 
 
+class OpNodes(Struct, frozen=True):
+    """The nodes of a task's ops, one each, for every call: ``successors`` and ``waits`` are those inside the call.
+
+    ``shared``: the ops on shared resources, with their activities.
+    """
+
+    kinds: list[int]
+    waits: list[int]
+    successors: list[list[int]]
+    durations_s: list[float]
+    shared: list[tuple[int, Activity]]
+
+    @classmethod
+    def of(cls, predecessors: Sequence[Sequence[int]], ops: Sequence[tuple[NodeKind, float, Activity]]) -> "OpNodes":
+        """Return those of ops of some kinds, durations and activities; ``predecessors``: what each waits for."""
+        successors: list[list[int]] = [[] for _ in ops]
+        for op, before in enumerate(predecessors):
+            for earlier in before:
+                successors[earlier].append(op)
+        shared = [(op, activity) for op, (kind, _, activity) in enumerate(ops) if kind is NodeKind.SHARED]
+        waits = [len(before) for before in predecessors]
+        return cls([kind for kind, _, _ in ops], waits, successors, [lasting_s for _, lasting_s, _ in ops], shared)
+
+
 Unit = tuple[int, int, int, Pattern | None]
 """One call of a simulated rank: (rank, call, node, pattern). Without a pattern its ops are nodes from ``node`` on."""
 
@@ -105,6 +129,17 @@ class Graph(Struct):
         self.successors.append([])
         self.durations_s.append(duration_s)
         return node
+
+    def add_ops(self, nodes: OpNodes) -> int:
+        """Add the nodes of a call's ops, with what is between them; return the index of the first."""
+        base = len(self.kinds)
+        self.kinds += nodes.kinds
+        self.waits += nodes.waits
+        self.successors += [[base + op for op in after] for after in nodes.successors]
+        self.durations_s += nodes.durations_s
+        for op, activity in nodes.shared:
+            self.shared[base + op] = activity
+        return base
 
     def link(self, before: int, after: int) -> None:
         """Make one node wait for another."""

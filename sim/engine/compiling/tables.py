@@ -1,12 +1,13 @@
 """What the compiler knows of each task before the first call."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct, field
 
 from sim.engine.compiling.contention import Contention
-from sim.engine.compiling.graph import NodeKind, PricedTask, Wire
+from sim.engine.compiling.graph import NodeKind, OpNodes, PricedTask, Wire
 from sim.engine.compiling.shape import TaskShape
 from sim.engine.prices.activity import Activity
 from sim.plan.words.buffer import Scope
@@ -16,7 +17,7 @@ from sim.plan.words.program import Program, Task
 MAIN_STREAM = "compute"
 
 
-class TaskTable(Struct):
+class TaskTable(Struct, dict=True):
     """One task of one simulated rank.
 
     ``main``: its calls coalesce; ``may_coalesce``: nobody wants its ops one by one; ``candidate``: its calls may
@@ -62,6 +63,23 @@ class TaskTable(Struct):
     steady: bool = False
     units: dict[int | None, int] = field(default_factory=dict)
     last_unit: int = -1
+
+    @cached_property
+    def nodes(self) -> OpNodes:
+        """Return the nodes of a call's ops, one each."""
+        return OpNodes.of(
+            self.shape.predecessors, [(kind, lasting, activity) for _, kind, lasting, activity in self.recipe]
+        )
+
+    @cached_property
+    def with_others(self) -> list[tuple[int, Send | Recv | Collective, Activity]]:
+        """Return the ops that other simulated ranks take part in, by number."""
+        numbered = ((j, op, kind, activity) for j, (op, kind, _, activity) in enumerate(self.recipe))
+        return [
+            (j, op, activity)
+            for j, op, kind, activity in numbered
+            if kind is NodeKind.MEMBER or isinstance(op, Send | Recv)
+        ]
 
 
 def tabulate(
