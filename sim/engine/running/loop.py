@@ -17,6 +17,7 @@ from simpy.events import NORMAL, Event
 from sim.engine.compiling.graph import Graph, NodeKind
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.sharing import SharedResources
+from sim.engine.running.stretches import Stretch, Stretches
 
 _FIXED, _JOIN = int(NodeKind.FIXED), int(NodeKind.JOIN)
 
@@ -67,6 +68,7 @@ class EventLoop:
         self._arrived = [joint.pending for joint in self.graph.joints]
         self._pending = {node: block.pending for node, block in self.graph.blocks.items()}
         self._resources = SharedResources(self._schedule_shared)
+        self._stretches = Stretches(self.graph, self._waits, self._resources)
         self._processed: list[Event] = []
         self._begin: dict[int, Callable[[int], None]] = {
             NodeKind.SHARED: self._start_shared,
@@ -79,6 +81,7 @@ class EventLoop:
         self._on_demand = [self._demand]
         self._on_shared = [self._shared_finished]
         self._on_joint = [self._joint_finished]
+        self._on_stretch = [self._stretch_finished]
 
     def run(self) -> float:
         """Run to the end of all events; return the time at which the last node is done, in seconds."""
@@ -190,6 +193,10 @@ class EventLoop:
     # --- shared resources ----------------------------------------------------------------------------------
 
     def _start_shared(self, node: int) -> None:
+        stretch = self._stretches.begin(node, self.environment._now, self._interrupted)
+        if stretch is not None:
+            self._at(stretch.ends_s[-1], stretch, self._on_stretch)
+            return
         latency_s = self.graph.durations_s[node]
         if latency_s:
             self._at(self.environment._now + latency_s, node, self._on_demand)
@@ -220,6 +227,34 @@ class EventLoop:
             return
         self.ends_s[key] = now
         self._release(key)
+
+    # --- ops in a row --------------------------------------------------------------------------------------
+
+    def _stretch_finished(self, event: Event) -> None:
+        self._processed.append(event)
+        stretch = event._value
+        if not stretch.is_interrupted:
+            stretch.hold.let_go()
+            stretch.note(len(stretch.nodes), self.starts_s, self.ends_s)
+            self._release(stretch.nodes[-1])
+
+    def _interrupted(self, stretch: Stretch) -> None:
+        """Let the op of a stretch that is under way go on by itself; later ones follow when it is done."""
+        now, count = self.environment._now, stretch.num_over(self.environment._now)
+        if count == len(stretch.nodes):
+            return
+        stretch.is_interrupted = True
+        stretch.note(count, self.starts_s, self.ends_s)
+        node, used_from_s, end_s = stretch.nodes[count], stretch.used_from_s[count], stretch.ends_s[count]
+        if self.graph.kinds[node] == _FIXED:
+            self.ends_s[node] = end_s
+            self._at(end_s, node, self._on_exit)
+        elif used_from_s > now:
+            self._at(used_from_s, node, self._on_demand)
+        else:
+            activity = self.graph.shared[node]
+            self._resources.resume(node, activity.demands, used_from_s, activity.single_s, yields=activity.yields)
+            self._at(end_s, (node, 1), self._on_shared)
 
     # --- collectives --------------------------------------------------------------------------------------
 

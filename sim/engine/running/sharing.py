@@ -25,7 +25,7 @@ SETTLE = -(2**62)
 
 
 @dataclass(slots=True, eq=False)
-class _Supply:
+class Supply:
     """A resource: its users by key; and while it fills, what is free of it and the load of those who still rise.
 
     ``summed`` is the load when it was last added up.
@@ -48,6 +48,9 @@ class _Supply:
         return self.free / self.load if self.load > 0 else math.inf
 
 
+Supplies = tuple[Supply, ...]
+
+
 @dataclass(slots=True, eq=False)
 class _Flow:
     """An activity: its demands in seconds, how long it (or one that it stands for) lasts alone, what part is left.
@@ -58,7 +61,7 @@ class _Flow:
 
     key: int
     since_s: float
-    parts: list[tuple[_Supply, float]]
+    parts: list[tuple[Supply, float]]
     single_s: float = 0.0
     remaining: float = 1.0
     fraction: float = 0.0
@@ -68,8 +71,25 @@ class _Flow:
     yields: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class Hold(_Flow):
+    """Activities in a row that have resources for themselves, each at its own speed: one user, with a key of its own.
+
+    ``interrupt`` is called when another activity begins on one of the resources, and the hold has let go.
+    """
+
+    supplies: Supplies = ()
+    interrupt: Callable[[], None] = field(kw_only=True)
+
+    def let_go(self) -> None:
+        """Leave the resources to others."""
+        for supply in self.supplies:
+            del supply.users[self.key]
+        self.supplies = ()
+
+
 def _enter(
-    key: int, demands: Demands, supplies: dict[Resource, _Supply], now_s: float, single_s: float
+    key: int, demands: Demands, supplies: dict[Resource, Supply], now_s: float, single_s: float
 ) -> tuple[_Flow, float, bool]:
     """Return a new activity among the users of its resources, its largest demand in seconds, and whether others use
     one of its resources.
@@ -85,7 +105,7 @@ def _enter(
             raise ValueError(f"activity {key} demands {d} s of {r}; leave out what it does not use")
         supply = supplies.get(r)
         if supply is None:
-            supply = supplies[r] = _Supply()
+            supply = supplies[r] = Supply()
         elif supply.users:
             shared = True
             if key in supply.users:
@@ -98,7 +118,17 @@ def _enter(
     return flow, occupancy_s, shared
 
 
-def _fill(flows: Sequence[_Flow], supplies: Sequence[_Supply]) -> None:
+def _go_alone(flow: _Flow, occupancy_s: float) -> float:
+    """Let an activity go on as fast as it can without others; return how long it then lasts, in seconds."""
+    flow.version = 1
+    if occupancy_s <= flow.single_s:
+        flow.fraction = 1.0
+        return flow.single_s
+    flow.fraction = flow.single_s / occupancy_s
+    return occupancy_s
+
+
+def _fill(flows: Sequence[_Flow], supplies: Sequence[Supply]) -> None:
     """Set the target of each flow to its max-min fair fraction. The flows are all users of the supplies."""
     for supply in supplies:
         supply.free = 1.0
@@ -113,7 +143,7 @@ def _fill(flows: Sequence[_Flow], supplies: Sequence[_Supply]) -> None:
         _raise(yielding, supplies)
 
 
-def _raise(flows: Sequence[_Flow], supplies: Sequence[_Supply]) -> None:
+def _raise(flows: Sequence[_Flow], supplies: Sequence[Supply]) -> None:
     """Set the target of flows to their max-min fair fractions of what is free.
 
     The resources fill up in the order of their levels. A level only rises as users stop rising elsewhere; so one
@@ -146,9 +176,9 @@ def _raise(flows: Sequence[_Flow], supplies: Sequence[_Supply]) -> None:
             flow.target, flow.rises = 1.0, False
 
 
-def _pop_full(heap: list[tuple[float, int, _Supply]]) -> tuple[list[_Supply], float]:
+def _pop_full(heap: list[tuple[float, int, Supply]]) -> tuple[list[Supply], float]:
     """Take from the heap those resources that fill up first, at the same level; return them and the level."""
-    full: list[_Supply] = []
+    full: list[Supply] = []
     lowest = math.inf
     while heap and heap[0][0] <= lowest * (1.0 + TIE):
         known, at, supply = heappop(heap)
@@ -176,7 +206,7 @@ def fair_fractions(shares: Sequence[Mapping[_Name, float]]) -> list[float]:
 
     fair_fractions([{"link": 0.9}, {"link": 0.6}, {"other link": 0.5}])     # 2/3, 2/3, 1
     """
-    supplies: dict[Resource, _Supply] = {}
+    supplies: dict[Resource, Supply] = {}
     flows = [_enter(key, tuple(each.items()), supplies, 0.0, 1.0)[0] for key, each in enumerate(shares)]
     _fill(flows, list(supplies.values()))
     return [flow.target for flow in flows]
@@ -199,8 +229,8 @@ class SharedResources:
 
     schedule: Callable[[float, int, int], None]
     flows: dict[int, _Flow] = field(default_factory=dict)
-    supplies: dict[Resource, _Supply] = field(default_factory=dict)
-    unsettled: list[_Supply] = field(default_factory=list)
+    supplies: dict[Resource, Supply] = field(default_factory=dict)
+    unsettled: list[Supply] = field(default_factory=list)
     spans: list[tuple[int, float, float, float]] = field(default_factory=list)
 
     def start(self, key: int, demands: Demands, now_s: float, single_s: float = 0.0, *, yields: bool = False) -> None:
@@ -215,15 +245,38 @@ class SharedResources:
         self.flows[key] = flow
         flow.yields = yields
         if shared:
+            self._interrupt(flow)
             self._unsettle([supply for supply, _ in flow.parts])
             return
-        flow.version = 1
-        if occupancy_s <= flow.single_s:
-            flow.fraction = 1.0
-            self.schedule(flow.single_s, key, 1)
-        else:
-            flow.fraction = flow.single_s / occupancy_s
-            self.schedule(occupancy_s, key, 1)
+        self.schedule(_go_alone(flow, occupancy_s), key, 1)
+
+    def supplies_of(self, demands: Demands) -> Supplies:
+        """Return the resources of some demands; none where one is not more than 0, which is for ``start`` to refuse."""
+        if any(not d > 0 for _, d in demands):
+            return ()
+        return tuple(self.supplies.setdefault(r, Supply()) for r, _ in demands)
+
+    def hold(self, key: int, supplies: Supplies, interrupt: Callable[[], None]) -> Hold:
+        """Take resources that nobody uses for several activities in a row. ``key``: that of the first."""
+        hold = Hold(key, 0.0, [], fraction=1.0, supplies=supplies, interrupt=interrupt)
+        for supply in supplies:
+            supply.users[key] = hold
+        return hold
+
+    def resume(self, key: int, demands: Demands, since_s: float, single_s: float, *, yields: bool) -> None:
+        """Let an activity go on by itself that began within a hold. The caller finishes it, with version 1."""
+        flow, occupancy_s, _ = _enter(key, demands, self.supplies, since_s, single_s)
+        self.flows[key] = flow
+        flow.yields = yields
+        _go_alone(flow, occupancy_s)
+
+    def _interrupt(self, flow: _Flow) -> None:
+        """End the holds of resources that an activity uses from now on."""
+        for supply, _ in flow.parts:
+            for user in tuple(supply.users.values()):
+                if isinstance(user, Hold):
+                    user.let_go()
+                    user.interrupt()
 
     def finish(self, key: int, version: int, now_s: float) -> bool:
         """End an activity if ``version`` is still current; return whether it ended."""
@@ -245,7 +298,7 @@ class SharedResources:
             self._unsettle([supply for supply, _ in flow.parts])
         return True
 
-    def _unsettle(self, supplies: list[_Supply]) -> None:
+    def _unsettle(self, supplies: list[Supply]) -> None:
         if not self.unsettled:
             self.schedule(0.0, SETTLE, 0)
         self.unsettled += supplies
@@ -266,7 +319,7 @@ class SharedResources:
             if flow.fraction:
                 self.schedule(max(flow.remaining, 0.0) * flow.single_s / flow.fraction, flow.key, flow.version)
 
-    def _component(self) -> tuple[list[_Flow], list[_Supply]]:
+    def _component(self) -> tuple[list[_Flow], list[Supply]]:
         """Return the users of the unsettled resources and all who share with them, by key; and their resources."""
         supplies = dict.fromkeys(self.unsettled)
         queue, flows = list(supplies), dict[int, _Flow]()

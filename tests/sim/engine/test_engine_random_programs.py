@@ -1,7 +1,6 @@
 """The engine on made-up programs full of hazards between streams, against the slow engine."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,33 +8,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sim.engine.folding.folding import no_fold
-from sim.engine.prices.activity import Activity
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
 from sim.plan.words.buffer import Buffer, Kind, Scope
 from sim.plan.words.mesh import Mesh
-from sim.plan.words.op import Compute, Op
+from sim.plan.words.op import Compute
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 from tests.examples import examples
 from tests.sim.engine.reference import ReferenceEngine
+from tests.sim.engine.stated_pricing import StatedPricing
 from tests.sim.jobs import as_array, op_times
 
 STREAMS = ("compute", "tp", "dp")
 SECONDS = st.integers(0, 8).map(float)
-
-
-@dataclass(frozen=True)
-class StatedPricing:
-    """Every op demands what its attributes say."""
-
-    def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
-        """Return the stated latency and demands."""
-        assert isinstance(op, Compute)
-        return Activity(op.attributes["latency_s"], tuple(d for d in op.attributes["demands"] if d[1] > 0))
-
-    def launches_s(self, task: Task) -> tuple[float, ...]:
-        """Return that launching takes no time."""
-        return ()
 
 
 @st.composite

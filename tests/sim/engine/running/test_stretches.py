@@ -1,0 +1,59 @@
+"""Ops in a row as one event, until another op begins on their resources."""
+
+import pytest
+
+from sim.engine.folding.folding import no_fold
+from sim.engine.running.simulate import simulate
+from sim.plan.words.buffer import Buffer, Kind
+from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Compute
+from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from tests.sim.engine.reference import ReferenceEngine
+from tests.sim.engine.stated_pricing import StatedPricing
+from tests.sim.jobs import OpTimes, op_times
+
+LAST = 4.0 + 3.0 + 0.0 + 4.0 + 2.0
+"""When the row of ops is over that nobody interrupts."""
+
+
+def op(name: str, stream: str, reads: tuple[str, ...], latency_s: float, memory_s: float) -> Compute:
+    """Return an op that writes a buffer of its name."""
+    demands = (("memory", memory_s),) if memory_s else ()
+    return Compute(name, "delay", reads, (name,), {"latency_s": latency_s, "demands": demands}, stream)
+
+
+def plan_of(wait_s: float | None) -> Plan:
+    """Return five ops in a row, and beside them two that use their resource for 2 s after ``wait_s``; None: none."""
+    row = (
+        op("a", "compute", (), 1.0, 3.0),
+        op("b", "compute", (), 2.0, 1.0),
+        op("c", "compute", (), 0.0, 0.0),
+        op("d", "compute", (), 4.0, 0.0),
+        op("e", "compute", (), 0.0, 2.0),
+    )
+    beside = (op("wait", "dp", (), wait_s, 0.0), op("use", "dp", ("wait",), 0.0, 2.0)) if wait_s is not None else ()
+    never = op("never", "tp", ("e", "use"), 0.0, 1.0) if beside else op("never", "tp", ("e",), 0.0, 1.0)
+    task = Task("forward", Phase.FORWARD, (*row, *beside, never))
+    buffers = {name: Buffer(name, (1,), "float32", Kind.ACTIVATION) for each in task.ops for name in each.writes}
+    return Plan("row", Mesh((("pp", 1),)), (Program({}, buffers, {"forward": task}, (Call("forward", 0),)),))
+
+
+def by_reference(plan: Plan) -> OpTimes:
+    """Return the times of the slow engine, which knows no stretches."""
+    return ReferenceEngine(plan, StatedPricing(), no_fold(plan, StatedPricing())).run().times
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.5, 1.0, 2.0, 4.0, 5.0, 6.5, 7.0, 9.0, 11.0, 12.0, 13.0, 20.0])
+def test_a_row_of_ops_is_interrupted_at_any_moment(wait_s: float) -> None:
+    """Before, at and between begins and ends, in latencies and in use: all ops have the reference's times."""
+    plan = plan_of(wait_s)
+    assert op_times(simulate(plan, StatedPricing(), coalesce=False)) == by_reference(plan)
+
+
+def test_a_row_of_ops_that_nobody_interrupts_is_one_event() -> None:
+    """Its five ops last as long as one by one."""
+    plan = plan_of(None)
+    run = simulate(plan, StatedPricing(), coalesce=False)
+    assert op_times(run) == by_reference(plan)
+    assert op_times(run)[0, 0, 4][1] == LAST
+    assert run.num_events < 5
