@@ -15,7 +15,7 @@ FEWEST: Final = 3
 """Repetitions that even the shortest form makes, beside those in which a pipeline fills and drains."""
 
 LEAST_SAVED: Final = 2
-"""The longest form has no more micro-batches than one in so many of the plan's."""
+"""The longest form has no more micro-batches, and one in sections no more calls, than one in so many of the plan's."""
 
 MOST_FORMS: Final = 2
 """Forms in sections that are tried: where the second does not repeat itself, a longer one seldom does."""
@@ -73,16 +73,22 @@ class Shorter:
         What is left out is a multiple of a number; a few recurrences are kept, or twice as many as in the form before.
         At the end of a section are kept as many more as stages run apart, where there is room: what comes after it may
         meet, on a link, what a stage behind still does in it. A stage is at most as many recurrences behind the first
-        one as there are programs before its own.
+        one as there are programs before its own. A form in sections is compiled once and run as often as there are
+        sections, or more, so one with most of the calls takes longer than the whole step.
         """
         fewest = min((section.num_times for found in self._sections for section in found), default=0)
         most, forms = fewest // LEAST_SAVED, list[SectionForm]()
         for kept in (multiple * 2**at for at in range(MOST_FORMS)):
             at_end = min(len(self.plan.programs) - 1, most - kept)
             left_out = (fewest - kept - at_end) // multiple * multiple
-            if at_end >= 0 and left_out:
+            if at_end >= 0 and self._saves_enough(left_out):
                 forms.append(SectionForm(left_out, at_end))
         return forms
+
+    def _saves_enough(self, left_out: int) -> bool:
+        """Return whether so many recurrences of every section have enough of the plan's calls."""
+        num_calls = sum(section.num_calls for found in self._sections for section in found)
+        return 0 < sum(len(program.calls) for program in self.plan.programs) <= LEAST_SAVED * left_out * num_calls
 
     def in_sections(self, form: SectionForm) -> Mapping[int, Cut] | None:
         """Return the cut programs of a form, by identity of the plan's own program; None where that is no plan."""
