@@ -66,7 +66,7 @@ class _Work(Struct, frozen=True):
 def steps_cost(
     algorithm: str,
     case: StepList,
-    chunk_bytes: Sequence[int],
+    chunk_bytes: Sequence[int] | Ints,
     ranks_per_node: tuple[int, ...],
     network: NetworkParameters,
 ) -> CollectiveCost:
@@ -76,17 +76,19 @@ def steps_cost(
     has an adapter of its own while there are enough. Steps without bytes are left out, except those of a barrier.
     Raises CollectiveError if the chunks, ranks or protocols do not fit the list.
     """
-    if len(chunk_bytes) != case.num_chunks or sum(ranks_per_node) != case.num_ranks or min(chunk_bytes, default=0) < 0:
+    sizes = np.asarray(chunk_bytes, dtype=np.int64)
+    least = int(sizes.min()) if len(sizes) else 0
+    if len(sizes) != case.num_chunks or sum(ranks_per_node) != case.num_ranks or least < 0:
         raise CollectiveError(
-            f"{case.kind} of {case.num_ranks} ranks and {case.num_chunks} chunks cannot have {len(chunk_bytes)} sizes "
-            f"(least {min(chunk_bytes, default=0)} bytes) over {ranks_per_node} ranks"
+            f"{case.kind} of {case.num_ranks} ranks and {case.num_chunks} chunks cannot have {len(sizes)} sizes "
+            f"(least {least} bytes) over {ranks_per_node} ranks"
         )
-    sent = _sent(case, chunk_bytes, np.repeat(np.arange(len(ranks_per_node)), ranks_per_node))
+    sent = _sent(case, sizes, np.repeat(np.arange(len(ranks_per_node)), ranks_per_node))
     if not len(sent.size):
         return CollectiveCost("none", 0.0, 0.0, 0.0)
     rounds = [_load(sent.of_round(number)) for number in np.unique(sent.round).tolist()]
     total, reduced = _load(sent), _busiest_reduction(sent)
-    payload = sum(chunk_bytes) / (case.num_ranks if case.kind == "all_to_all" else 1)
+    payload = int(sizes.sum()) / (case.num_ranks if case.kind == "all_to_all" else 1)
     own = payload / case.num_ranks if algorithm in _OWN_SHARE and case.kind not in {"broadcast", "reduce"} else 0.0
     protocols = network.protocols_for(case.kind, algorithm, payload, ranks_per_node)
     if not protocols:
@@ -97,7 +99,7 @@ def steps_cost(
 
 
 def uneven_all_to_all_cost(
-    pair_bytes: Sequence[Sequence[int]],
+    pair_bytes: Sequence[Sequence[int]] | Ints,
     ranks_per_node: tuple[int, ...],
     network: NetworkParameters,
     algorithm: str = "auto",
@@ -112,7 +114,7 @@ def uneven_all_to_all_cost(
         raise CollectiveError(f"an uneven all_to_all of {ranks} ranks needs {ranks} x {ranks} sizes")
     name = LIBRARY["all_to_all"][0] if algorithm == "auto" else algorithm
     case = _exchange(name, ranks_per_node)
-    return steps_cost(name, case, [size for row in pair_bytes for size in row], ranks_per_node, network)
+    return steps_cost(name, case, np.asarray(pair_bytes, dtype=np.int64).ravel(), ranks_per_node, network)
 
 
 def direct_exchange_costs(
@@ -174,11 +176,11 @@ def split_bytes(num_bytes: int, num_chunks: int) -> tuple[int, ...]:
     return (size + 1,) * larger + (size,) * (num_chunks - larger)
 
 
-def _sent(case: StepList, chunk_bytes: Sequence[int], node_of: Ints) -> "_Sent":
+def _sent(case: StepList, chunk_bytes: Ints, node_of: Ints) -> "_Sent":
     """Return the messages of a step list with these chunk sizes; those without bytes only of a barrier."""
     columns = case.columns
     source, target, first = columns.source, columns.target, columns.first_chunk
-    sizes = np.asarray(chunk_bytes, dtype=np.int64)[columns.chunks]
+    sizes = chunk_bytes[columns.chunks]
     size = np.add.reduceat(sizes, first) if len(first) else sizes
     sent = _Sent(size, source, target, node_of[source], node_of[target], columns.round, columns.reduces)
     return sent if case.kind == "barrier" else sent.only(size > 0)

@@ -21,25 +21,35 @@ Table = Sequence[Sequence[int]]
 class LevelledExchanges(Struct, frozen=True):
     """The costs of levelled exchanges on a network. Groups that lie on their nodes in the same way cost the same.
 
-    ``algorithm``: of the exchanges.
+    ``algorithm``: of the exchanges. The size of an even exchange changes the proportions of its loads only where it
+    changes the overhead.
     """
 
     network: Network
     algorithm: str
     _known: dict[tuple[object, ...], tuple[float, float]] = field(default_factory=dict)
+    _even: dict[tuple[object, ...], LinkUse] = field(default_factory=dict)
 
     def cost(self, group: Sequence[int], table: Table) -> LinkCost:
         """Return the cost of an exchange in one group of ranks."""
         latency_s, busiest_s = self._uneven(group, table)
-        even = self.network.collective(_KIND, _even_bytes(table), group, self.algorithm)
-        stretch = _stretch(busiest_s, np.array([seconds for _, seconds in even.links]))
-        return LinkCost(latency_s, tuple((link, seconds * stretch) for link, seconds in even.links))
+        links, parts = self._in_proportion(np.array([group]), table).of_row(0)
+        return LinkCost(latency_s, tuple(zip(links.tolist(), (parts * busiest_s).tolist(), strict=True)))
 
     def use(self, groups: Ints, table: Table) -> LinkUse:
         """Return the loads on links of the same in several groups [groups, positions]."""
-        even = self.network.collectives(_KIND, _even_bytes(table), groups, self.algorithm)
-        stretch = _stretch(self._uneven(groups[0].tolist(), table)[1], even.of_row(0)[1])
-        return replace(even, seconds=even.seconds * stretch, num_bytes=even.num_bytes * stretch)
+        busiest_s, unit = self._uneven(groups[0].tolist(), table)[1], self._in_proportion(groups, table)
+        return replace(unit, seconds=unit.seconds * busiest_s, num_bytes=unit.num_bytes * busiest_s)
+
+    def _in_proportion(self, groups: Ints, table: Table) -> LinkUse:
+        """Return the loads of an even exchange of as many bytes, scaled to 1 s on the first group's busiest link."""
+        num_bytes = _even_bytes(table)
+        key = groups.tobytes(), groups.shape, self.network.overheads(_KIND, num_bytes, groups, self.algorithm)
+        if key not in self._even:
+            even = self.network.collectives(_KIND, num_bytes, groups, self.algorithm)
+            busiest_s = float(even.of_row(0)[1].max(initial=0.0)) or 1.0
+            self._even[key] = replace(even, seconds=even.seconds / busiest_s, num_bytes=even.num_bytes / busiest_s)
+        return self._even[key]
 
     def _uneven(self, group: Sequence[int], table: Table) -> tuple[float, float]:
         """Return the latency of the uneven exchange, and the seconds on its busiest link."""
@@ -50,13 +60,6 @@ class LevelledExchanges(Struct, frozen=True):
         return self._known[key]
 
 
-def _stretch(busiest_s: float, even_s: np.ndarray) -> float:
-    """Return by what an even exchange's times are multiplied, so that its busiest link is in use as long."""
-    each_s = float(even_s.max(initial=0.0))
-    return busiest_s / each_s if each_s else 0.0
-
-
 def _even_bytes(table: Table) -> int:
     """Return the bytes of a position where all send equally much: at least one to each, so that all links count."""
-    sizes = np.array(table)
-    return max(int(sizes.sum()) // len(sizes), len(sizes))
+    return max(sum(map(sum, table)) // len(table), len(table))

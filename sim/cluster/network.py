@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -58,6 +58,11 @@ INSIDE = (
     LinkKind.MEMORY,
     LinkKind.DRIVES,
 )
+
+
+MOST_PATTERNS: Final = 16
+MOST_HOPS: Final = 100_000
+"""Of uneven exchanges among the same ranks the links are kept for so few patterns of who sends to whom, none longer."""
 
 
 class LinkCost(Struct, frozen=True):
@@ -168,9 +173,10 @@ class Network(Struct, frozen=True, dict=True):
         ``pair_bytes``: what each position sends to each in an uneven all_to_all.
         """
         for batch in self._known_batches(np.array([group]), root, keep_order=bool(pair_bytes)):
-            cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
-            waits_s = self._in_turn_s(kind, num_bytes, cost, batch, pair_bytes)
-            use = self._use(kind, num_bytes, cost, batch, pair_bytes)
+            table = _in_order(pair_bytes, batch)
+            cost = self._cost(kind, num_bytes, batch, algorithm, table)
+            waits_s = self._in_turn_s(kind, num_bytes, cost, batch, table)
+            use = self._use(kind, num_bytes, cost, batch, table)
             return _link_cost(cost.latency_s + waits_s, *use.of_row(0))
         return LinkCost(0.0, ())
 
@@ -186,14 +192,15 @@ class Network(Struct, frozen=True, dict=True):
         """Return the loads on links of the same collective in several groups. ``groups``: [groups, positions]."""
         uses, latencies_s = [], np.zeros(len(groups))
         for batch in self._known_batches(groups, root, keep_order=bool(pair_bytes)):
-            cost = self._cost(kind, num_bytes, batch, algorithm, pair_bytes)
-            use = self._use(kind, num_bytes, cost, batch, pair_bytes)
+            table = _in_order(pair_bytes, batch)
+            cost = self._cost(kind, num_bytes, batch, algorithm, table)
+            use = self._use(kind, num_bytes, cost, batch, table)
             uses.append(replace(use, rows=batch.rows[use.rows]))
             latencies_s[batch.rows] = cost.latency_s
-            if pair_bytes or phased_flows(kind, cost.algorithm, batch.ranks_per_node) is not None:
+            if table is not None or phased_flows(kind, cost.algorithm, batch.ranks_per_node) is not None:
                 for row, devices in zip(batch.rows.tolist(), batch.devices, strict=True):
                     alone = replace(batch, devices=devices[None, :])
-                    latencies_s[row] += self._in_turn_s(kind, num_bytes, cost, alone, pair_bytes)
+                    latencies_s[row] += self._in_turn_s(kind, num_bytes, cost, alone, table)
         use = uses[0] if len(uses) == 1 else together(uses, self.topology.num_links)
         return replace(use, latencies_s=latencies_s)
 
@@ -205,13 +212,18 @@ class Network(Struct, frozen=True, dict=True):
         ``groups`` are the same. None where it takes the loads to know.
         """
         batches = self._known_batches(groups, root, keep_order=False)
-        costs = [self._cost(kind, num_bytes, batch, algorithm, ()) for batch in batches]
+        costs = [self._cost(kind, num_bytes, batch, algorithm) for batch in batches]
         if any(phased_flows(kind, c.algorithm, b.ranks_per_node) for c, b in zip(costs, batches, strict=True)):
             return None
         moved = np.array([(c.port_bytes, c.nic_bytes, num_bytes * c.wire_overhead) for c in costs])
         latencies_s = np.array([cost.latency_s for cost in costs])
         scaled = (np.round(each / max(each.max(initial=0.0), 1e-300), 10) for each in (moved, latencies_s))
         return (*(cost.algorithm for cost in costs), *(each.tobytes() for each in scaled))
+
+    def overheads(self, kind: str, num_bytes: int, groups: Ints, algorithm: str = "auto") -> tuple[float, ...]:
+        """Return the bytes on links per byte of payload of a collective, for each placement that some groups have."""
+        batches = self._known_batches(groups, 0, keep_order=False)
+        return tuple(self._cost(kind, num_bytes, batch, algorithm).wire_overhead for batch in batches)
 
     def seat(self, group: Sequence[int]) -> "Seat":
         """Return how a group lies on its nodes, and the parameters of each type of island that it is on."""
@@ -315,14 +327,13 @@ class Network(Struct, frozen=True, dict=True):
         return inside, np.where(crosses, latencies_s, 0.0).max(axis=1)
 
     def _cost(
-        self, kind: str, num_bytes: int, batch: "_Batch", algorithm: str, pair_bytes: Sequence[Sequence[int]]
+        self, kind: str, num_bytes: int, batch: "_Batch", algorithm: str, table: Ints | None = None
     ) -> CollectiveCost:
         """Return the cost for the slowest type of island that a group lies on."""
-        sizes = [[pair_bytes[s][t] for t in batch.order] for s in batch.order] if pair_bytes else []
         costs = []
         for network in self._parameters_of(batch):
-            if pair_bytes:
-                cost = uneven_all_to_all_cost(sizes, batch.ranks_per_node, network, algorithm)
+            if table is not None:
+                cost = uneven_all_to_all_cost(table, batch.ranks_per_node, network, algorithm)
             else:
                 cost = collective_cost(kind, num_bytes, batch.ranks_per_node, network, algorithm)
             costs.append((exclusive_seconds(cost, batch.ranks_per_node, network), cost))
@@ -349,12 +360,10 @@ class Network(Struct, frozen=True, dict=True):
             for library in libraries
         ]
 
-    def _use(
-        self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
-    ) -> LinkUse:
+    def _use(self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", table: Ints | None) -> LinkUse:
         """Return the loads on links of a batch of groups; row i is the batch's i-th group."""
-        if pair_bytes:
-            flows = _uneven_flows(pair_bytes, cost.algorithm, batch).flows
+        if table is not None:
+            flows = _uneven_flows(table, cost.algorithm, batch).flows
             payload = flows.parts
             flow_bytes = payload * cost.wire_overhead
         elif cost.algorithm == "tree" and kind == "all_reduce" and isinstance(self.topology.fabric, Torus):
@@ -373,7 +382,8 @@ class Network(Struct, frozen=True, dict=True):
             flows = collective_flows(kind, cost.algorithm, batch.ranks_per_node, batch.island_rings.rings)
             payload = flows.parts * num_bytes
             flow_bytes = payload * cost.wire_overhead
-        routed = self._routed(batch, flows, flow_bytes > 0, (kind, cost.algorithm) if not pair_bytes else ())
+        named = (kind, cost.algorithm) if table is None else (flows.sources.tobytes(), flows.targets.tobytes())
+        routed = self._routed(batch, flows, flow_bytes > 0, named)
         charged, carried = flow_bytes[routed.flows], payload[routed.flows]
         seconds = charged * self.seconds_per_byte[routed.links]
         if cost.algorithm not in COLLNET:
@@ -388,8 +398,10 @@ class Network(Struct, frozen=True, dict=True):
             self.topology.num_links,
         )
 
-    def _routed(self, batch: "_Batch", flows: Flows, used: NDArray[np.bool_], named: tuple[str, ...]) -> "_Routed":
-        """Return the links of the flows that are used, in every group; ``named``: what the flows are of, () if new."""
+    def _routed(
+        self, batch: "_Batch", flows: Flows, used: NDArray[np.bool_], named: tuple[str | bytes, ...]
+    ) -> "_Routed":
+        """Return the links of the flows that are used, in every group; ``named``: what is the same for equal flows."""
         key = (*named, used.tobytes())
         if (known := batch.routed.get(key)) is not None:
             return known
@@ -399,24 +411,24 @@ class Network(Struct, frozen=True, dict=True):
         of_flow = np.repeat(np.tile(np.flatnonzero(used), len(batch.devices)), routes.num_hops)
         cells, where = distinct(rows * self.topology.num_links + routes.links)
         found = _Routed(cells, where, routes.links, of_flow)
-        if named:
+        if isinstance(named[0], str) or (len(batch.routed) < MOST_PATTERNS and len(routes.links) < MOST_HOPS):
             batch.routed[key] = found
         return found
 
-    def _in_turn_s(
-        self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", pair_bytes: Sequence[Sequence[int]]
-    ) -> float:
+    def _in_turn_s(self, kind: str, num_bytes: int, cost: CollectiveCost, batch: "_Batch", table: Ints | None) -> float:
         """Return the latency of consecutive phases in seconds, beyond that of the closed form.
 
         It is the sum over phases of the busiest link's load, less the busiest link's load in total.
         """
-        if pair_bytes:
-            phased: Phased | None = _uneven_flows(pair_bytes, cost.algorithm, batch)
+        if table is not None:
+            phased: Phased | None = _uneven_flows(table, cost.algorithm, batch)
         else:
             phased = phased_flows(kind, cost.algorithm, batch.ranks_per_node)
         if phased is None:
             return 0.0
-        flows, payload = phased.flows, 1 if pair_bytes else num_bytes
+        if not phased.phases.any():  # one phase, whose busiest link is that of all
+            return -cost.in_turn_s
+        flows, payload = phased.flows, num_bytes if table is None else 1
         routes = self.topology.routes(batch.devices[0, flows.sources], batch.devices[0, flows.targets])
         flow_bytes = np.repeat(flows.parts * (payload * cost.wire_overhead), routes.num_hops)
         seconds = flow_bytes * self.seconds_per_byte[routes.links]
@@ -462,7 +474,7 @@ class _Batch(Struct, frozen=True, kw_only=True, eq=False):
     island_rings: _IslandRings
     layouts: tuple[int, ...]
     routed: "dict[tuple[object, ...], _Routed]" = field(default_factory=dict)
-    """Cache of the links of collectives' flows, by kind, algorithm and which flows are used."""
+    """Cache of the links of flows: of even collectives by kind and algorithm, of uneven exchanges by who sends whom."""
 
 
 class _Routed(Struct, frozen=True, eq=False):
@@ -493,9 +505,14 @@ def _link_cost(latency_s: float, links: Ints, seconds: Floats) -> LinkCost:
     return LinkCost(latency_s, tuple(zip(links.tolist(), seconds.tolist(), strict=True)))
 
 
-def _uneven_flows(pair_bytes: Sequence[Sequence[int]], algorithm: str, batch: _Batch) -> Phased:
+def _in_order(pair_bytes: Sequence[Sequence[int]], batch: _Batch) -> Ints | None:
+    """Return the bytes between the members of a batch's groups, in its order; None where there is no such table."""
+    return np.array(pair_bytes)[np.ix_(batch.order, batch.order)] if pair_bytes else None
+
+
+def _uneven_flows(table: Ints, algorithm: str, batch: _Batch) -> Phased:
     """Return the flows in bytes of an all_to_all with these chunk sizes between members."""
-    sizes = np.array(pair_bytes, dtype=np.float64)[np.ix_(batch.order, batch.order)]
+    sizes = table.astype(np.float64)
     if algorithm not in {"none", "direct", "pairwise"}:
         steps = collective_steps("all_to_all", algorithm, batch.ranks_per_node)
         return step_flows(steps, sizes.ravel().tolist())

@@ -11,7 +11,6 @@ told apart by their turns where these change no time (see ``sim.engine.folding.t
 """
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -49,6 +48,7 @@ class Folding(Struct, frozen=True, dict=True):
     carries_alike: Ints | None = None
     _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
     _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict)
+    _places: dict[Sequence[Resource], "_Places"] = field(default_factory=dict)
 
     def same_as(self, other: "Folding") -> bool:
         """Return whether another folding has the same classes of ranks, links and groups."""
@@ -91,33 +91,52 @@ class Folding(Struct, frozen=True, dict=True):
         """Return what an activity and all that are like it demand of one link of each class, and of simulated ranks."""
         if not activity.demands:
             return activity
-        own: dict[Resource, float] = {}
-        shares: dict[int, float] = {}
-        for resource, seconds in activity.demands:
-            if not is_link(resource):
-                own[self._simulated(resource)] = seconds
-            elif (name := self._class_of_link[resource[1]]) != NEVER_BINDS:
-                shares[name] = shares.get(name, 0.0) + seconds * alike / self._links_of_class[name]
-        demands = ((("link", name), share) for name, share in sorted(shares.items()))
+        names, each_s = zip(*activity.demands, strict=True)
+        if names not in self._places:
+            self._places[names] = self._place(names)
+        at = self._places[names]
+        own = dict(zip(at.own, [each_s[index] for index in at.others], strict=True))
+        shares = np.array([each_s[index] for index in at.links]) * alike / at.sizes
+        demands = zip(at.classes, np.bincount(at.where, shares).tolist(), strict=True)
         return Activity(activity.latency_s, (*own.items(), *demands), activity.occupancy_s, activity.yields)
 
-    @cached_property
-    def _class_of_link(self) -> Sequence[int]:
+    def _place(self, names: Sequence[Resource]) -> "_Places":
+        """Return where the demands on resources go."""
         assert self.link_class is not None
-        classes: list[int] = self.link_class.tolist()
-        return classes
-
-    @cached_property
-    def _links_of_class(self) -> Sequence[int]:
         assert self.class_size is not None
-        sizes: list[int] = self.class_size.tolist()
-        return sizes
+        others = [index for index, name in enumerate(names) if not is_link(name)]
+        links = np.array([(index, name[1]) for index, name in enumerate(names) if is_link(name)], dtype=np.int64)
+        of_links = self.link_class[links.reshape(-1, 2)[:, 1]]
+        kept = of_links != NEVER_BINDS
+        classes, where = np.unique(of_links[kept], return_inverse=True)
+        return _Places(
+            others,
+            [self._simulated(names[index]) for index in others],
+            links.reshape(-1, 2)[kept, 0].tolist(),
+            where,
+            self.class_size[of_links[kept]],
+            [("link", name) for name in classes.tolist()],
+        )
 
     def _simulated(self, resource: Resource) -> Resource:
         """Return the resource of the rank that is simulated for the one whose resource this is."""
         assert isinstance(resource, tuple)
         kind, rank, *rest = resource
         return (kind, self.stands_for[rank], *rest)
+
+
+class _Places(Struct, frozen=True):
+    """Where an activity's demands go: those of numbers ``others`` to ``own``, those of numbers ``links`` to classes.
+
+    Of the k-th of ``links`` the class is ``classes[where[k]]``, which has ``sizes[k]`` links.
+    """
+
+    others: Sequence[int]
+    own: Sequence[Resource]
+    links: Sequence[int]
+    where: Ints
+    sizes: Ints
+    classes: Sequence[Resource]
 
 
 def _equal(one: Ints | None, other: Ints | None) -> bool:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from math import prod
 
-import numpy as np
 from msgspec import Struct
 
 from costmodels.kernels import KERNELS, TensorSpec, Work
@@ -72,9 +71,8 @@ def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> tuple[
     assert op.dim is not None
     buffer = program.buffers[op.reads[0]]
     row_bytes = BYTES_PER_ELEMENT[buffer.dtype] * prod(n for dim, n in enumerate(buffer.shape) if dim != op.dim)
-    places = list(order)
-    sizes = np.array(op.sizes)[np.ix_(places, places)] * row_bytes
-    return tuple(map(tuple, sizes.tolist()))
+    rows = [op.sizes[source] for source in order]
+    return tuple([tuple([row[target] * row_bytes for target in order]) for row in rows])
 
 
 def payload_bytes(program: Program, names: tuple[str, ...]) -> int:
