@@ -90,6 +90,7 @@ class RankCompiler(Struct, dict=True):
         self._entry_nodes: dict[int, list[int]] = {}
         self._early_exits: dict[Ref, int] = {}
         self._open_microbatches: set[int | None] = set()
+        self._first_unit, self._called = 0, list[TaskTable]()
         self._num_single = 0
         self._last_on_main = -1
         self._last_block: tuple[int, Call] | None = None
@@ -98,8 +99,10 @@ class RankCompiler(Struct, dict=True):
         """Add all calls to the graph."""
         rank, units, tables, tails = self.rank, self.graph.units, self.tables, self._tails
         exposed_from = self.contention.exposed_from[rank]
+        self._first_unit = len(units)
         for index, call in enumerate(self.program.calls):
             table, unit = tables[call.task], len(units)
+            self._called.append(table)
             table.units[call.microbatch] = unit
             if table.receives is not None:
                 units.append((rank, index, table.receives(), None))
@@ -121,7 +124,7 @@ class RankCompiler(Struct, dict=True):
             self._node(ref)
 
     def _table_of(self, unit: int) -> TaskTable:
-        return self.tables[self.program.calls[self.graph.units[unit][1]].task]
+        return self._called[unit - self._first_unit]
 
     # --- single ops ----------------------------------------------------------------------------------------
 
@@ -388,8 +391,9 @@ class RankCompiler(Struct, dict=True):
         state = self._state.get(key)
         if state is None:
             state = self._state[key] = HazardState()
-        if not per_microbatch:
-            newer = [table for table in self._holders.get(buffer, ()) if table.last_unit > state.known_to]
+        holders = () if per_microbatch else self._holders.get(buffer)
+        if holders:
+            newer = [table for table in holders if table.last_unit > state.known_to]
             for table in sorted(newer, key=lambda t: t.last_unit):
                 state.leave(table.last_unit, *table.shape.leaves[buffer])
         return state
