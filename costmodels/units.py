@@ -118,6 +118,11 @@ def format_rate(rate: float, unit: str) -> str:
     return f"{rate:.4g} {unit}"
 
 
+def format_tokens_rate(tokens_per_s: float) -> str:
+    """Return tokens per second for people: ``199,571 tokens/s``; below 100 with three digits."""
+    return f"{tokens_per_s:,.0f} tokens/s" if tokens_per_s >= 100 else f"{tokens_per_s:.3g} tokens/s"
+
+
 def format_price(usd_per_s: float) -> str:
     """Return the price of time for people: ``2.50 USD/h``."""
     return f"{usd_per_s * _HOUR_S:,.2f} USD/h"

@@ -65,7 +65,7 @@ def _printed(block: Block, width: int) -> Iterator[Printed]:
     """Yield the printed parts of a block, none for a chart."""
     match block:
         case Headline():
-            yield Words(block.terminal_title or block.title, style="bold"), True
+            yield Words(block.in_terminal, style="bold"), True
             facts = tuple(map(_card_fact, block.cards)) if block.facts is None else block.facts
             if facts:
                 yield _grid(facts), True
@@ -100,7 +100,7 @@ def words_of(line: Line) -> Words:
 def _card_fact(card: Card) -> Fact:
     """Return a card as a line: the value, and its detail in brackets."""
     value = Piece(card.value, "bad" if card.mood == "bad" else "strong")
-    return Fact(card.label.lower(), (value, f" ({card.detail})") if card.detail else (value,))
+    return Fact(card.name, (value, f" ({card.detail})") if card.detail else (value,))
 
 
 def _grid(facts: Sequence[Fact]) -> Grid:

@@ -49,6 +49,11 @@ class Card(Struct, frozen=True):
     detail: str = ""
     mood: Literal["", "good", "bad"] = ""
 
+    @property
+    def name(self) -> str:
+        """Return the label in small letters, but for abbreviations: ``GPUs held``."""
+        return " ".join(word if sum(map(str.isupper, word)) > 1 else word.lower() for word in self.label.split())
+
 
 class Fact(Struct, frozen=True):
     """A name with a line of text."""
@@ -69,6 +74,11 @@ class Headline(Struct, frozen=True):
     cards: tuple[Card, ...] = ()
     terminal_title: str = ""
     facts: tuple[Fact, ...] | None = None
+
+    @property
+    def in_terminal(self) -> str:
+        """Return the line that a terminal shows."""
+        return self.terminal_title or ", ".join(part for part in (self.title, self.subtitle) if part)
 
 
 class Facts(Struct, frozen=True):

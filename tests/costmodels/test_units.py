@@ -12,6 +12,7 @@ from costmodels.units import (
     format_percent,
     format_rate,
     format_time,
+    format_tokens_rate,
     parse_quantity,
 )
 
@@ -112,6 +113,7 @@ def test_tables_get_readable_figures() -> None:
     assert format_time(47 * 3600) == "47 h"
     assert format_time(54 * 86400) == "54 d"
     assert format_time(1e10) == "115741 d"
+    assert (format_tokens_rate(4746.2), format_tokens_rate(0.0356)) == ("4,746 tokens/s", "0.0356 tokens/s")
     assert format_bytes(80 * 2**30) == "80.00 GiB"
     assert format_bytes(512) == "512 B"
     assert format_bytes(20.5 * 2**20) == "20.50 MiB"

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from costmodels.units import format_bytes, format_percent, format_rate, format_time
+from costmodels.units import format_bytes, format_percent, format_rate, format_time, format_tokens_rate
 from scenarios.report.blocks import Block, Card, Fact, Facts, Line, Only, Part, Piece, Section, SplitBar, Table
 from scenarios.report.pages.advice_section import advice_facts
 from scenarios.report.pages.long_run_section import long_run_card
@@ -21,9 +21,8 @@ def answer_cards(summary: StepSummary) -> tuple[Card, ...]:
     if other := algorithm_words(summary.algorithm):
         cards.append(Card("Algorithm", summary.algorithm, other, "bad"))
     if summary.tokens_per_s:
-        rate = summary.tokens_per_s
-        value = f"{rate:,.0f} tokens/s" if rate >= 100 else f"{rate:.3g} tokens/s"
-        cards.append(Card("Throughput", value, f"{counted(rate * _DAY_S)} tokens a day"))
+        a_day = f"{counted(summary.tokens_per_s * _DAY_S)} tokens a day"
+        cards.append(Card("Throughput", format_tokens_rate(summary.tokens_per_s), a_day))
     if utilisation := _utilisation(summary):
         flop_rate, mfu, hfu = utilisation
         cards.append(Card("Model FLOP utilisation (MFU)", mfu, f"{flop_rate} per device, HFU {hfu}"))
@@ -39,7 +38,7 @@ def answer_facts(summary: StepSummary) -> tuple[Fact, ...]:
     if other := algorithm_words(summary.algorithm):
         facts.append(Fact("algorithm", (Piece(summary.algorithm, "unusual"), f": {other}")))
     if summary.tokens_per_s:
-        facts.append(Fact("throughput", f"{summary.tokens_per_s:,.0f} tokens/s"))
+        facts.append(Fact("throughput", format_tokens_rate(summary.tokens_per_s)))
     if utilisation := _utilisation(summary):
         flop_rate, mfu, hfu = utilisation
         facts.append(Fact("per device", f"{flop_rate} (MFU {mfu}, HFU {hfu})"))

@@ -6,7 +6,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from costmodels.units import format_bytes, format_count, format_percent, format_rate, format_time
+from costmodels.units import format_bytes, format_count, format_percent, format_time, format_tokens_rate
 from scenarios.report.blocks import Block, Card, Headline, Only, Section, Table
 from scenarios.report.blocks import Timeline as TimelineBlock
 from scenarios.report.causes import COMPUTING, cause_of
@@ -72,7 +72,7 @@ class InferenceOutcome(Outcome):
         cards = (
             Card("Time to first token", format_time(found.prefill_time_s)),
             Card("Time per output token", per_token, self._steps()),
-            Card("Output", format_rate(found.output_tokens_per_s, "tokens/s")),
+            Card("Output", format_tokens_rate(found.output_tokens_per_s)),
             Card("Memory", held) if memory.fits else Card("Memory", "does not fit", held, "bad"),
         )
         devices = format_count(found.num_devices, "device")

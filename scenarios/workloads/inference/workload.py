@@ -1,7 +1,7 @@
 """Inference: prompts that are answered together, as a plan."""
 
 from backends.simulated import SimulatedBackend
-from costmodels.units import format_bytes, format_rate, format_time
+from costmodels.units import format_bytes, format_time, format_tokens_rate
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
@@ -29,7 +29,7 @@ class Inference(Workload[InferenceScenario]):
         Column("first token", "prefill_time_s", format_time),
         Column("per token", "time_per_output_token_s", format_time),
         Column("all", "total_time_s", format_time),
-        Column("output", "output_tokens_per_s", lambda rate: format_rate(rate, "tokens/s")),
+        Column("output", "output_tokens_per_s", format_tokens_rate),
         Column("memory", "peak_memory_bytes", format_bytes),
     )
     order, ordered_by = "total_time_s", "time of all tokens"

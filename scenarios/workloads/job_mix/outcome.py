@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from costmodels.units import format_percent, format_time
-from scenarios.report.blocks import Block, Card, Curve, Headline, Lines, Only, Section, Table
+from scenarios.report.blocks import Block, Card, Curve, Headline, Lines, Only, Section, Table, Text
 from scenarios.report.charts.axis_unit import time_unit
 from scenarios.summaries.as_json import INLINE
 from scenarios.workloads.job_mix.cluster_chart import cluster_section
@@ -120,7 +120,10 @@ class SimulatedMix(Outcome):
             for job in slowest
         ]  # fmt: skip
         table = Table(("job", "GPUs", "arrival", "first start", "completion time", "preemptions", "rescales"), rows)
-        return Section("Jobs", (table,), f"The {len(rows)} jobs with the longest completion times.")
+        which = "with the longest completion times"
+        shown = f"{len(rows)} of {len(self.summary.jobs):,} jobs, those {which}"
+        said = (Only("terminal", (Text(shown),)),) if len(rows) < len(self.summary.jobs) else ()
+        return Section("Jobs", (*said, table), f"The {len(rows)} jobs {which}.")
 
 
 def _others(found: MixMetrics) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from costmodels.units import format_count, format_percent, format_rate, format_time
+from costmodels.units import format_count, format_percent, format_time, format_tokens_rate
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
 from scenarios.report.charts.axis_unit import time_unit
 from scenarios.workloads.service.capacity import capacity_section
@@ -76,12 +76,14 @@ class ServiceOutcome(Outcome):
         cards = [
             _card("Time to first token", found.ttft_s),
             _card("Time per output token", found.tpot_s),
-            Card("Output", format_rate(found.output_tokens_per_s, "tokens/s")),
+            Card("Output", format_tokens_rate(found.output_tokens_per_s)),
         ]
         slo = self.scenario.slo
         if slo.ttft is not None or slo.tpot is not None:
-            share = format_percent(found.met_slo_fraction)
-            cards.append(Card("Goodput", f"{found.goodput_per_s:.2f} requests/s", f"{share} met the objective"))
+            limits = (("first token", slo.ttft), ("output token", slo.tpot))
+            asked = ", ".join(f"{words} {format_time(limit)}" for words, limit in limits if limit is not None)
+            met = f"{format_percent(found.met_slo_fraction)} met the objective: {asked}"
+            cards.append(Card("Goodput", f"{found.goodput_per_s:.2f} requests/s", met))
         return Headline(found.scenario, f"{found.num_requests:,} requests, {replicas}", tuple(cards))
 
     def _times(self) -> Section:

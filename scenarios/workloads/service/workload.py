@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from costmodels.units import format_percent, format_rate, format_time
+from costmodels.units import format_percent, format_time, format_tokens_rate
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.workloads.effort import Announce
@@ -30,7 +30,7 @@ class Service(Workload[ServiceScenario]):
         Column("per token, 50 %", "tpot_p50_s", format_time),
         Column("99 %", "tpot_p99_s", format_time),
         Column("latency, mean", "mean_latency_s", format_time),
-        Column("output", "output_tokens_per_s", lambda rate: format_rate(rate, "tokens/s")),
+        Column("output", "output_tokens_per_s", format_tokens_rate),
         Column("goodput", "goodput_per_s", lambda rate: f"{rate:.2f} requests/s"),
         Column("met the objective", "met_slo_fraction", format_percent),
     )

@@ -250,3 +250,13 @@ def test_wrong_line_of_a_trace_is_named(mix: Path, tmp_path: Path, capsys) -> No
     (tmp_path / "jobs.csv").write_text("job_id,arrival_s,num_gpus,duration_s\n1,0,2,never\n")
     mix.write_text(mix.read_text().split("jobs:")[0] + "jobs: {trace: jobs.csv}\n")
     assert "jobs.csv:2: duration_s: 'never' is no number" in refuse(capsys, tmp_path, str(mix))
+
+
+def test_a_terminal_says_what_ran_and_which_jobs_it_shows(mix: Path, capsys) -> None:
+    """Jobs, GPUs and policy stand beside the name, and above the table how many jobs it leaves out."""
+    text = answered(capsys, str(mix))
+    assert text.splitlines()[0] == "five jobs, 3 jobs on 4 GPUs under srtf"
+    assert "of 3 jobs" not in text
+    drawn = "jobs={draw: {num_jobs: 30, load: 0.5}}"
+    text = answered(capsys, str(mix), "--set", drawn, "--set", "cluster.num_nodes=16")
+    assert "20 of 30 jobs, those with the longest completion times\n" in text
