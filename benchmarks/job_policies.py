@@ -7,7 +7,9 @@ share GPUs out anew decide every 60 s. With fewer nodes there are fewer jobs at 
 With ``--published`` all are as their authors state them, as far as that is known. ONES knows the epochs of 20 past
 jobs, and it alone makes the batch grow with the GPUs. Durations are predicted, from the same past jobs. Optimus decides
 every 10 min (Peng et al., EuroSys 2018). ``--speed 2``: GPUs and network are twice as fast as those of the artifact,
-Quadro RTX 5000 and 56 Gbit/s. The paper has V100, of twice the memory bandwidth, and 100 Gbit/s.
+Quadro RTX 5000 and 56 Gbit/s. The paper has V100, of twice the memory bandwidth, and 100 Gbit/s. ``observed``: speeds
+are known on numbers of GPUs that a job had. ``growth after two epochs``: limits double as in the code of the artifact,
+which forgets when they did.
 """
 
 import sys
@@ -25,6 +27,7 @@ from sim.jobs.job import Job
 from sim.jobs.metrics import measure
 from sim.jobs.ones_mix import OnesLike
 from sim.jobs.policies.learned import Learned
+from sim.jobs.policies.observed import Observed
 from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.predicted import Predicted
 from sim.jobs.policies.preemptive import ShortestRemainingTime
@@ -70,28 +73,48 @@ def past_jobs(seed: int) -> Sequence[Job]:
 
 PUBLISHED: Final[Mapping[str, Contender]] = {
     "ones": Contender(lambda seed: Ones(seed, GENERATION_S, past=past_jobs(seed)), rescale_s=1.0),
+    "ones, growth after two epochs": Contender(
+        lambda seed: Ones(seed, GENERATION_S, past=past_jobs(seed), remembers=False), rescale_s=1.0
+    ),
     "tiresias": CONTENDERS["tiresias"],
     "optimus, predicted": Contender(
         lambda seed: Predicted(Optimus(), seed, past_jobs(seed)), round_s=600.0, fixed_batch=True
     ),
+    "optimus, predicted, observed": Contender(
+        lambda seed: Predicted(Observed(Optimus()), seed, past_jobs(seed)), round_s=600.0, fixed_batch=True
+    ),
     "srtf, predicted": Contender(lambda seed: Predicted(ShortestRemainingTime(), seed, past_jobs(seed))),
     "learned": Contender(lambda _: Learned(shipped_weights()), round_s=60.0, fixed_batch=True),
+    "learned, observed": Contender(
+        lambda _: Observed(Learned(shipped_weights(observed=True))), round_s=60.0, fixed_batch=True
+    ),
 }
 
 
-def mean_jct_s(contender: Contender, num_jobs: int, num_nodes: int, times: float, seed: int) -> float:
-    """Return the mean completion time of a seed's jobs under a policy; ``times``: as fast as on the artifact's GPUs."""
-    nodes = (GPUS_PER_NODE,) * num_nodes
-    like = OnesLike(
-        num_jobs=num_jobs,
-        mean_gap_s=GAP_OF_A_GPU_S / sum(nodes),
-        fixed_batch=contender.fixed_batch,
-        times=times,
-    )
-    jobs = like.jobs(nodes, seed)
+class Setting(Struct, frozen=True):
+    """Jobs and a cluster. ``times``: GPUs and network are so many times as fast as those of the artifact."""
+
+    num_jobs: int
+    num_nodes: int
+    times: float = 1.0
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        """Return the GPUs of each node."""
+        return (GPUS_PER_NODE,) * self.num_nodes
+
+    def jobs(self, seed: int, *, fixed_batch: bool = False) -> Sequence[Job]:
+        """Return the jobs of a seed."""
+        gap_s = GAP_OF_A_GPU_S / sum(self.nodes)
+        like = OnesLike(num_jobs=self.num_jobs, mean_gap_s=gap_s, fixed_batch=fixed_batch, times=self.times)
+        return like.jobs(self.nodes, seed)
+
+
+def mean_jct_s(contender: Contender, setting: Setting, seed: int) -> float:
+    """Return the mean completion time of a seed's jobs under a policy."""
     mix = Mix(
-        jobs=jobs,
-        gpus_per_node=nodes,
+        jobs=setting.jobs(seed, fixed_batch=contender.fixed_batch),
+        gpus_per_node=setting.nodes,
         start_s=10.0,
         resume_s=30.0,
         rescale_s=contender.rescale_s,
@@ -118,10 +141,11 @@ def main() -> None:
     parser.add_argument("--published", action="store_true")
     asked = parser.parse_args()
     contenders = PUBLISHED if asked.published else CONTENDERS
+    setting = Setting(asked.jobs, asked.nodes, asked.speed)
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for seed in range(asked.seeds):
         for name, contender in contenders.items():
-            found[name].append(mean_jct_s(contender, asked.jobs, asked.nodes, asked.speed, seed))
+            found[name].append(mean_jct_s(contender, setting, seed))
             sys.stderr.write(f"seed {seed}: {name} {found[name][-1]:.1f} s\n")
     sys.stdout.write("| policy | mean completion time | that of ONES is shorter by |\n|---|---|---|\n")
     for name, times_s in found.items():

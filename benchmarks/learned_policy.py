@@ -1,9 +1,9 @@
-"""Train the weights of ``policy: learned``: ``python -m benchmarks.learned_policy``.
+"""Train the weights of ``policy: learned``: ``python -m benchmarks.learned_policy [--observed]``.
 
 The cross-entropy method (Rubinstein, 1999), an evolution strategy: weights are drawn from normal distributions, each
 draw is measured by the mean completion times of simulated mixes like that of ONES, and the distributions move to the
 best draws. All draws of a generation meet the same mix, each generation another one. Seeds begin at 1,000; those below
-are for comparisons of policies.
+are for comparisons of policies. ``--observed``: the policy knows speeds alone on numbers of GPUs that a job had.
 """
 
 import sys
@@ -16,10 +16,12 @@ import numpy as np
 import yaml
 from msgspec import Struct, structs
 
-from scenarios.workloads.job_mix.learned_weights import SHIPPED
+from scenarios.workloads.job_mix.learned_weights import SHIPPED, SHIPPED_OBSERVED
 from sim.jobs.metrics import measure
 from sim.jobs.ones_mix import OnesLike
 from sim.jobs.policies.learned import Learned, Weights
+from sim.jobs.policies.observed import Observed
+from sim.jobs.policy import Policy
 from sim.jobs.simulator import Mix, simulate_jobs
 
 NAMES: Final = tuple(field.name for field in structs.fields(Weights))
@@ -33,12 +35,16 @@ KEPT_SPREAD: Final = 0.2
 
 
 class Training(Struct, frozen=True, kw_only=True):
-    """What a training does, and the cluster and the jobs by which it measures."""
+    """What a training does, and the cluster and the jobs by which it measures.
+
+    ``observed``: speeds are known on numbers of GPUs that a job had, and else on all.
+    """
 
     generations: int
     draws: int
     num_jobs: int
     num_nodes: int
+    observed: bool = False
 
 
 class Trained(Struct, frozen=True):
@@ -57,7 +63,8 @@ def mix_of(training: Training, seed: int) -> Mix:
 
 def mean_jct_s(weights: Weights, training: Training, seed: int) -> float:
     """Return the mean completion time of a mix under the policy."""
-    return measure(simulate_jobs(mix_of(training, seed), Learned(weights))).mean_jct_s
+    policy: Policy = Observed(Learned(weights)) if training.observed else Learned(weights)
+    return measure(simulate_jobs(mix_of(training, seed), policy)).mean_jct_s
 
 
 def trained(training: Training, told: Callable[[str], object]) -> Trained:
@@ -83,17 +90,26 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=16)
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--nodes", type=int, default=4)
-    parser.add_argument("--out", type=Path, default=SHIPPED)
+    parser.add_argument("--observed", action="store_true")
+    parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
-    training = Training(generations=asked.generations, draws=asked.draws, num_jobs=asked.jobs, num_nodes=asked.nodes)
+    training = Training(
+        generations=asked.generations,
+        draws=asked.draws,
+        num_jobs=asked.jobs,
+        num_nodes=asked.nodes,
+        observed=asked.observed,
+    )
     found = trained(training, lambda line: sys.stderr.write(f"{line}\n"))
     options = f"--generations {asked.generations} --draws {asked.draws} --jobs {asked.jobs} --nodes {asked.nodes}"
+    options += " --observed" * asked.observed
     content = {
         "made_by": f"python -m benchmarks.learned_policy {options}",
         "best_mean_jct_s": [round(each) for each in found.best_s],
         "weights": structs.asdict(found.weights),
     }
-    asked.out.write_text(yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
+    out = asked.out or (SHIPPED_OBSERVED if asked.observed else SHIPPED)
+    out.write_text(yaml.safe_dump(content, sort_keys=False, width=120), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -212,6 +212,7 @@ KEYS = {
     *("jobs.ones.num_jobs", "jobs.ones.mean_gap", "policy", "round", "costs.start", "costs.resume", "costs.rescale"),
     *("jobs.ones.batch", "jobs.ones.speed"),
     *("jobs.format", "jobs.trainings", "durations", "past_jobs", "jobs.measured", "jobs.batch", "whole_seconds"),
+    "speeds",
     *("policies.optimus.first", "policies.tiresias.order"),
     *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),
     *("policies.gavel.round", "policies.gandiva.slice"),
@@ -219,7 +220,7 @@ KEYS = {
     *(f"failures.{key}" for key in ("list", "mtbf_per_node", "repair", "save_every")),
     *(f"policies.{key}" for key in ("las.quantum", "themis.lease", "tiresias.thresholds", "tiresias.starvation")),
     "policies.tiresias.past_services",
-    *(f"policies.ones.{key}" for key in ("generation", "population_size", "refit_growth", "progress")),
+    *(f"policies.ones.{key}" for key in ("generation", "population_size", "refit_growth", "progress", "growth")),
 }
 
 TENSOR_AXIS = {"axis", "degree", "ranks_per_node", "sent_bytes_per_rank", "busy_s", "exposed_s"}

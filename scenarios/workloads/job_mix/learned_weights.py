@@ -1,4 +1,4 @@
-"""The weights of the learned policy that come with the program, and the command that trained them."""
+"""The weights of the learned policy that come with the program, and the commands that trained them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,6 +9,8 @@ import msgspec
 from sim.jobs.policies.learned import Weights
 
 SHIPPED: Final = Path(__file__).parent / "learned.yaml"
+SHIPPED_OBSERVED: Final = Path(__file__).parent / "learned_observed.yaml"
+"""Trained with observed speeds."""
 
 
 class TrainedWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -19,6 +21,7 @@ class TrainedWeights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: Weights
 
 
-def shipped_weights() -> Weights:
-    """Return the weights that come with the program."""
-    return msgspec.yaml.decode(SHIPPED.read_bytes(), type=TrainedWeights).weights
+def shipped_weights(*, observed: bool = False) -> Weights:
+    """Return the weights that come with the program: those for known speeds, or for observed ones."""
+    path = SHIPPED_OBSERVED if observed else SHIPPED
+    return msgspec.yaml.decode(path.read_bytes(), type=TrainedWeights).weights

@@ -20,6 +20,7 @@ from sim.jobs.outages import Failures, Outage
 from sim.jobs.policies.gandiva import Gandiva
 from sim.jobs.policies.gavel import Gavel
 from sim.jobs.policies.learned import Learned
+from sim.jobs.policies.observed import Observed
 from sim.jobs.policies.ones.policy import Ones
 from sim.jobs.policies.pollux.policy import Pollux
 from sim.jobs.policies.predicted import Predicted
@@ -49,9 +50,12 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "sia": lambda file: Sia(file.costs.rescale),
     "pollux": lambda file: _pollux(file.policies.pollux, file),
     "ones": lambda file: _ones(file.policies.ones, file),
-    "learned": lambda _: Learned(shipped_weights()),
+    "learned": lambda file: Learned(shipped_weights(observed=file.speeds == "observed")),
 }
 _WITH_DURATIONS: Final = ("sjf", "srtf", "srsf", "themis", "optimus", "afs")
+_WITH_SPEEDS: Final = (*_WITH_DURATIONS, "sia", "learned")
+_TURNS: Final = {"las": "quantum", "themis": "lease", "gavel": "round", "gandiva": "slice", "pollux": "round"}
+"""Options by which policies let jobs take turns."""
 _FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "pollux", "ones", "learned")
 
 
@@ -104,6 +108,8 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
     rigid = [job.id for job in mix.jobs if job.training is None]
     if file.durations == "predicted":
         _check_predicted(document, file, rigid)
+    if file.speeds == "observed":
+        _check_observed(document, file, rigid)
     if file.jobs.measured is not None and (file.policy == "ones" or file.durations == "predicted"):
         rule = "ONES predicts the epochs that are left from losses, which measured trainings lack"
         raise ScenarioError(document.origin(("jobs", "measured")), "jobs.measured", rule, "choose another policy")
@@ -113,21 +119,17 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
         rule = f"{file.policy} gives jobs other numbers of GPUs than they ask for, and job {rigid[0]} is rigid"
         remedy = "write elastic jobs, or another policy"
         raise ScenarioError(document.origin(("policy",)), "policy", rule, remedy)
-    if file.policy == "las":
-        _check_turn(document, file, "las", "quantum", file.policies.las.quantum)
-    if file.policy == "themis":
-        _check_turn(document, file, "themis", "lease", file.policies.themis.lease)
+    if file.policy in _TURNS:
+        _check_turn(document, file, file.policy, _TURNS[file.policy])
     if file.policy == "gavel":
         _check_gavel(document, file, mix)
-    if file.policy == "gandiva":
-        _check_turn(document, file, "gandiva", "slice", file.policies.gandiva.slice)
-    if file.policy == "pollux":
-        _check_turn(document, file, "pollux", "round", file.policies.pollux.round)
     if file.policy == "learned":
         _check_learned(document, file)
     if file.policy == "tiresias":
         _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
     policy = _POLICIES[file.policy](file)
+    if file.speeds == "observed":
+        policy = Observed(policy)
     return Predicted(policy, file.seed, past_jobs_of(file)) if file.durations == "predicted" else policy
 
 
@@ -153,6 +155,7 @@ def _ones(options: OnesSection, file: JobMixScenario) -> Ones:
         options.refit_growth,
         past_jobs_of(file),
         options.progress == "drawn",
+        options.growth == "every_two_epochs",
     )
 
 
@@ -167,8 +170,9 @@ def _pollux(options: PolluxSection, file: JobMixScenario) -> Pollux:
     )
 
 
-def _check_turn(document: Document, file: JobMixScenario, policy: str, option: str, turn_s: float) -> None:
+def _check_turn(document: Document, file: JobMixScenario, policy: str, option: str) -> None:
     """Raise ScenarioError where a job may have to stop before its restart has ended."""
+    turn_s: float = getattr(getattr(file.policies, policy), option)
     resume_s, key = file.costs.resume, option
     path: tuple[str, ...] = ("policies", policy, option)
     if file.round is not None and (policy == "las" or turn_s <= resume_s):
@@ -186,6 +190,19 @@ def _check_predicted(document: Document, file: JobMixScenario, rigid: Sequence[s
     if rigid:
         rule = f"durations are predicted from epochs, and job {rigid[0]} is rigid"
         raise ScenarioError(document.origin(("durations",)), "durations", rule, "write elastic jobs")
+
+
+def _check_observed(document: Document, file: JobMixScenario, rigid: Sequence[str]) -> None:
+    """Raise ScenarioError for a policy that asks for no speed, and for jobs that have none."""
+    origin = document.origin(("speeds",))
+    if file.policy not in _WITH_SPEEDS:
+        rule, remedy = f"{file.policy} is given no speed", f"leave it out; {', '.join(_WITH_SPEEDS)} are"
+        raise ScenarioError(origin, "speeds", rule, remedy)
+    if rigid:
+        raise ScenarioError(origin, "speeds", f"job {rigid[0]} is rigid, and has one speed", "write elastic jobs")
+    if file.jobs.measured is not None:
+        rule, remedy = "measured trainings say what they observe by jobs.batch", "leave it out, or write batch: chosen"
+        raise ScenarioError(origin, "speeds", rule, remedy)
 
 
 def _check_past_jobs(document: Document, file: JobMixScenario) -> None:
@@ -207,8 +224,7 @@ def _check_learned(document: Document, file: JobMixScenario) -> None:
 
 
 def _check_gavel(document: Document, file: JobMixScenario, mix: Mix) -> None:
-    """Raise ScenarioError for rounds that are too short, and for a job that is larger than every type."""
-    _check_turn(document, file, "gavel", "round", file.policies.gavel.round)
+    """Raise ScenarioError for a job that is larger than every type."""
     counts: dict[str, int] = {}
     for name, count in file.cluster.nodes:
         counts[name] = counts.get(name, 0) + count

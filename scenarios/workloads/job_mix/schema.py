@@ -353,6 +353,8 @@ class OnesSection(Section):
     """The predictor is fitted anew when the epochs of jobs that are done have grown by this factor."""
     progress: Literal["drawn", "expected"] = "drawn"
     """The progress of a job is drawn in each generation, or the mean number of epochs left is taken."""
+    growth: Literal["every_two_epochs", "after_two_epochs"] = "every_two_epochs"
+    """When a job's limit doubles that it holds: two epochs after the last time, or at once from its second epoch on."""
 
 
 class PoliciesSection(Section):
@@ -379,6 +381,8 @@ class JobMixScenario(ScenarioSection):
     """The scheduling policy."""
     durations: Literal["known", "predicted"] = "known"
     """What a policy that wants durations gets: those of the jobs, or a prediction from the jobs that are done."""
+    speeds: Literal["known", "observed"] = "known"
+    """What a policy that wants speeds gets: those on all numbers of GPUs, or what follows from those a job had."""
     past_jobs: int = Field(0, ge=0, le=10_000)
     """Drawn jobs that were done before the first one comes: what predicts lengths has learned from them."""
     round: Duration | None = None

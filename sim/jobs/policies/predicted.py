@@ -17,7 +17,8 @@ from sim.jobs.job import Job
 from sim.jobs.order import Ranking
 from sim.jobs.policies.ones.history import History
 from sim.jobs.policies.ones.predictor import features
-from sim.jobs.policy import Change, Decision, Policy, View
+from sim.jobs.policies.shown import decide_on
+from sim.jobs.policy import Decision, Policy, View
 
 REFIT_GROWTH = 1.25
 
@@ -52,17 +53,9 @@ class Predicted:
         """Return what the policy decides on jobs of predicted length."""
         history, inner = state
         history = history.caught_up(view.active, REFIT_GROWTH, self._random)
-        known = {each.index: each for each in view.active}
-        shown = _as_predicted(history, list(known.values()), view.now_s)
-        seen = replace(
-            view,
-            waiting=[each for each in shown if not each.is_running],
-            running={each.index: each for each in shown if each.is_running},
-            ordered=None,
-        )
-        inner, decision = self.policy.decide(inner, seen)
-        changes: list[Change] = [replace(change, job=known[change.job.index]) for change in decision.changes]
-        return (history, inner), Decision(changes, decision.wake_s)
+        shown = _as_predicted(history, view.active, view.now_s)
+        inner, decision = decide_on(self.policy, inner, view, shown)
+        return (history, inner), decision
 
     def _random(self, num_rows: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, num_rows])

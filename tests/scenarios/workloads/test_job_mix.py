@@ -166,6 +166,8 @@ def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
          "a round of 20 s ends before a change of 30 s"),
         ("durations=predicted", "durations are predicted from epochs, and job one is rigid"),
         ("policy=fifo; durations=predicted", "fifo asks for no duration"),
+        ("speeds=observed", "job one is rigid, and has one speed"),
+        ("policy=fifo; speeds=observed", "fifo is given no speed"),
         ("past_jobs=3", "past jobs are drawn as jobs.ones draws them"),
         ("jobs={ones: {num_jobs: 3}}; cluster.num_nodes=16; past_jobs=3", "nothing learns from them under srtf"),
         ("policy=gandiva; costs.resume=60 s", "a slice of 60 s ends before a restart of 60 s"),

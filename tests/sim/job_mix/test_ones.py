@@ -225,6 +225,18 @@ def test_jobs_grow_while_they_train() -> None:
     assert simulate_jobs(mix, policy) == record
 
 
+@pytest.mark.parametrize(("remembers", "epochs"), [(True, [2, 2, 2, 6]), (False, [2, 1, 1, 8])])
+def test_a_job_alone_doubles_every_two_epochs_or_after_each(remembers: bool, epochs: list[int]) -> None:
+    """Of 12 epochs, those on 1, 2, 4 and 8 GPUs: where the last change is forgotten, it doubles after each epoch."""
+    speed = MeasuredSpeed({1: 10.0, 8: 80.0})
+    training = Training(samples_per_epoch=1000.0, num_epochs=12.0, speed=speed, most_gpus=8)
+    mix = Mix(jobs=[elastic_job("a", 0.0, 8, training, 1)], gpus_per_node=(8,))
+    record = simulate_jobs(mix, Ones(generation_s=0.1, population_size=4, remembers=remembers))
+    held = [(each.placement[0][1], each.end_s - each.start_s) for each in record.allocations]
+    assert [count for count, _ in held] == [1, 2, 4, 8]
+    assert [span_s * count / 100.0 for count, span_s in held] == pytest.approx(epochs, abs=0.05)
+
+
 def test_past_jobs_are_what_the_history_begins_with() -> None:
     """Their epochs are its rows, and it is not fitted again before these have grown."""
     past = OnesLike(num_jobs=3).jobs((4,) * 4, 1)

@@ -20,6 +20,7 @@ from sim.jobs.policies.ones.genome import EMPTY, Genome, allocation_of, genome_o
 from sim.jobs.policies.ones.history import History
 from sim.jobs.policies.ones.limits import Limit, lowered
 from sim.jobs.policies.ones.predictor import Array, features
+from sim.jobs.policies.shown import Speeds, measured_speeds
 from sim.jobs.policy import Change, Decision, View
 
 MATURE_EPOCHS = 2
@@ -40,7 +41,7 @@ class OnesState:
     population: tuple[Genome, ...] = ()
     ordered_by: Genome = ()
     limits: Mapping[int, Limit] = field(default_factory=dict)
-    measured: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    measured: Speeds = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Ones:
 
     The artifact fits whenever a job is done, beside the search; a factor of 1 does so here, and takes long. ``past``:
     jobs whose epochs the history begins with. ``draws``: whether the progress of a job is drawn in each generation, or
-    its mean rest is taken.
+    its mean rest is taken. ``remembers``: whether limits change every two epochs at most; the artifact forgets the
+    epoch of the last change, so that there they change as soon as a job holds what it may, from two epochs on.
     """
 
     seed: int = 0
@@ -58,6 +60,7 @@ class Ones:
     refit_growth: float = 1.25
     past: Sequence[Job] = ()
     draws: bool = True
+    remembers: bool = True
     name = "ones"
     watched_gpu_s: tuple[float, ...] = ()
     ranking: Ranking | None = None
@@ -84,10 +87,6 @@ class Ones:
         """Return the state after arrivals, finishes, measured speeds and new limits."""
         active = {each.index: each for each in view.active}
         history = state.history.caught_up(view.active, self.refit_growth, lambda rows: self._random(rows, "fit"))
-        measured = {index: state.measured.get(index, {}) for index in active}
-        for index, each in view.running.items():
-            if view.now_s > each.ready_s and measured[index].get(each.num_gpus) != each.work_per_s:
-                measured[index] = {**measured[index], each.num_gpus: each.work_per_s}
         limits = {index: state.limits.get(index, Limit()) for index in active}
         nodes, population = tuple(view.gpus_per_node), state.population
         live = tuple(index if index in view.running else EMPTY for index in state.live)
@@ -97,8 +96,8 @@ class Ones:
         return dataclasses.replace(
             state,
             history=history,
-            measured=measured,
-            limits=_changed_limits(limits, view),
+            measured=measured_speeds(state.measured, view),
+            limits=_changed_limits(limits, view, remembered=self.remembers),
             live=live,
             nodes=nodes,
             population=population,
@@ -129,13 +128,16 @@ class Ones:
         return {each.index: rest for each, rest in zip(mature, rests.tolist(), strict=True)}
 
 
-def _changed_limits(limits: Mapping[int, Limit], view: View) -> Mapping[int, Limit]:
-    """Return the limits: running jobs grow every two epochs; the largest shrinks if it holds half of the cluster."""
+def _changed_limits(limits: Mapping[int, Limit], view: View, *, remembered: bool) -> Mapping[int, Limit]:
+    """Return the limits: running jobs grow every two epochs; the largest shrinks if it holds half of the cluster.
+
+    ``remembered``: the epochs count from the last change of the limit; else from the first one of the job.
+    """
     found = dict(limits)
     ripe = [
         each
         for each in view.running.values()
-        if int(each.epochs(view.now_s)) - found[each.index].scaled_epoch >= MATURE_EPOCHS
+        if int(each.epochs(view.now_s)) - remembered * found[each.index].scaled_epoch >= MATURE_EPOCHS
     ]
     for each in ripe:
         usable = min(view.capacity, each.job.most_gpus)
