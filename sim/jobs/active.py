@@ -1,7 +1,7 @@
 """A job in the cluster: what it has done, what it holds. Policies read it; only the simulator changes it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sim.jobs.job import Job
 from sim.jobs.placement import Placement
@@ -20,7 +20,8 @@ class ActiveJob:
     ``network_share``: part of its step's time for which it keeps the network of its nodes busy, if alone there.
     ``machine_share``: part of the processors of the machine on which all jobs are processes, 0 on GPUs of its own.
     ``num_failures``: stops by failures of nodes; ``lost_gpu_s``: service with progress that was lost by them.
-    ``trainer``: how it trains, where its speed changes from epoch to epoch.
+    ``trainer``: how it trains, where its speed changes from epoch to epoch. ``partner``: the job that shares its GPUs,
+    of whose service each of the two counts half; ``beside``: the one with whom its service is counted so.
     ``version``: counts starts, stops and the finish, so that an event planned before one of them is known to be stale.
     """
 
@@ -40,6 +41,8 @@ class ActiveJob:
     network_share: float = 0.0
     machine_share: float = 0.0
     trainer: Trainer | None = None
+    partner: "ActiveJob | None" = field(default=None, compare=False, repr=False)
+    beside: int | None = None
     _relative_speed: float = 1.0
     _fraction: float = 1.0
     _until: float = math.inf
@@ -61,6 +64,21 @@ class ActiveJob:
         """Return the work that a running job does in a second, restarts not counted."""
         return self._work_per_s
 
+    @property
+    def share_gpus(self) -> float:
+        """Return the GPUs whose service it receives: half of those that it shares."""
+        return self.num_gpus if self.beside is None else 0.5 * self.num_gpus
+
+    @property
+    def fraction(self) -> float:
+        """Return the speed of a running job, relative to that which it has alone on its GPUs."""
+        return self._fraction
+
+    @property
+    def is_guest(self) -> bool:
+        """Return whether it shares the GPUs of a job that came before."""
+        return self.partner is not None and self.partner.index < self.index
+
     def done(self, now_s: float) -> float:
         """Return the work that is done, in the unit of the job's work."""
         return self._done + self._progress_s(now_s) * self._work_per_s
@@ -79,12 +97,12 @@ class ActiveJob:
         return self._held_s + now_s - self.granted_s if self.placement else self._held_s
 
     def attained_gpu_s(self, now_s: float) -> float:
-        """Return the service received: the GPUs times the time for which it held them."""
-        return self._held_gpu_s + self.num_gpus * (now_s - self.granted_s) if self.placement else self._held_gpu_s
+        """Return the service received: the GPUs times the time for which it held them, half of it beside a partner."""
+        return self._held_gpu_s + self.share_gpus * (now_s - self.granted_s) if self.placement else self._held_gpu_s
 
     def useful_gpu_s(self, now_s: float) -> float:
         """Return the service with progress."""
-        return self._useful_gpu_s + self.num_gpus * self._progress_s(now_s)
+        return self._useful_gpu_s + self.share_gpus * self._progress_s(now_s)
 
     @property
     def finishes_next(self) -> bool:
@@ -101,7 +119,7 @@ class ActiveJob:
 
     def instant_of_service(self, attained_gpu_s: float) -> float:
         """Return the instant at which a running job attains an amount of service if nothing changes."""
-        return self.granted_s + (attained_gpu_s - self._held_gpu_s) / self.num_gpus
+        return self.granted_s + (attained_gpu_s - self._held_gpu_s) / self.share_gpus
 
     def start(self, now_s: float, placement: Placement, delay_s: float, relative_speed: float = 1.0) -> None:
         """Give it GPUs; progress begins ``delay_s`` later, at a speed relative to that of its job."""
@@ -109,6 +127,7 @@ class ActiveJob:
         self.granted_s, self.ready_s, self.placement = now_s, now_s + delay_s, placement
         self.num_gpus = sum(count for _, count in placement)
         self._relative_speed, self._fraction = relative_speed, 1.0
+        self.beside = self._partner_index
         self._set_pace()
         self.network_share = self.job.network_share(self.num_gpus, len(placement))
         self.machine_share = self.job.training.machine_share(self.num_gpus) if self.job.training else 0.0
@@ -128,7 +147,7 @@ class ActiveJob:
         """Take its GPUs; nothing that is done is lost."""
         self._done, self._held_s, self.waiting_since_s = self.done(now_s), self.held_s(now_s), now_s
         self._held_gpu_s, self._useful_gpu_s = self.attained_gpu_s(now_s), self.useful_gpu_s(now_s)
-        self.placement, self.num_gpus = (), 0
+        self.placement, self.num_gpus, self.beside = (), 0, None
         self.version += 1
 
     def slow(self, now_s: float, fraction: float) -> bool:
@@ -141,9 +160,21 @@ class ActiveJob:
         self.version += 1
         return True
 
+    @property
+    def is_divided_anew(self) -> bool:
+        """Return whether a partner came, or left, since its service was counted last."""
+        return self.beside != self._partner_index
+
+    def divide(self, now_s: float) -> None:
+        """Count from now on the service that is due beside a partner, or without one."""
+        self._held_s, self._held_gpu_s = self.held_s(now_s), self.attained_gpu_s(now_s)
+        self._useful_gpu_s, self._done = self.useful_gpu_s(now_s), self.done(now_s)
+        self.granted_s, self.ready_s, self.beside = now_s, max(now_s, self.ready_s), self._partner_index
+        self.version += 1
+
     def begin_epoch(self, ended_s: float) -> None:
         """Begin the next epoch; the one before has ended at an instant, about now."""
-        self._useful_gpu_s += self.num_gpus * (ended_s - self.ready_s)
+        self._useful_gpu_s += self.share_gpus * (ended_s - self.ready_s)
         self._done, self.ready_s = self._until, ended_s
         self._set_pace()
         self.version += 1
@@ -182,6 +213,10 @@ class ActiveJob:
             pace = self.trainer.pace(tuple(count for _, count in self.placement), self._done)
             self._alone_per_s, self._until = self._relative_speed * pace.work_per_s, pace.until
         self._work_per_s = self._fraction * self._alone_per_s
+
+    @property
+    def _partner_index(self) -> int | None:
+        return None if self.partner is None else self.partner.index
 
     def _progress_s(self, now_s: float) -> float:
         """Return the time with progress since it got its GPUs."""

@@ -45,6 +45,8 @@ class SharedCluster:
         self._decisions: list[Decided] = []
         self._allocations: list[Allocation] = []
         self._outages: list[Outage] = []
+        self._divided = set[int]()
+        """Jobs whose allocation began where a partner came or left."""
 
     def view(self, now_s: float) -> View:
         """Return what a policy sees."""
@@ -105,9 +107,14 @@ class SharedCluster:
         self._up = (*self._up[:node], count, *self._up[node + 1 :])
         self.free.give_back(((node, count),))
 
-    def grant(self, each: ActiveJob, placement: Placement, now_s: float, delay_s: float) -> None:
-        """Give a job its GPUs; progress begins ``delay_s`` later."""
-        self.free.take(placement)
+    def grant(
+        self, each: ActiveJob, placement: Placement, now_s: float, delay_s: float, beside: ActiveJob | None = None
+    ) -> None:
+        """Give a job its GPUs, free ones or all of a running job ``beside`` it; progress begins ``delay_s`` later."""
+        if beside is None:
+            self.free.take(placement)
+        else:
+            each.partner, beside.partner = beside, each
         types = {self._types[node] for node, _ in placement} if self._types else ()
         each.start(now_s, placement, delay_s, min((each.job.speed_on(name) for name in types), default=1.0))
         if each.index not in self.running:
@@ -118,6 +125,16 @@ class SharedCluster:
                 self._ranked_waiting.remove(each)
         if self._ranking is not None:
             self._ranked_running.add(each, self._ranking.running(each, now_s))
+
+    def divide(self, each: ActiveJob, now_s: float) -> bool:
+        """Record the GPUs of a job anew from now on whose partner came or left; return whether one did."""
+        if not each.is_divided_anew:
+            return False
+        if now_s > each.granted_s:
+            self._record(each, now_s)
+            self._divided.add(each.index)
+        each.divide(now_s)
+        return True
 
     def rank_again(self, each: ActiveJob, now_s: float) -> None:
         """Take note that a running job has attained a service that the policy watches."""
@@ -145,7 +162,7 @@ class SharedCluster:
                 held_s=each.held_s(finish_s),
                 service_gpu_s=each.attained_gpu_s(now_s),
                 useful_gpu_s=each.useful_gpu_s(finish_s),
-                idle_gpu_s=each.num_gpus * (now_s - finish_s),
+                idle_gpu_s=each.share_gpus * (now_s - finish_s),
                 lost_gpu_s=each.lost_gpu_s,
                 num_preemptions=each.num_preemptions,
                 num_rescales=each.num_rescales,
@@ -170,5 +187,16 @@ class SharedCluster:
             self._ranked_waiting.add(each, self._ranking.waiting(each, now_s))
 
     def _give_back(self, each: ActiveJob, now_s: float) -> None:
-        self.free.give_back(each.placement)
-        self._allocations.append(Allocation(each.index, each.placement, each.granted_s, now_s))
+        """Free the GPUs of a job, or leave them to the one that shares them."""
+        self._record(each, now_s)
+        self._divided.discard(each.index)
+        other = each.partner
+        if other is None:
+            self.free.give_back(each.placement)
+        else:
+            each.partner, other.partner = None, None
+
+    def _record(self, each: ActiveJob, now_s: float) -> None:
+        """Record the GPUs that a job held since they were granted, or divided anew."""
+        stays = each.index in self._divided
+        self._allocations.append(Allocation(each.index, each.placement, each.granted_s, now_s, each.beside, stays))

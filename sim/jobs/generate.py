@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 from zlib import crc32
 
 import numpy as np
 from msgspec import Struct
 
 from sim.jobs.errors import JobsError
-from sim.jobs.job import Job
+from sim.jobs.job import WHOLE_GPU, GpuUse, Job
+
+Row = TypeVar("Row")
 
 SIZES: Final = ((1, 0.70), (2, 0.10), (4, 0.10), (8, 0.08), (16, 0.02))
 """GPUs of a job with their probabilities: most jobs have one GPU, and few have more than a node, as in Microsoft's
@@ -24,6 +26,7 @@ class PhillyLike(Struct, frozen=True, kw_only=True):
     ``load``: offered GPU-seconds per GPU-second of the cluster; above 1 the queue grows for as long as jobs arrive.
     ``speeds``: each job draws one of these relative speeds on types of GPU.
     ``network_fraction``: of the time of a step on several nodes, that in which the network is busy.
+    ``gpu_uses``: each job draws one of these parts of its GPUs.
     """
 
     num_jobs: int
@@ -31,6 +34,7 @@ class PhillyLike(Struct, frozen=True, kw_only=True):
     median_duration_s: float = 900.0
     speeds: Sequence[Mapping[str, float]] = ()
     network_fraction: float = 0.0
+    gpu_uses: Sequence[GpuUse] = ()
 
     def jobs(self, num_gpus: int, seed: int) -> list[Job]:
         """Return the jobs for a cluster of ``num_gpus``. Raises JobsError where no drawn job could fit."""
@@ -47,12 +51,18 @@ class PhillyLike(Struct, frozen=True, kw_only=True):
         arrivals_s = np.cumsum(generator("arrival", seed).exponential(gap_s, self.num_jobs))
         arrivals_s -= arrivals_s[0]
         rows = zip(arrivals_s.tolist(), gpus.tolist(), durations_s.tolist(), strict=True)
-        kinds = generator("speeds", seed).integers(0, len(self.speeds) or 1, self.num_jobs).tolist()
-        speeds = self.speeds or ({},)
+        speeds = drawn_rows("speeds", self.speeds or ({},), self.num_jobs, seed)
+        uses = drawn_rows("gpu_uses", self.gpu_uses or (WHOLE_GPU,), self.num_jobs, seed)
+        fraction = self.network_fraction
         return [
-            Job(str(place), *row, speeds=speeds[kinds[place]], network_fraction=self.network_fraction)
-            for place, row in enumerate(rows)
+            Job(str(place), *row, speeds=speed, network_fraction=fraction, gpu_use=use)
+            for place, (row, speed, use) in enumerate(zip(rows, speeds, uses, strict=True))
         ]
+
+
+def drawn_rows(name: str, rows: Sequence[Row], number: int, seed: int) -> list[Row]:
+    """Return so many rows, each drawn from all with equal chances."""
+    return [rows[place] for place in generator(name, seed).integers(0, len(rows), number).tolist()]
 
 
 def generator(name: str, seed: int) -> np.random.Generator:

@@ -1,6 +1,7 @@
 """A job as it is submitted: its arrival, the GPUs that it asks for, and its training time on them."""
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -9,12 +10,26 @@ from sim.jobs.speed.trainer import Trainer
 from sim.jobs.training import Training
 
 
+class GpuUse(Struct, frozen=True):
+    """What a job takes of each of its GPUs: the part of its time in which it keeps it busy, and of its memory.
+
+    A GPU of which a job takes all is shared with no other.
+    """
+
+    time: float = 1.0
+    memory: float = 1.0
+
+
+WHOLE_GPU: Final = GpuUse()
+
+
 class Job(Struct, frozen=True):
     """A training job. A rigid one makes progress on exactly its GPUs; one with a ``training`` is elastic.
 
     ``duration_s``: on ``num_gpus`` GPUs of as few nodes as possible. ``speeds``: the speed on types of GPU, relative to
     that of the duration; 1 on a type that is not there. ``network_fraction``: of the time of a step on several nodes,
     that for which the job alone keeps the network busy; an elastic one's follows from its step where that is known.
+    ``gpu_use``: of each of its GPUs.
 
     Job("3", arrival_s=20.0, num_gpus=1, duration_s=30.0)
     """
@@ -26,6 +41,7 @@ class Job(Struct, frozen=True):
     training: Training | None = None
     speeds: Mapping[str, float] = field(default_factory=dict)
     network_fraction: float = 0.0
+    gpu_use: GpuUse = WHOLE_GPU
 
     def __post_init__(self) -> None:
         if self.num_gpus < 1 or not self.duration_s > 0.0 or self.arrival_s < 0.0:

@@ -63,6 +63,7 @@ class Change(Struct, frozen=True):
     """A job that holds other GPUs from now on, and why: ``num_gpus`` of them, 0 if it stops.
 
     ``placement``: on these nodes; None: on nodes that the simulator chooses, of a ``gpu_type`` if there is one.
+    ``beside``: on all GPUs of this job, which runs by then, shared with it.
     """
 
     job: ActiveJob
@@ -70,9 +71,12 @@ class Change(Struct, frozen=True):
     why: str
     placement: Placement | None = None
     gpu_type: str | None = None
+    beside: ActiveJob | None = None
 
     def placed_on(self, free: FreeGpus) -> Placement:
         """Return the nodes of the GPUs: the policy's, or few with free GPUs. Raises ValueError if too few are free."""
+        if self.beside is not None:
+            return self.beside.placement
         placement = self.placement or free.place(self.num_gpus, self.gpu_type)
         if placement is None:
             raise ValueError(f"job {self.job.job.id} gets {self.num_gpus} GPUs of {free.total} free")

@@ -19,12 +19,28 @@ class Decided(Struct, frozen=True):
 
 
 class Allocation(Struct, frozen=True):
-    """GPUs that a job held from one instant to another."""
+    """GPUs that a job held from one instant to another.
+
+    ``beside``: the index of the job that shared them all. ``stays``: they are those that it held before, where a job
+    came to share them, or left.
+    """
 
     job_index: int
     placement: Placement
     start_s: float
     end_s: float
+    beside: int | None = None
+    stays: bool = False
+
+    @property
+    def gpu_s(self) -> float:
+        """Return the GPU-seconds that count as the job's."""
+        return self.part * sum(count for _, count in self.placement) * (self.end_s - self.start_s)
+
+    @property
+    def part(self) -> float:
+        """Return the part of its GPUs that counts as the job's: half of shared ones."""
+        return 1.0 if self.beside is None else 0.5
 
 
 class FinishedJob(Struct, frozen=True):

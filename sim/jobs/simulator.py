@@ -44,6 +44,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     ``round_s``: the time between decisions; None decides at every event. ``failures``: of nodes.
     ``shared_network``: jobs on several nodes slow each other down where they meet on the network of a node.
     ``interference``: or, in its place, the fraction of its speed that such a job loses there, whoever it meets.
+    ``packing_loss``: the fraction of its speed that a job loses which shares its GPUs, whoever it shares them with.
     ``scatter``: jobs whose nodes the policy leaves open get those with the most free GPUs, not few.
     ``whole_seconds``: the ends of epochs of other speeds count to the second, as in the simulator of Pollux.
     """
@@ -58,6 +59,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     failures: Failures = NO_FAILURES
     shared_network: bool = False
     interference: float = 0.0
+    packing_loss: float = 0.0
     scatter: bool = False
     whole_seconds: bool = False
 
@@ -111,7 +113,9 @@ class _World:
         """Jobs that are done, with their finish, whose GPUs the round still holds."""
         self._unfinished = len(self._jobs)
         live = any(job.training is not None and job.training.machine_shares for job in mix.jobs)
-        self._is_shared = mix.shared_network or live
+        packs = any(job.gpu_use.memory < 1.0 for job in mix.jobs)
+        self._meets = mix.shared_network or mix.interference > 0.0 or live or packs
+        """Whether jobs slow each other down anywhere."""
         self._decides_at_s = math.inf
         self._wakes_at_s: float | None = None
         self._attaining: list[tuple[float, int, int, ActiveJob]] = []
@@ -234,44 +238,54 @@ class _World:
 
     def _start(self, change: Change, now_s: float) -> None:
         """Give a job its GPUs."""
-        each = change.job
-        self._cluster.grant(each, change.placed_on(self._cluster.free), now_s, self._delay_s(each))
+        each, placement = change.job, change.placed_on(self._cluster.free)
+        self._cluster.grant(each, placement, now_s, self._delay_s(each), change.beside)
         self._expect(each, now_s)
 
     def _share(self, now_s: float) -> None:
-        """Find the speeds anew of all jobs that meet on networks of nodes, or on the processors of one machine."""
-        if self._is_shared:
-            found = self._fair()
-        elif self._mix.interference:
-            found = self._uncrowded()
-        else:
+        """Find the speeds anew of all jobs that meet: on networks, on processors of one machine, or on GPUs."""
+        if not self._meets:
             return
-        for each, fraction in found:
-            if each.slow(now_s, fraction):
+        fair, kept = self._fair(), self._kept()
+        for index, each in self._cluster.running.items():
+            divided = self._cluster.divide(each, now_s)
+            if each.slow(now_s, fair.get(index, 1.0) * kept.get(index, 1.0)) or divided:
                 self._cluster.rank_again(each, now_s)
                 self._expect(each, now_s)
 
-    def _fair(self) -> list[tuple[ActiveJob, float]]:
+    def _fair(self) -> dict[int, float]:
         """Return the fraction of its speed that each job keeps which needs a resource that others need too."""
-        shares = [(each, found) for each in self._cluster.running.values() if (found := self._shares_of(each))]
-        fractions = fair_fractions([found for _, found in shares])
-        return [(each, fraction) for (each, _), fraction in zip(shares, fractions, strict=True)]
+        shares = {index: found for index, each in self._cluster.running.items() if (found := self._shares_of(each))}
+        return dict(zip(shares, fair_fractions(list(shares.values())), strict=True))
 
     def _shares_of(self, each: ActiveJob) -> dict[Resource, float]:
-        """Return the part of each shared resource that a job alone keeps busy."""
+        """Return the part of each shared resource that a job alone keeps busy; of GPUs those of its partner, too."""
         if each.machine_share:
             return {MACHINE: each.machine_share}
-        if not self._mix.shared_network or not each.network_share:
-            return {}
-        return {node: each.network_share for node, _ in each.placement}
+        found: dict[Resource, float] = {}
+        if self._mix.shared_network and each.network_share:
+            found = {node: each.network_share for node, _ in each.placement}
+        if each.partner is not None:
+            found["gpus", min(each.index, each.partner.index)] = each.job.gpu_use.time
+        return found
 
-    def _uncrowded(self) -> list[tuple[ActiveJob, float]]:
-        """Return the fraction that each job on several nodes keeps; done ones count until a round ends."""
-        jobs = [each for each in self._cluster.running.values() if len(each.placement) > 1]
+    def _kept(self) -> dict[int, float]:
+        """Return the fraction that each job keeps that meets a partner, or on several nodes any other job.
+
+        On nodes, jobs that are done count until a round ends.
+        """
+        jobs = self._cluster.running
+        partners = {index: each.partner for index, each in jobs.items()}
+        found = {index: 1.0 - self._mix.packing_loss for index, its in partners.items() if its and its.index in jobs}
+        if not self._mix.interference:
+            return found
+        wide = [each for each in jobs.values() if len(each.placement) > 1]
         done = [each for each, _ in self._done if len(each.placement) > 1]
-        crowd = Counter(node for each in (*jobs, *done) for node, _ in each.placement)
-        crowded = [any(crowd[node] > 1 for node, _ in each.placement) for each in jobs]
-        return [(each, 1.0 - self._mix.interference * meets) for each, meets in zip(jobs, crowded, strict=True)]
+        crowd = Counter(node for each in (*wide, *done) for node, _ in each.placement)
+        for each in wide:
+            if any(crowd[node] > 1 for node, _ in each.placement):
+                found[each.index] = found.get(each.index, 1.0) * (1.0 - self._mix.interference)
+        return found
 
     def _expect(self, each: ActiveJob, now_s: float) -> None:
         """Plan a running job's finish or next epoch, and the services that its policy watches."""

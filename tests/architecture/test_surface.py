@@ -110,7 +110,7 @@ OPTIONS = {
     "new": {"path", "--workload"},
 }
 
-JOB_MIX_CLUSTER = {"cluster.types", "cluster.placement", "cluster.shared_network", "cluster.interference"}
+JOB_MIX_CLUSTER = {f"cluster.{key}" for key in ("types", "placement", "shared_network", "interference", "packing_loss")}
 """Keys of a cluster that only job mixes share."""
 KEYS = {
     *("name", "seed", "workload"),
@@ -214,8 +214,8 @@ KEYS = {
     *("jobs.format", "jobs.trainings", "durations", "past_jobs", "jobs.measured", "jobs.batch", "whole_seconds"),
     "speeds",
     *("policies.optimus.first", "policies.tiresias.order"),
-    *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds"),
-    *("policies.gavel.round", "policies.gandiva.slice"),
+    *(*JOB_MIX_CLUSTER, "jobs.draw.network_fraction", "jobs.draw.speeds", "jobs.draw.gpu_uses"),
+    *("policies.gavel.round", "policies.gandiva.slice", "policies.gandiva.pack"),
     *(f"policies.pollux.{key}" for key in ("round", "population_size", "generations", "avoid_interference")),
     *(f"failures.{key}" for key in ("list", "mtbf_per_node", "repair", "save_every")),
     *(f"policies.{key}" for key in ("las.quantum", "themis.lease", "tiresias.thresholds", "tiresias.starvation")),

@@ -25,8 +25,8 @@ def cluster_section(record: Record, title: str = "Cluster over time", name: str 
     unit, unit_s = time_unit(end_s)
     data = {
         "type": "bar", "orientation": "h", "name": "jobs",
-        "y": [first + count / 2 for _, first, count in drawn],
-        "width": [count for _, _, count in drawn],
+        "y": [first + height / 2 for _, first, height in drawn],
+        "width": [height for _, _, height in drawn],
         "base": [drawn_number(allocation.start_s / unit_s) for allocation, _, _ in drawn],
         "x": [drawn_number((allocation.end_s - allocation.start_s) / unit_s) for allocation, _, _ in drawn],
         "marker": {"color": [_COLOURS[allocation.job_index % len(_COLOURS)] for allocation, _, _ in drawn],
@@ -40,27 +40,49 @@ def cluster_section(record: Record, title: str = "Cluster over time", name: str 
     }  # fmt: skip
     left_out = len(bars) - len(drawn)
     note = f"The first {MOST_BARS:,} bars are drawn, {left_out:,} are not." if left_out else ""
-    lead = "Each line is a GPU, each bar a job that holds it. White is idle."
+    lead = "Each line is a GPU, each bar a job that holds it; jobs that share it have half a line. White is idle."
     height = min(900, 120 + 14 * record.num_gpus)
     return Section(title, (Chart(name, {"data": [data], "layout": layout}, height),), lead, note)
 
 
-def gpu_bars(allocations: Sequence[Allocation], gpus_per_node: Sequence[int]) -> list[tuple[Allocation, int, int]]:
-    """Return (allocation, first GPU, number of neighbouring GPUs), by start; no two overlap in GPU and time.
+def gpu_bars(allocations: Sequence[Allocation], gpus_per_node: Sequence[int]) -> list[tuple[Allocation, float, float]]:
+    """Return (allocation, first GPU, height in neighbouring GPUs), by start; no two overlap in GPU and time.
 
-    Placements count GPUs per node; each job takes the first GPUs of a node that are free.
+    Placements count GPUs per node; each job takes the first GPUs of a node that are free. Of two jobs that share GPUs
+    the one that came first has the upper halves, each GPU with a bar of its own.
     """
     begins = [0, *accumulate(gpus_per_node)]
     free_from_s = [0.0] * begins[-1]
-    found = []
-    for allocation in sorted(allocations, key=lambda each: (each.start_s, each.job_index)):
+    last: dict[tuple[int, int], tuple[Allocation, list[int]]] = {}
+    found: list[tuple[Allocation, float, float]] = []
+    for allocation in sorted(allocations, key=lambda each: (each.start_s, not each.stays, each.job_index)):
         for node, count in allocation.placement:
-            node_gpus = range(begins[node], begins[node + 1])
-            free = [gpu for gpu in node_gpus if free_from_s[gpu] <= allocation.start_s][:count]
-            for gpu in free:
+            own, partners = last.get((allocation.job_index, node)), last.get((allocation.beside or 0, node))
+            if allocation.stays and own is not None:
+                gpus = own[1]
+            elif partners is not None and _shares(allocation, partners[0]):
+                gpus = partners[1]
+            else:
+                node_gpus = range(begins[node], begins[node + 1])
+                gpus = [gpu for gpu in node_gpus if free_from_s[gpu] <= allocation.start_s][:count]
+            for gpu in gpus:
                 free_from_s[gpu] = allocation.end_s
-            found += [(allocation, first, length) for first, length in _runs(free)]
+            last[allocation.job_index, node] = allocation, gpus
+            found += _bars(allocation, gpus)
     return found
+
+
+def _shares(one: Allocation, other: Allocation) -> bool:
+    """Return whether two jobs share their GPUs from one instant on."""
+    return one.beside == other.job_index and other.beside == one.job_index and one.start_s == other.start_s
+
+
+def _bars(allocation: Allocation, gpus: Sequence[int]) -> list[tuple[Allocation, float, float]]:
+    """Return the bars of GPUs: neighbouring ones have one, shared ones half a bar each."""
+    if allocation.beside is None:
+        return [(allocation, first, length) for first, length in _runs(gpus)]
+    shift = 0.0 if allocation.job_index < allocation.beside else 0.5
+    return [(allocation, gpu + shift, 0.5) for gpu in gpus]
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

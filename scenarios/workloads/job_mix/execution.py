@@ -66,6 +66,9 @@ def _refuse_what_is_simulated_alone(scenario: MixScenario, file: JobMixScenario)
         rule = f"{num_slots} GPUs are as many processes of this machine, and at most {MOST_SLOTS} are started"
         origin = scenario.document.origin(("cluster", "num_nodes"))
         raise ScenarioError(origin, "cluster.num_nodes", rule, "write fewer nodes")
+    if any(job.gpu_use.memory < 1.0 for job in scenario.mix.jobs):
+        rule, remedy = "each process trains one job, and two share none", "leave gpu_use out"
+        raise ScenarioError(scenario.document.origin(("jobs",)), "jobs.list", rule, remedy)
     if file.round is not None:
         rule = "an execution decides at every event"
         raise ScenarioError(scenario.document.origin(("round",)), "round", rule, "leave it out")

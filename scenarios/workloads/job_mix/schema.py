@@ -65,6 +65,8 @@ class SharedClusterSection(Section):
     """Jobs on several nodes slow each other down where they meet on the network of a node."""
     interference: float = Field(0.0, ge=0, lt=1, allow_inf_nan=False)
     """In its place: the fraction of its speed that a job on several nodes loses where it meets another one."""
+    packing_loss: float = Field(0.0, ge=0, lt=1, allow_inf_nan=False)
+    """The fraction of its speed that a job loses which shares its GPUs, beside the time that it waits for them."""
 
     @property
     def nodes(self) -> tuple[tuple[str, int], ...]:
@@ -77,6 +79,18 @@ class SharedClusterSection(Section):
 Speeds = Annotated[dict[str, Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]], Field(max_length=100)]
 
 NetworkFraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+
+
+Part = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class GpuUseSection(Section):
+    """What a job takes of each of its GPUs."""
+
+    time: Part = 1.0
+    """The part of a step in which it keeps the GPU busy."""
+    memory: Part = 1.0
+    """The part of the GPU's memory."""
 
 
 class StepSection(Section):
@@ -195,6 +209,8 @@ class JobSection(Section):
     """Speeds on types of GPU, relative to that of the duration; 1 on types that are left out."""
     network_fraction: NetworkFraction = 0.0
     """Of the time of a step on several nodes, that in which the network is busy, unless elastic says it."""
+    gpu_use: GpuUseSection = GpuUseSection()
+    """What it takes of each of its GPUs: two jobs may share GPUs where that is not all."""
 
 
 class DrawnJobsSection(Section):
@@ -210,6 +226,8 @@ class DrawnJobsSection(Section):
     """Relative speeds on types of GPU: each job draws one of these rows."""
     network_fraction: NetworkFraction = 0.0
     """Of the time of a step on several nodes, that in which the network is busy."""
+    gpu_uses: Annotated[tuple[GpuUseSection, ...], Field(strict=False, max_length=1_000)] = ()
+    """What jobs take of their GPUs: each job draws one of these rows."""
 
 
 class OnesJobsSection(Section):
@@ -327,6 +345,8 @@ class GandivaSection(Section):
 
     slice: Duration = 60.0
     """Time for which a job keeps its turn."""
+    pack: bool = True
+    """Two jobs share GPUs where both fit."""
 
 
 class PolluxSection(Section):

@@ -15,6 +15,7 @@ from scenarios.workloads.job_mix.plan_speed import plan_speed
 from scenarios.workloads.job_mix.recorded import TRAININGS, recorded_jobs, recorded_trainings
 from scenarios.workloads.job_mix.schema import (
     ElasticSection,
+    GpuUseSection,
     JobMixScenario,
     JobSection,
     OnesJobsSection,
@@ -23,7 +24,7 @@ from scenarios.workloads.job_mix.schema import (
 from sim.engine.step_times import StepTimes
 from sim.jobs.errors import JobsError
 from sim.jobs.generate import PhillyLike
-from sim.jobs.job import Job, elastic_job
+from sim.jobs.job import GpuUse, Job, elastic_job
 from sim.jobs.ones_mix import OnesLike
 from sim.jobs.placement import fewest_nodes
 from sim.jobs.speed.speed import GoodputSpeed, MeasuredSpeed, ScaledBatchSpeed, Speed
@@ -56,6 +57,7 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
             median_duration_s=drawn.median_duration,
             speeds=drawn.speeds,
             network_fraction=drawn.network_fraction,
+            gpu_uses=[_gpu_use(each) for each in drawn.gpu_uses],
         )
         return source.jobs(sum(gpus_per_node), file.seed)
     if file.jobs.ones is not None:
@@ -132,12 +134,16 @@ def _job(document: Document, place: int, job: JobSection, gpus_per_node: tuple[i
         raise ScenarioError(document.origin(path), f"jobs.list[{place}]", rule, remedy)
     if job.elastic is None:
         assert job.duration is not None
-        return Job(
-            job.id, job.arrival, job.num_gpus, job.duration, speeds=job.speeds, network_fraction=job.network_fraction
-        )
-    asked = (job.id, job.arrival, job.num_gpus)
-    found = _elastic(document, (*path, "elastic"), job.elastic, asked, gpus_per_node, times)
-    return replace(found, speeds=job.speeds, network_fraction=job.network_fraction)
+        found = Job(job.id, job.arrival, job.num_gpus, job.duration)
+    else:
+        asked = (job.id, job.arrival, job.num_gpus)
+        found = _elastic(document, (*path, "elastic"), job.elastic, asked, gpus_per_node, times)
+    use = _gpu_use(job.gpu_use)
+    return replace(found, speeds=job.speeds, network_fraction=job.network_fraction, gpu_use=use)
+
+
+def _gpu_use(section: GpuUseSection) -> GpuUse:
+    return GpuUse(section.time, section.memory)
 
 
 def _elastic(

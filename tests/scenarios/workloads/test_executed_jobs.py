@@ -91,6 +91,8 @@ def test_the_simulation_has_the_means_of_two_measurements() -> None:
         (["cluster={types: [{name: a, num_nodes: 1, devices_per_node: 2}]}"], "an execution has processes of one type"),
         (["failures.mtbf_per_node=60 d"], "an execution has the failures that happen"),
         (["round=60 s"], "an execution decides at every event"),
+        (["jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s, gpu_use: {memory: 0.5}}]}"],
+         "each process trains one job, and two share none"),
         (["cluster={num_nodes: 65, devices_per_node: 1}"], "65 GPUs are as many processes of this machine"),
         (["jobs={list: [{id: a, arrival: 0 s, num_gpus: 1, duration: 1 s}]}"],
          "job a states no batch that could be trained"),

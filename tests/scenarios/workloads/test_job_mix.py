@@ -117,20 +117,23 @@ def test_failures_of_nodes_are_read(mix: Path, capsys) -> None:
     assert found["makespan_s"] == 140.0
 
 
-def test_bars_of_a_cluster_do_not_overlap(mix: Path) -> None:
-    """Each bar has GPUs of its own while it lasts, and all bars together the GPU-seconds of the allocations."""
-    scenario = load_scenario(mix, ["jobs={draw: {num_jobs: 60, load: 1.5}}", "cluster.num_nodes=3", "policy=las"])
+@pytest.mark.parametrize("policy", ["las", "gandiva"])
+def test_bars_of_a_cluster_do_not_overlap(mix: Path, policy: str) -> None:
+    """Each bar has GPUs, or halves, of its own while it lasts, and all bars the GPU-seconds of the allocations."""
+    drawn = "jobs={draw: {num_jobs: 60, load: 1.5, gpu_uses: [{time: 0.4, memory: 0.5}, {memory: 0.6}]}}"
+    scenario = load_scenario(mix, [drawn, "cluster.num_nodes=3", f"policy={policy}"])
     record = scenario.workload.simulate(scenario).record
     bars = gpu_bars(record.allocations, record.gpus_per_node)
     by_gpu: dict[int, list[tuple[float, float]]] = {}
-    for held, first, count in bars:
-        for gpu in range(first, first + count):
+    for held, first, height in bars:
+        for gpu in range(int(2 * first), int(2 * (first + height))):
             by_gpu.setdefault(gpu, []).append((held.start_s, held.end_s))
     for spans in by_gpu.values():
         spans.sort()
         assert all(before[1] <= after[0] for before, after in pairwise(spans))
-    drawn = sum((held.end_s - held.start_s) * count for held, _, count in bars)
-    assert drawn == pytest.approx(sum(job.service_gpu_s for job in record.jobs))
+    seen_gpu_s = sum((held.end_s - held.start_s) * height for held, _, height in bars)
+    assert any(held.beside is not None for held, _, _ in bars) == (policy == "gandiva")
+    assert seen_gpu_s == pytest.approx(sum(job.service_gpu_s for job in record.jobs))
 
 
 @pytest.mark.parametrize(
