@@ -2,7 +2,7 @@
 
 # The system's own build of the same Python, where there is one: it is built for speed, as one that a version manager
 # has compiled need not be, which takes a third more processor time for the tests
-VERSION := $(shell python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+VERSION = $(shell python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 PYTHON ?= $(shell /usr/bin/python$(VERSION) -c 'import ensurepip' 2>/dev/null && echo /usr/bin/python$(VERSION) || echo python3)
 # One test process more than a small machine has cores: while a test waits, for processes that end, another one runs
 JOBS ?= 2
