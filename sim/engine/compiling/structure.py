@@ -16,7 +16,7 @@ from sim.engine.compiling.graph import Graph, PricedTask
 from sim.engine.compiling.linking import link_collectives, link_messages
 from sim.engine.compiling.repricing import Priced, repriced
 from sim.engine.compiling.shape import TaskShape
-from sim.engine.compiling.tables import TaskTable, tabulate
+from sim.engine.compiling.tables import KnownTasks, TaskTable, tabulate
 from sim.engine.compiling.teams import Team, find_teams
 from sim.engine.folding.folding import Folding
 from sim.plan.words.op import Collective
@@ -91,7 +91,8 @@ def _compile(job: _Job, single: frozenset[str]) -> Structure:
     Raises NotCoalescableError, naming one more such task.
     """
     graph, mesh, folding, contention = Graph(), job.plan.mesh, job.folding, job.contention
-    tables = {rank: _tables(job, rank, single) for rank in job.programs}
+    known = KnownTasks()
+    tables = {rank: _tables(job, rank, single, known) for rank in job.programs}
     find_channels(graph, tables, mesh, folding.stands_for)
     teams = {ranks: Team(graph, ranks) for ranks in job.teams.values()}
     ranks = {
@@ -109,8 +110,8 @@ def _compile(job: _Job, single: frozenset[str]) -> Structure:
     return Structure(job.programs, tables, graph)
 
 
-def _tables(job: _Job, rank: int, single: frozenset[str]) -> dict[str, TaskTable]:
-    """Return a simulated rank's tables."""
+def _tables(job: _Job, rank: int, single: frozenset[str], known: KnownTasks) -> dict[str, TaskTable]:
+    """Return a simulated rank's tables. ``known``: of the tasks of ranks before it."""
     program = job.programs[rank]
     return tabulate(
         program,
@@ -118,6 +119,7 @@ def _tables(job: _Job, rank: int, single: frozenset[str]) -> dict[str, TaskTable
         job.shapes[id(program)],
         job.contention,
         single,
+        known,
         joint=lambda op: len(job.folding.classes_of(job.plan.mesh, rank, op)) > 1,
         in_team=rank in job.teams,
     )

@@ -1,20 +1,27 @@
 """What the compiler knows of each task before the first call."""
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import asdict
+from numpy.typing import NDArray
 
 from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import NodeKind, OpNodes, PricedTask, Wire
 from sim.engine.compiling.shape import TaskShape
 from sim.engine.prices.activity import Activity
 from sim.plan.words.buffer import Scope
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Collective, Op, Recv, Send
 from sim.plan.words.program import Program, Task
 
 MAIN_STREAM = "compute"
+
+Ints = NDArray[np.int64]
 
 
 class TaskTable(Struct, dict=True):
@@ -82,12 +89,56 @@ class TaskTable(Struct, dict=True):
         ]
 
 
+class _Outline(Struct, frozen=True):
+    """What a table says of a task whatever its prices, for all programs that share it (fields as in TaskTable)."""
+
+    main_starts_first: dict[str, bool]
+    main_ends_last: dict[str, bool]
+    per_microbatch: dict[str, bool]
+    on_main: bool
+    is_send: bool
+    channel: tuple[str, int, str, bool]
+    last_ops: tuple[tuple[str, int], ...]
+
+
+class _Links(Struct, frozen=True):
+    """What a task waits for by its buffers: ``tracked`` ones, and (writing task, its op, reading ops) of others."""
+
+    tracked: tuple[str, ...]
+    sources: tuple[tuple[str, int, tuple[int, ...]], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownTasks:
+    """What tables say whatever the prices, found once for programs that share tasks. They must live as long as this."""
+
+    _outlines: dict[int, dict[str, _Outline]] = dataclasses.field(default_factory=dict)
+    _links: dict[tuple[int, frozenset[bytes]], dict[str, _Links]] = dataclasses.field(default_factory=dict)
+
+    def outlines(self, program: Program, shapes: Mapping[str, TaskShape]) -> Mapping[str, _Outline]:
+        """Return the outline of each task of a program."""
+        key = id(program.tasks)
+        if key not in self._outlines:
+            streams = _main_streams(program, shapes)
+            self._outlines[key] = {name: _outline(program, name, shapes[name], streams) for name in program.tasks}
+        return self._outlines[key]
+
+    def links(self, program: Program, shapes: Mapping[str, TaskShape]) -> Mapping[str, _Links]:
+        """Return what each task of a program waits for."""
+        kinds = _kinds_of_microbatch(program)
+        key = id(program.tasks), frozenset(kind.tobytes() for kind in kinds)
+        if key not in self._links:
+            self._links[key] = _links(program, shapes, kinds)
+        return self._links[key]
+
+
 def tabulate(
     program: Program,
     priced: Mapping[str, PricedTask],
     shapes: Mapping[str, TaskShape],
     contention: Contention,
     single: frozenset[str],
+    known: KnownTasks,
     *,
     joint: Callable[[Collective], bool],
     in_team: bool = False,
@@ -97,8 +148,7 @@ def tabulate(
     ``single`` are tasks that must not become blocks; ``joint`` says whether a collective has several simulated ranks;
     ``in_team``: calls may be blocks with all of them (see teams).
     """
-    mains = [n for n, task in program.tasks.items() if task.traits.coalesces]
-    streams = {stream for n in mains for stream in shapes[n].first}
+    streams, outlines = _main_streams(program, shapes), known.outlines(program, shapes)
     tables = {}
     for name, task in program.tasks.items():
         shape, activities = shapes[name], priced[name].activities
@@ -106,32 +156,44 @@ def tabulate(
         coalescable = (NodeKind.FIXED, NodeKind.SHARED, *([NodeKind.MEMBER] if in_team else []))
         local = all(kind in coalescable for _, kind, _, _ in recipe)
         local = local and not any(isinstance(op, Send) for op in task.ops)
-        first, last = shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
         tables[name] = TaskTable(
             task=task,
             shape=shape,
             activities=activities,
             main=task.traits.coalesces,
             may_coalesce=name not in single,
-            candidate=name in mains and name not in single and local and first is not None
+            candidate=task.traits.coalesces and name not in single and local and MAIN_STREAM in shape.first
             and shape.first.keys() == streams,
             contended=any(kind is NodeKind.SHARED for _, kind, _, _ in recipe),
             recipe=recipe,
-            main_starts_first={s: first is not None and shape.descends(j, first) for s, j in shape.first.items()},
-            main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
-            on_main=not streams.isdisjoint(shape.first),
-            is_send=isinstance(task.ops[0], Send),
             message=len(task.ops) == 1 and isinstance(task.ops[0], Send | Recv),
-            channel=_channel(task.ops[0]),
-            last_ops=tuple(shape.last.items()),
             joint_ops=tuple(j for j, (_, kind, _, _) in enumerate(recipe) if kind is NodeKind.MEMBER),
-            per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
+            **asdict(outlines[name]),
         )  # fmt: skip
-    _connect(program, tables)
+    _connect(tables, known.links(program, shapes))
     if in_team:
         for table in tables.values():
             table.steady = False
     return tables
+
+
+def _main_streams(program: Program, shapes: Mapping[str, TaskShape]) -> set[str]:
+    """Return the streams of the tasks that coalesce."""
+    return {stream for name, task in program.tasks.items() if task.traits.coalesces for stream in shapes[name].first}
+
+
+def _outline(program: Program, name: str, shape: TaskShape, streams: Set[str]) -> _Outline:
+    """Return a task's outline. ``streams``: those of the tasks that coalesce."""
+    op, first, last = program.tasks[name].ops[0], shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
+    return _Outline(
+        main_starts_first={s: first is not None and shape.descends(j, first) for s, j in shape.first.items()},
+        main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
+        per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
+        on_main=not streams.isdisjoint(shape.first),
+        is_send=isinstance(op, Send),
+        channel=_channel(op),
+        last_ops=tuple(shape.last.items()),
+    )
 
 
 def _channel(op: Op) -> tuple[str, int, str, bool]:
@@ -166,14 +228,13 @@ def lasting_s(op: Op, kind: NodeKind, activity: Activity) -> float:
     return activity.latency_s if kind is NodeKind.SHARED and not isinstance(op, Send) else 0.0
 
 
-def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
-    """Find, for every buffer that a task reads from outside, where it comes from."""
-    once = _written_once(program, tables)
-    several = _on_several_streams(program)
-    for table in tables.values():
-        table.tracked = tuple(b for b in table.shape.leaves if b in several and b not in once)
+def _connect(tables: Mapping[str, TaskTable], links: Mapping[str, _Links]) -> None:
+    """Say of every table where the buffers come from that its task reads from outside."""
+    for name, table in tables.items():
+        table.tracked = links[name].tracked
         table.message &= not table.tracked
-        _add_sources(table, once)
+        table.sources = [(tables[writer], op, readers) for writer, op, readers in links[name].sources]
+        table.single_sources = [source for source in table.sources if not source[0].candidate]
         first = (table.shape.first.get(MAIN_STREAM, -1),)
         table.tracked_each = tuple(b for b in table.tracked if table.per_microbatch[b])
         table.first_sources = [source for source in table.single_sources if source[2] == first]
@@ -181,28 +242,42 @@ def _connect(program: Program, tables: Mapping[str, TaskTable]) -> None:
         table.steady = table.candidate and not table.tracked_each
 
 
-def _written_once(program: Program, tables: Mapping[str, TaskTable]) -> dict[str, list[TaskTable]]:
+def _links(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> dict[str, _Links]:
+    """Return what each task waits for. ``kinds``: see ``_kinds_of_microbatch``."""
+    once = _written_once(program, shapes, kinds)
+    several = _on_several_streams(program)
+    return {
+        name: _Links(
+            tuple(b for b in shapes[name].leaves if b in several and b not in once), _sources(name, shapes, once)
+        )
+        for name in program.tasks
+    }
+
+
+def _written_once(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> dict[str, tuple[str, ...]]:
     """Return the buffers of which one call at most writes the instance of each micro-batch, with the tasks that may.
 
     A schedule may have several such tasks: a backward in one piece for some micro-batches, in two for others.
     """
     writers: dict[str, list[str]] = {}
-    for name, table in tables.items():
-        for buffer, (writer, _) in table.shape.leaves.items():
+    for name in program.tasks:
+        for buffer, (writer, _) in shapes[name].leaves.items():
             if writer >= 0 and program.buffers[buffer].scope is Scope.MICROBATCH:
                 writers.setdefault(buffer, []).append(name)
-    kinds = _kinds_of_microbatch(program)
+    places = {name: place for place, name in enumerate(program.tasks)}
     groups = {tuple(names) for names in writers.values()}
-    alone = {names for names in groups if all(sum(map(kind.count, names)) <= 1 for kind in kinds)}
-    return {buffer: [tables[name] for name in names] for buffer, names in writers.items() if tuple(names) in alone}
+    alone = {names for names in groups if (kinds[:, [places[name] for name in names]].sum(axis=1) <= 1).all()}
+    return {buffer: tuple(names) for buffer, names in writers.items() if tuple(names) in alone}
 
 
-def _kinds_of_microbatch(program: Program) -> set[tuple[str, ...]]:
-    """Return the tasks that are called for a micro-batch, each as often as it is, in every way that occurs."""
-    called: dict[int | None, list[str]] = {}
-    for task, microbatch, _ in program.calls:
-        called.setdefault(microbatch, []).append(task)
-    return {tuple(sorted(tasks)) for tasks in called.values()}
+def _kinds_of_microbatch(program: Program) -> Ints:
+    """Return how often each task is called for a micro-batch, in every way that occurs: kinds x tasks."""
+    calls = Calls.of(program.calls)
+    tasks, num_tasks = calls.numbered(program.tasks), len(program.tasks)
+    cells = (calls.microbatches - NO_MICROBATCH) * num_tasks + tasks
+    every = np.bincount(cells, minlength=num_tasks * (int(calls.microbatches.max(initial=0)) - NO_MICROBATCH + 1))
+    found = {row.tobytes(): row for row in every.reshape(-1, num_tasks)}
+    return np.array([*found.values()], dtype=np.int64).reshape(-1, num_tasks)
 
 
 def _on_several_streams(program: Program) -> set[str]:
@@ -215,21 +290,19 @@ def _on_several_streams(program: Program) -> set[str]:
     return {buffer for buffer, found in streams.items() if len(found) > 1}
 
 
-def _add_sources(table: TaskTable, once: Mapping[str, Sequence[TaskTable]]) -> None:
-    """List what a task reads that one earlier call wrote on another stream, each with its earliest readers."""
-    shape = table.shape
-    found: dict[tuple[str, int], tuple[TaskTable, list[int]]] = {}
+def _sources(
+    name: str, shapes: Mapping[str, TaskShape], once: Mapping[str, Sequence[str]]
+) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
+    """Return what a task reads that one earlier call wrote on another stream, each with its earliest readers."""
+    shape = shapes[name]
+    found: dict[tuple[str, int], list[int]] = {}
     read = [(buffer, readers, writer) for buffer, readers in shape.reads.items() for writer in once.get(buffer, ())]
     for buffer, readers, writer in read:
-        if writer is table:
+        if writer == name:
             continue
-        op = writer.shape.leaves[buffer][0]
-        waiting = found.setdefault((writer.task.name, op), (writer, []))[1]
+        op = shapes[writer].leaves[buffer][0]
+        waiting = found.setdefault((writer, op), [])
         for j in readers:
-            if writer.shape.streams[op] != shape.streams[j] and not any(shape.descends(j, i) for i in waiting):
+            if shapes[writer].streams[op] != shape.streams[j] and not any(shape.descends(j, i) for i in waiting):
                 waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
-    for (_, op), (writer, waiting) in found.items():
-        if waiting:
-            table.sources.append((writer, op, tuple(waiting)))
-            if not writer.candidate:
-                table.single_sources.append(table.sources[-1])
+    return tuple((writer, op, tuple(waiting)) for (writer, op), waiting in found.items() if waiting)

@@ -94,7 +94,7 @@ class Levels(Struct, frozen=True, eq=False):
         places, rows = np.divmod(kinds, num_rows)
         first = np.searchsorted(places, np.arange(self.ends[-1] if self.ends else 0))
         num_kinds = np.diff(first, append=len(kinds))
-        lasting_s = durations.factors[rows[first]]
+        lasting_s: Floats = durations.factors[rows[first]]
         lasting_s *= base_s[first, None]
         for nth in range(1, int(num_kinds.max(initial=0))):
             several = np.flatnonzero(num_kinds > nth)
