@@ -4,6 +4,7 @@ They share the buffers and tasks of the first of them. So what follows from task
 the identity of a program's tasks that they have seen them.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from operator import attrgetter, itemgetter
@@ -30,17 +31,28 @@ def sharing_tasks(plan: Plan) -> Plan:
 
     Calls name the tasks that they share; ``Program.named`` has each program's own.
     """
-    if len(plan.programs) < 2:
-        return plan
-    firsts: list[tuple[Form, Program]] = []
+    outlines = [_outline(program) for program in plan.programs]
+    counts = Counter(outlines)
+    firsts: dict[tuple[object, ...], list[tuple[Form, Program]]] = defaultdict(list)
     programs = []
-    for program in plan.programs:
-        form = _form(program)
-        first = next((first for known, first in firsts if known == form), program)
-        if first is program:
-            firsts.append((form, program))
+    for program, outline in zip(plan.programs, outlines, strict=True):
+        first = program
+        if counts[outline] > 1:
+            form, alike = _form(program), firsts[outline]
+            first = next((first for known, first in alike if known == form), program)
+            if first is program:
+                alike.append((form, program))
         programs.append(_sharing(first, program))
     return replace(plan, programs=tuple(programs))
+
+
+def _outline(program: Program) -> tuple[object, ...]:
+    """Return what is soon seen to differ in most programs that are not equal but for names.
+
+    Buffers that a program releases are told by their names, as few release any.
+    """
+    tasks = tuple((task.phase, len(task.ops)) for task in program.tasks.values())
+    return tuple(program.role), program.released, tasks, len(program.buffers)
 
 
 def _sharing(first: Program, program: Program) -> Program:
@@ -59,12 +71,12 @@ def _sharing(first: Program, program: Program) -> Program:
 
 
 def _form(program: Program) -> Form:
-    """Return a program's form. Buffers that it releases are told by their names, as few programs release any."""
+    """Return a program's form."""
     places = {name: place for place, name in enumerate(program.buffers)}
     ops = [op for task in program.tasks.values() for op in task.ops]
     sides = [*map(_READS, ops), *map(_WRITES, ops)]
     return (
-        tuple(program.role), program.released, [(task.phase, len(task.ops)) for task in program.tasks.values()],
+        _outline(program),
         list(map(type, ops)), [_FACTS[type(op)](astuple(op)) for op in ops], list(map(is_recomputed, ops)),
         [_unseeded(op.attributes) for op in ops if isinstance(op, Compute)],
         list(map(len, sides)), list(map(places.get, chain.from_iterable(sides))),
