@@ -18,10 +18,7 @@ from sim.plan.functions.float8 import E4M3
 from sim.plan.functions.tracing import MAIN_STREAM, Gradients, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Kind
 from sim.plan.words.layout import REPLICATED
-from sim.plan.words.op import Collective, CollectiveKind
-
-Sizes = tuple[tuple[int, ...], ...]
-"""Number of rows that each rank of a group sends to each rank, in order."""
+from sim.plan.words.op import Collective, CollectiveKind, SizeTable
 
 
 class CopiesOfExperts(Protocol):
@@ -116,16 +113,14 @@ def choose(
 class Exchange(Struct, frozen=True):
     """An exchange of rows as one rank of ``axis`` takes part in it.
 
-    ``sizes``: rows between the ranks; ``back``: the same in the other direction. ``place``: this rank's among them.
-    ``levelled``: the rank stands for all, and is the busiest of them. ``eight_bits``: rows travel in E4M3 on the way to
-    experts, each with a scale: tokens, and gradients of experts' outputs (DeepSeek-AI 2024, section 3.3). ``beside``:
-    what tells its stream from that of other exchanges over the axis. ``ends``: the streams on which rows are cast
-    before they travel to experts, and back after.
+    ``sizes``: rows between the ranks. ``place``: this rank's among them. ``levelled``: the rank stands for all, and is
+    the busiest of them. ``eight_bits``: rows travel in E4M3 on the way to experts, each with a scale: tokens, and
+    gradients of experts' outputs (DeepSeek-AI 2024, section 3.3). ``beside``: what tells its stream from that of other
+    exchanges over the axis. ``ends``: the streams on which rows are cast before they travel to experts, and back after.
     """
 
     axis: str
-    sizes: Sizes
-    back: Sizes
+    sizes: SizeTable
     place: int
     levelled: bool = False
     eight_bits: bool = False
@@ -140,7 +135,7 @@ class Exchange(Struct, frozen=True):
     @property
     def reverse(self) -> "Exchange":
         """Return the exchange in the other direction."""
-        return replace(self, sizes=self.back, back=self.sizes)
+        return replace(self, sizes=self.sizes.back)
 
     @property
     def in_own_type(self) -> "Exchange":
@@ -150,7 +145,7 @@ class Exchange(Struct, frozen=True):
     @property
     def num_sent(self) -> int:
         """Return the rows that this rank sends; of ranks that stand for the busiest, the most that one sends."""
-        return max(map(sum, self.sizes)) if self.levelled else sum(self.sizes[self.place])
+        return self.sizes.most_sent if self.levelled else sum(self.sizes[self.place])
 
     @property
     def num_received(self) -> int:

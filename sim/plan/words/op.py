@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct, field
@@ -49,6 +50,29 @@ class Compute(Struct, frozen=True):
     writes: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
     stream: str = "compute"
+
+
+class SizeTable(tuple[tuple[int, ...], ...]):
+    """The rows that each position of a group sends to each. What keys and buffers ask of it again is found once."""
+
+    @cached_property
+    def back(self) -> "SizeTable":
+        """Return the rows in the other direction."""
+        found = SizeTable(zip(*self, strict=True))
+        found.__dict__["back"] = self
+        return found
+
+    @cached_property
+    def most_sent(self) -> int:
+        """Return the most rows that a position sends."""
+        return max(map(sum, self))
+
+    @cached_property
+    def _hash(self) -> int:
+        return super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class Collective(Struct, frozen=True):

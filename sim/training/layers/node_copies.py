@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from sim.moe.choices import GroupLimit
 from sim.moe.routing import Counts, of_ranks
-from sim.plan.functions.exact_experts import Sizes
+from sim.plan.words.op import SizeTable
 
 
 class Nodes(Struct, frozen=True):
@@ -30,7 +30,7 @@ class NodeTraffic(Struct, frozen=True, dict=True):
     nodes: Nodes
 
     @cached_property
-    def across(self) -> Sizes:
+    def across(self) -> SizeTable:
         """Return the rows that each rank sends to each on its way to a node: one for a token and node."""
         tokens, num_ranks = self.nodes.limit.tokens_of_parts(self.counts, self.nodes.number), len(self.counts)
         sizes = np.zeros((num_ranks, num_ranks), dtype=np.int64)
@@ -40,7 +40,7 @@ class NodeTraffic(Struct, frozen=True, dict=True):
         return _table(sizes)
 
     @cached_property
-    def within(self) -> Sizes:
+    def within(self) -> SizeTable:
         """Return the rows that each relay sends to each rank of its node: one for a choice."""
         nodes, per_node = self.nodes.number, self._per_node
         sent = of_ranks(self.counts, len(self.counts)).reshape(nodes, per_node, nodes, per_node).sum(0)
@@ -50,13 +50,13 @@ class NodeTraffic(Struct, frozen=True, dict=True):
         return _table(sizes.reshape(len(self.counts), -1))
 
     @cached_property
-    def counts_across(self) -> Sizes:
+    def counts_across(self) -> SizeTable:
         """Return one number from each rank to each rank of its place: of the rows for a node."""
         place = np.arange(len(self.counts)) % self._per_node
         return _table((place[:, None] == place).astype(np.int64))
 
     @cached_property
-    def counts_within(self) -> Sizes:
+    def counts_within(self) -> SizeTable:
         """Return a number from each relay to each rank of its node for each of the rank's experts."""
         node = np.arange(len(self.counts)) // self._per_node
         return _table((node[:, None] == node) * (self.counts.shape[1] // len(self.counts)))
@@ -66,5 +66,5 @@ class NodeTraffic(Struct, frozen=True, dict=True):
         return len(self.counts) // self.nodes.number
 
 
-def _table(sizes: Counts) -> Sizes:
-    return tuple(map(tuple, sizes.tolist()))
+def _table(sizes: Counts) -> SizeTable:
+    return SizeTable(map(tuple, sizes.tolist()))

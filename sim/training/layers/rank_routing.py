@@ -19,10 +19,11 @@ from msgspec.structs import replace
 
 from sim.moe.balancing.replicas import LayerReplicas, Replicas
 from sim.moe.routing import Counts, Routing, of_ranks
-from sim.plan.functions.exact_experts import Exchange, Sizes
+from sim.plan.functions.exact_experts import Exchange
 from sim.plan.functions.node_experts import Hop
 from sim.plan.functions.tracing import MAIN_STREAM
 from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import SizeTable
 from sim.training.data.axes import SAMPLE_AXES, training_mesh
 from sim.training.layers.node_copies import Nodes, NodeTraffic
 from sim.training.spec.job import TrainingJob
@@ -55,13 +56,9 @@ class GroupRouting(Struct, frozen=True, dict=True):
         assert self.nodes is not None
         return [NodeTraffic(counts, self.nodes) for counts in self.counts]
 
-    def sizes(self, layer: int) -> Sizes:
+    def sizes(self, layer: int) -> SizeTable:
         """Return the rows that each rank sends to each."""
         return self._sizes[layer - self.first_layer]
-
-    def sizes_back(self, layer: int) -> Sizes:
-        """Return the rows that each rank sends back to each."""
-        return self._sizes_back[layer - self.first_layer]
 
     def assigned(self, layer: int) -> Counts:
         """Return the tokens [source, expert, rank] that go to each copy; only where experts have replicas."""
@@ -84,17 +81,13 @@ class GroupRouting(Struct, frozen=True, dict=True):
         return [self.replicas.assigned(index, counts) for index, counts in enumerate(self.counts)]
 
     @cached_property
-    def _sizes(self) -> list[Sizes]:
+    def _sizes(self) -> list[SizeTable]:
         """Return the rows [source][rank] of every layer; all ranks share them."""
         if self.replicas is None:
             sizes = of_ranks(self.counts, self.counts.shape[1])
         else:
             sizes = np.array([assigned.sum(1) for assigned in self._assigned])
-        return [tuple(map(tuple, of_layer)) for of_layer in sizes.tolist()]
-
-    @cached_property
-    def _sizes_back(self) -> list[Sizes]:
-        return [tuple(zip(*sizes, strict=True)) for sizes in self._sizes]
+        return [SizeTable(map(tuple, of_layer)) for of_layer in sizes.tolist()]
 
 
 class RankRouting(Struct, frozen=True):
@@ -120,17 +113,16 @@ class RankRouting(Struct, frozen=True):
 
     def exchange(self, layer: int, *, eight_bits: bool) -> Exchange:
         """Return how this rank takes part in the exchange of rows of a layer; ``eight_bits``: see ``Exchange``."""
-        sizes, back = self.group.sizes(layer), self.group.sizes_back(layer)
-        return Exchange(EXPERT_AXIS, sizes, back, self._place(layer), bool(self.busiest), eight_bits)
+        sizes, place = self.group.sizes(layer), self._place(layer)
+        return Exchange(EXPERT_AXIS, sizes, place, bool(self.busiest), eight_bits)
 
     def hops(self, layer: int, *, eight_bits: bool) -> tuple[Hop, Hop]:
         """Return how this rank takes part in the two hops of rows of a layer, to relays and inside nodes."""
         traffic, place = self.group.over_nodes(layer), self._place(layer)
 
-        def hop(rows: Sizes, counts: Sizes, beside: str, ends: tuple[str, str]) -> Hop:
-            back, counts_back = (tuple(zip(*sizes, strict=True)) for sizes in (rows, counts))
-            of_rows = Exchange(EXPERT_AXIS, rows, back, place, bool(self.busiest), eight_bits, beside, ends)
-            return Hop(of_rows, replace(of_rows, sizes=counts, back=counts_back))
+        def hop(rows: SizeTable, counts: SizeTable, beside: str, ends: tuple[str, str]) -> Hop:
+            of_rows = Exchange(EXPERT_AXIS, rows, place, bool(self.busiest), eight_bits, beside, ends)
+            return Hop(of_rows, replace(of_rows, sizes=counts))
 
         inside = f"{EXPERT_AXIS}_{_INSIDE_NODES}"
         return (
@@ -138,7 +130,7 @@ class RankRouting(Struct, frozen=True):
             hop(traffic.within, traffic.counts_within, _INSIDE_NODES, (inside, MAIN_STREAM)),
         )
 
-    def sizes(self, layer: int) -> Sizes:
+    def sizes(self, layer: int) -> SizeTable:
         """Return the rows that each rank of the group sends to each."""
         return self.group.sizes(layer)
 
