@@ -52,8 +52,8 @@ class RowTimes:
         ops = [op for case in cases for op, _ in case]
         buffers = {name: buffer for case in cases for _, own in case for name, buffer in own.items()}
         program = replace(self._program, buffers=buffers, tasks={"rows": Task("rows", Phase.FORWARD, tuple(ops))})
-        price = self._pricing.price
-        return [sum(price(self._plan, program, op, 0).duration_s for op, _ in case) for case in cases]
+        plan, price = replace(self._plan, programs=(program,)), self._pricing.price
+        return [sum(price(plan, program, op, 0).duration_s for op, _ in case) for case in cases]
 
 
 def first_copy(ops: Sequence[Compute]) -> list[Compute]:
