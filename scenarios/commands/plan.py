@@ -77,6 +77,11 @@ class Running(Struct, frozen=True):
     jobs: int | None
     scheduler: str | None
 
+    @property
+    def is_limited(self) -> bool:
+        """Return whether a search ends early, or keeps its simulations."""
+        return self.budget is not None or self.resume is not None
+
     @contextmanager
     def resources(self, words: str) -> Iterator[Resources]:
         """Yield what the search may use, from now on. Raises ScenarioError for what is wrong with an option."""
@@ -145,7 +150,9 @@ def command(
     with refusing_bad_input():
         if out is not None:
             refuse_unwritable(out)
-        found: Found | Outcome | None = sized(scenario, overrides, request)
+        found: Found | Outcome | None = sized(
+            scenario, overrides, has_options=request != Request() or running.is_limited
+        )
         if found is None:
             with running.resources(f"Searching plans of {scenario.name}") as resources:
                 found = search(scenario, overrides, request, resources)

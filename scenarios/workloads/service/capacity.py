@@ -5,7 +5,7 @@ import dataclasses
 from msgspec.structs import replace
 
 from costmodels.units import format_percent, format_time
-from scenarios.report.blocks import Section, Table
+from scenarios.report.blocks import Only, Piece, Section, Table, Text
 from scenarios.workloads.service.reading import ServiceScenario
 from scenarios.workloads.service.summary import Capacity, CapacityPoint, ServiceSummary, summarise
 from sim.serving.capacity import fewest_replicas
@@ -62,4 +62,5 @@ def capacity_section(capacity: Capacity) -> Section:
         else f"{fewest:,} are the fewest of these with which {wanted} of the requests meet the objective."
     )
     head = ("replicas", "met the objective", "first token, 99 %", "per token, 99 %", "busy")
-    return Section("Replicas that the objective needs", (Table(head, rows),), lead)
+    said = Only("terminal", (Text((Piece(lead, "bad" if fewest is None else "strong"),), is_wrapped=True),))
+    return Section("Replicas that the objective needs", (Table(head, rows), said), lead)

@@ -60,9 +60,11 @@ def test_fewest_replicas_are_sought(service: Path, tmp_path: Path, capsys) -> No
     assert fewest == summary["num_replicas"] > 1
     assert met[fewest] == summary["met_slo_fraction"] >= 0.9 > met[fewest - 1]
     assert "the fewest of these" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
-    scenario = load_scenario(service, ("service.slo={tpot: 1 us, share: 0.9}",))
+    beyond = "service.slo={tpot: 1 us, share: 0.9}"
+    scenario = load_scenario(service, (beyond,))
     found = scenario.workload.simulate(scenario).as_json()
     assert (found["capacity"]["fewest_replicas"], found["num_replicas"]) == (None, 8)
+    assert "No number that the cluster has room for is enough" in run(capsys, service, "--set", beyond)[1]
 
 
 def test_plan_seeks_the_fewest_replicas(service: Path, tmp_path: Path, capsys) -> None:
@@ -74,7 +76,8 @@ def test_plan_seeks_the_fewest_replicas(service: Path, tmp_path: Path, capsys) -
     assert json.loads(shown) == json.loads(simulated)
     assert json.loads(shown)["capacity"]["fewest_replicas"] > 1
     assert (tmp_path / "out" / "summary.json").is_file()
-    for arguments, said in (((), "service.slo.share"), ((*slo, "--objective", "memory"), "leave out --objective")):
+    for arguments, said in (((), "service.slo.share"), ((*slo, "--objective", "memory"), "leave out --objective"),
+                            ((*slo, "--budget", "5 s"), "--budget and --resume")):  # fmt: skip
         code, _, problem = run(capsys, "plan", service, *arguments)
         assert (code, said in problem) == (2, True)
 
