@@ -9,11 +9,12 @@ from scenarios.workloads.workload import Column
 
 
 def columns_of(summary: SweepSummary[Any]) -> list[Column]:
-    """Return the columns that some point has something to say in."""
+    """Return the columns that some point has something to say in, and that no varied key has already."""
+    keys = varied(summary).values()
     return [
         column
         for column in workload_named(summary.workload).columns
-        if any(_cell(column, point) not in {"-", ""} for point in summary.points)
+        if column.head not in keys and any(_cell(column, point) not in {"-", ""} for point in summary.points)
     ]
 
 

@@ -308,6 +308,7 @@ SWEEP = {
     *("points.sent_bytes_per_rank", "points.tensor_sent_bytes_per_rank", "points.pipeline_sent_bytes_per_rank"),
     "points.expert_sent_bytes_per_rank",
     *("points.data_sent_bytes_per_rank", "points.peak_live_microbatches", "points.peak_live_activations"),
+    *("points.mean_iteration_time_s", "points.goodput"),
 }
 
 COLUMNS = (

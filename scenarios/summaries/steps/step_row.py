@@ -7,7 +7,8 @@ class StepRow(Struct, frozen=True, kw_only=True):
     """The results of a step that a sweep compares; None is a value that a textbook workload lacks.
 
     Bytes sent are those of the mean rank in a step, all and by axis of the mesh. ``peak_live_activations``: the
-    micro-batches whose activations the fullest rank holds, each with all layers of the rank.
+    micro-batches whose activations the fullest rank holds, each with all layers of the rank. ``mean_iteration_time_s``:
+    of all steps in which experts move, if they do. ``goodput``: of the long run, if there is one.
     """
 
     world_size: int
@@ -29,3 +30,5 @@ class StepRow(Struct, frozen=True, kw_only=True):
     expert_sent_bytes_per_rank: float | None
     peak_live_microbatches: float
     peak_live_activations: float
+    mean_iteration_time_s: float | None = None
+    goodput: float | None = None

@@ -27,6 +27,8 @@ COLUMNS: Final[Sequence[Column]] = (
     Column("sent", "sent_bytes_per_rank", format_bytes),
     Column("pp sent", "pipeline_sent_bytes_per_rank", format_bytes),
     Column("live", "peak_live_activations", lambda live: f"{live:.4g}"),
+    Column("mean of steps", "mean_iteration_time_s", format_time),
+    Column("goodput", "goodput", format_percent),
     Column("algorithm", "algorithm", lambda name: name if algorithm_words(name) else ""),
 )
 

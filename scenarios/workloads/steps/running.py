@@ -5,6 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from msgspec import structs
+
 from backends.simulated import SimulatedBackend, repriced
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.located import located
@@ -67,7 +69,12 @@ class SimulatedStep(Outcome):
 
     def row(self) -> StepRow:
         """Return the results that a sweep lays beside those of other steps."""
-        return row_of(self.scenario, self.run, self.pricing)
+        placement, reliability = self.summary.placement, self.summary.reliability
+        return structs.replace(
+            row_of(self.scenario, self.run, self.pricing),
+            mean_iteration_time_s=None if placement is None else placement.mean_time_s,
+            goodput=None if reliability is None else reliability.goodput.mean,
+        )
 
 
 @collector_paused()

@@ -138,8 +138,11 @@ def test_curve_peaks_at_the_best_interval(llama: SimulatedStep, tmp_path: Path) 
 
 
 def test_two_runs_are_the_same(write) -> None:
-    """The reliability object of two runs is equal to the last digit; another seed gives another."""
+    """The reliability object of two runs is equal to the last digit, a sweep has its goodput; another seed gives
+    another."""
     path = write(SMALL)
+    found = simulate(load_scenario(path))
+    assert found.row().goodput == found.as_json()["reliability"]["goodput"]["mean"]
     first, second = (simulate(load_scenario(path)).as_json()["reliability"] for _ in range(2))
     assert json.dumps(first) == json.dumps(second)
     assert simulate(load_scenario(path, ["seed=1"])).as_json()["reliability"] != first

@@ -41,9 +41,10 @@ def load(write, *overrides: str) -> TrainingScenario:
 
 def test_steps_are_simulated_one_by_one_and_the_last_in_full(write) -> None:
     """Busy experts get copies, which balance the ranks; the step of the summary is the last of the rows."""
-    found = TrainingStep().simulate(load(write, "model.experts.placement.steps=5")).summary
-    placement = found.placement
+    simulated = TrainingStep().simulate(load(write, "model.experts.placement.steps=5"))
+    found, placement = simulated.summary, simulated.summary.placement
     assert placement is not None
+    assert simulated.row().mean_iteration_time_s == placement.mean_time_s
     assert found.routing is not None
     first, last = placement.steps[0], placement.steps[-1]
     assert (placement.slots, len(placement.steps), first.num_copies) == (4, 5, 8)

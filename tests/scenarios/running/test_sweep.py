@@ -42,7 +42,7 @@ RESULTS = [
     "world_size", "iteration_time_s", "tokens_per_s", "model_flop_per_s_per_device", "mfu", "hfu", "bubble_fraction",
     "exposed_communication_fraction", "algorithm", "peak_memory_bytes", "memory_capacity_bytes", "fits_memory",
     "sent_bytes_per_rank", "tensor_sent_bytes_per_rank", "pipeline_sent_bytes_per_rank", "data_sent_bytes_per_rank",
-    "expert_sent_bytes_per_rank", "peak_live_microbatches", "peak_live_activations",
+    "expert_sent_bytes_per_rank", "peak_live_microbatches", "peak_live_activations", "mean_iteration_time_s", "goodput",
 ]  # fmt: skip
 
 SCHEDULES = "parallel.pipeline.schedule=gpipe,1f1b,zb_h1,interleaved_1f1b"

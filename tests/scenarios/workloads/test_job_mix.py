@@ -261,6 +261,8 @@ def test_a_terminal_says_what_ran_and_which_jobs_it_shows(mix: Path, capsys) -> 
     """Jobs, GPUs and policy stand beside the name, and above the table how many jobs it leaves out."""
     text = answered(capsys, str(mix))
     assert text.splitlines()[0] == "five jobs, 3 jobs on 4 GPUs under srtf"
+    swept = answered(capsys, "sweep", str(mix), "--set", "policy=fifo,srtf", "--jobs", "1")
+    assert swept.splitlines()[1].split()[:2] == ["policy", "mean"]  # and not once more as a result
     assert "of 3 jobs" not in text
     drawn = "jobs={draw: {num_jobs: 30, load: 0.5}}"
     text = answered(capsys, str(mix), "--set", drawn, "--set", "cluster.num_nodes=16")
