@@ -30,7 +30,7 @@ from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
 from sim.planner.estimating import estimate
-from sim.planner.space import RECOMPUTE, SCHEDULES, grid
+from sim.planner.space import RECOMPUTE, SCHEDULES, SEARCHED, grid
 from sim.training.pipeline.rules import Schedule
 
 NODES: Final = ("dgx-1-v100-16g", "dgx-a100-40g", "dgx-a100-80g", "cloud-a100-100g", "hgx-h100", "dgx-b200", "longhorn")
@@ -74,7 +74,7 @@ def random_case(number: int) -> dict[str, Any]:
     }
 
 
-def disagreements(number: int, folder: Path, schedules: Schedules = SCHEDULES) -> Iterator[tuple[float, float]]:
+def disagreements(number: int, folder: Path, schedules: Schedules = SEARCHED) -> Iterator[tuple[float, float]]:
     """Yield the relative errors of the estimated time and memory of random strategies of a case."""
     openings = openings_of(read_document(_written(number, folder)), schedules)
     every = grid(openings.choices(), openings.sizes)
@@ -92,7 +92,7 @@ def disagreements(number: int, folder: Path, schedules: Schedules = SCHEDULES) -
             yield abs(time_s / proof.time_s - 1.0), abs(memory_bytes / proof.memory_bytes - 1.0)
 
 
-def loss(number: int, folder: Path, most: int = MOST_SIMULATED, schedules: Schedules = SCHEDULES) -> float | None:
+def loss(number: int, folder: Path, most: int = MOST_SIMULATED, schedules: Schedules = SEARCHED) -> float | None:
     """Return the relative loss of the search's choice against the fastest strategy; None if no strategy fits.
 
     Some keys of the case are fixed to random values, until at most ``most`` strategies are left. All of them are
@@ -179,6 +179,6 @@ if __name__ == "__main__":
     parser.add_argument("--estimates", type=int, default=250)
     parser.add_argument("--optima", type=int, default=200)
     parser.add_argument("--first", type=int, default=1000)
-    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=SCHEDULES)
+    parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=SEARCHED)
     given = parser.parse_args()
     print(markdown(list(rows(given.estimates, given.optima, given.first, tuple(given.schedules)))))

@@ -17,7 +17,7 @@ from scenarios.workloads.loading import point_of
 from scenarios.workloads.registry import workload_of
 from scenarios.workloads.steps.scenario import StepScenario, step_of
 from scenarios.workloads.training.schema import DenseScenario
-from sim.planner.space import OFFLOADS, RECOMPUTE, SCHEDULES, Sizes, Strategy
+from sim.planner.space import OFFLOADS, RECOMPUTE, SCHEDULES, SEARCHED, Sizes, Strategy
 from sim.training.pipeline.rules import OVERLAP_KEY, OVERLAPPING_SCHEDULES, Schedule
 from sim.training.spec.job import DenseTraining
 
@@ -41,8 +41,9 @@ _SCHEDULE: Final = "parallel.pipeline.schedule"
 _SEQUENCE_PARALLEL: Final = "parallel.tensor.sequence_parallel"
 _NOT_SEARCHED: Final = (
     "parallel.pipeline.layers_per_stage", "parallel.pipeline.recompute_per_stage",
-    "parallel.pipeline.microbatch_group_size", "parallel.pipeline.token_slices", "parallel.data.osdp",
-    "parallel.data.delayed_update",
+    "parallel.pipeline.microbatch_group_size", "parallel.pipeline.max_live_microbatches",
+    "parallel.pipeline.kept_for_weights", "parallel.pipeline.token_slices", "parallel.data.osdp",
+    "parallel.data.deferred_sync", "parallel.data.delayed_update",
     "parallel.data.shard_degree", "parallel.data.local_degree", "parallel.data.gradient_sync",
     "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers", "training.recompute_layers",
     "training.method", "memory",
@@ -127,7 +128,7 @@ class Openings(Struct, frozen=True):
         return step_of(point_of(self.document, (*self.overrides(strategy), *more)))
 
 
-def openings_of(document: Document, schedules: tuple[Schedule, ...] = SCHEDULES, *, released: bool = False) -> Openings:
+def openings_of(document: Document, schedules: tuple[Schedule, ...] = SEARCHED, *, released: bool = False) -> Openings:
     """Return what a scenario leaves open; ``released``: written keys of the strategy count as left out.
 
     ``schedules``: those to search where none is written.

@@ -16,6 +16,7 @@ from sim.engine.prices.pricing import ClusterPricing
 from sim.plan.words.program import Plan
 from sim.planner.prices import (
     FREE,
+    CopyLink,
     Floats,
     Line,
     LinkKey,
@@ -27,7 +28,7 @@ from sim.planner.prices import (
     probe_keys,
 )
 from sim.planner.probing import Probe, probe
-from sim.planner.space import SPLIT, Grid, Ints
+from sim.planner.space import COPIED, SPLIT, Grid, Ints
 from sim.training.pipeline.rules import Schedule
 
 _PROBES_AT_ONCE = 4
@@ -70,7 +71,10 @@ def priced(openings: Openings, grid: Grid, workers: Executor) -> Priced:
     num_layers, overlaps = openings.sizes.num_layers, openings.overlaps
     hosts = hosts_of(openings, pricing) if (grid.offload > 0).any() else NO_HOSTS
     lines = (hosts.step, hosts.rounds)
-    prices = Prices(probes, links, hops, ties, num_layers, element_bytes, *lines, overlaps)
+    with_copies = grid.rows(grid.runs(COPIED))
+    replicas = set(zip(with_copies.tensor.tolist(), (with_copies.data * with_copies.context).tolist(), strict=True))
+    copies = {key: _copies(key, openings.sizes.world_size, pricing) for key in sorted(replicas)}
+    prices = Prices(probes, links, hops, ties, copies, num_layers, element_bytes, *lines, overlaps)
     return Priced(prices, refused, whole, hosts.refused)
 
 
@@ -159,6 +163,28 @@ def _ties(num_stages: int, world_size: int, pricing: ClusterPricing) -> Line:
     last = first + world_size - world_size // num_stages
     groups = np.stack([first, last], axis=1) if num_stages > 1 else first[:, None]
     return _collective_line("all_reduce", groups, pricing)
+
+
+def _copies(key: LinkKey, world_size: int, pricing: ClusterPricing) -> CopyLink:
+    """Return the sums over two copies of the model, and what they share with those over replicas."""
+    step, replicas = key
+    stages = np.arange(world_size).reshape(-1, step * replicas)
+    pairs = np.stack([stages[: len(stages) // 2], stages[: len(stages) // 2 - 1 : -1]], axis=-1).reshape(-1, 2)
+    line, of_replicas = _collective_line("all_reduce", pairs, pricing), stages.reshape(-1, replicas, step)
+    busy_s = [_busy_s(groups, pricing) for groups in (pairs, of_replicas.transpose(0, 2, 1).reshape(-1, replicas))]
+    most = max(map(len, busy_s))
+    both_s = np.sum([np.pad(found, (0, most - len(found))) for found in busy_s], axis=0)
+    shorter_s, longer_s = sorted(float(found.max(initial=0.0)) for found in busy_s)
+    return CopyLink(line, (float(both_s.max()) - longer_s) / shorter_s if shorter_s > 0 else 0.0)
+
+
+def _busy_s(groups: Ints, pricing: ClusterPricing) -> Floats:
+    """Return the seconds on every link of all_reduces of all groups at once."""
+    if groups.shape[1] == 1:
+        return np.zeros(1)
+    algorithm = pricing.algorithms.get("all_reduce", "auto")
+    use = pricing.network.collectives("all_reduce", _LARGE_BYTES, groups, algorithm)
+    return np.bincount(use.links, weights=use.seconds).astype(np.float64)
 
 
 def _together_s(use: LinkUse, cases: Ints, num_cases: int) -> Floats:

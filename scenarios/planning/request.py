@@ -4,7 +4,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from sim.planner.space import SCHEDULES
+from sim.planner.space import SEARCHED
 from sim.planner.trust import Objective
 from sim.training.pipeline.rules import Schedule
 
@@ -29,7 +29,7 @@ class Request(Struct, frozen=True):
     num_proofs: int = 4
     num_nodes: tuple[int, ...] = ()
     sensitivity: bool = False
-    schedules: tuple[Schedule, ...] = SCHEDULES
+    schedules: tuple[Schedule, ...] = SEARCHED
 
     @property
     def objective(self) -> Objective:

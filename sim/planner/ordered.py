@@ -4,12 +4,13 @@ from typing import Final
 
 import numpy as np
 
-from sim.planner.memory import sharded_bytes, state_bytes
+from sim.planner.copies import copies_s
+from sim.planner.memory import state_bytes
 from sim.planner.passes import Timed, passes_of, shape_of
 from sim.planner.prices import Estimates, Floats, Prices, distinct_rows
 from sim.planner.space import SCHEDULES, Grid, Ints
 from sim.planner.stages import Stage, inner_end, num_replicas, probed, stage_of
-from sim.planner.step_end import between_stages_s, links_of, staged_s, tail_s
+from sim.planner.step_end import links_of, staged_s, tail_s
 from sim.training.pipeline.rules import TRAITS
 from sim.training.pipeline.spec import PipelineSpec
 
@@ -30,16 +31,10 @@ def ordered_estimates(grid: Grid, prices: Prices) -> Estimates:
     ranks = _ranks(grid, placed, layers, prices)
     tails_s = np.stack([tail_s(grid, rank, links, prices) for rank in ranks])
     states = np.stack([state_bytes(grid, rank) for rank in ranks])
-    time_s = (passes.ends_s + tails_s).max(axis=0) + _between_ranks_s(grid, placed, ranks, prices)
-    return Estimates(time_s, (passes.held_bytes + states).max(axis=0))
-
-
-def _between_ranks_s(grid: Grid, placed: Ints, ranks: list[Stage], prices: Prices) -> Floats:
-    """Return the seconds of what pipeline ranks sum: a table that two of them hold, or all gradients of two copies."""
-    held = np.stack([sharded_bytes(grid, rank, rank.gradient_bytes) for rank in ranks]).max(axis=0)
-    copies_s = between_stages_s(grid, np.where(grid.zero_stage > 0, held, ranks[0].gradient_bytes), prices.ties)
     tie_s = staged_s(grid, prices, "tied_bytes", prices.ties) / np.where(grid.zero_stage > 0, num_replicas(grid), 1.0)
-    return np.choose(placed, (tie_s, np.zeros(len(grid)), copies_s))
+    between_s = (tie_s, np.zeros_like(tie_s), copies_s(grid, ranks[0], stages[2], hop_s, links, prices))
+    time_s = (passes.ends_s + tails_s).max(axis=0) + np.choose(placed, between_s)
+    return Estimates(time_s, (passes.held_bytes + states).max(axis=0))
 
 
 def _stages(grid: Grid, layers: Floats, prices: Prices) -> list[Stage]:

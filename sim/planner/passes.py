@@ -5,11 +5,12 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from sim.planner.all_first import all_first_ends_s, seconds_of_stages
 from sim.planner.held import all_first_bytes, moments_of
 from sim.planner.prices import Floats, distinct_rows
-from sim.planner.space import SPLIT, Grid, Ints
+from sim.planner.space import ALL_FIRST, SPLIT, Grid, Ints
 from sim.planner.stages import Stage, StageKinds, kinds_of, rank_layers, virtual_stage_layers
 from sim.planner.walk import ends_of, walk_of
 from sim.training.pipeline.actions import LETTERS
@@ -18,9 +19,7 @@ from sim.training.pipeline.rules import OVERLAPPING_SCHEDULES, Schedule
 from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.spec import PipelineSpec
 
-_ALL_FIRST: Final[tuple[Schedule, ...]] = ("breadth_first",)
-"""Schedules whose forwards all come first: a recurrence over stages is exact, and no order has to be walked."""
-_MOST_ROUNDS: Final[Mapping[Schedule, int]] = {"zb_h1": 3}
+_MOST_ROUNDS: Final[Mapping[Schedule, int]] = {"zb_h1": 3, "chimera": 3}
 _MOST_ROUNDS_ELSE: Final = 4
 """Micro-batches for each pipeline rank that are walked at most: more continue what the last P of them add.
 
@@ -81,7 +80,9 @@ class Passes(Struct, frozen=True):
 
 
 def shape_of(spec: PipelineSpec, num_layers: int) -> Shape:
-    """Return the shape of a pipeline."""
+    """Return the shape of a pipeline; zb_auto has that of zb_h1, the best order that is known before its search."""
+    if spec.schedule == "zb_auto":
+        spec = replace(spec, schedule="zb_h1")
     split, place = virtual_stage_layers(num_layers, spec.degree, spec.virtual_stages), placement(spec)
     return Shape(spec, place, kinds_of(split), rank_layers(split, place.ranks))
 
@@ -89,7 +90,7 @@ def shape_of(spec: PipelineSpec, num_layers: int) -> Shape:
 def passes_of(grid: Grid, shapes: Sequence[Shape], which: Ints, timed: Timed) -> Passes:
     """Return the passes of every strategy. ``which``: its shape."""
     found = Passes(np.zeros((3, len(grid))), np.zeros((3, len(grid))))
-    first = grid.runs(_ALL_FIRST)
+    first = grid.runs(ALL_FIRST)
     for rows, part in ((np.flatnonzero(first), _all_first), (np.flatnonzero(~first), _walked)):
         if len(rows):
             found.put(rows, part(grid, shapes, which, rows, timed))
@@ -97,7 +98,10 @@ def passes_of(grid: Grid, shapes: Sequence[Shape], which: Ints, timed: Timed) ->
 
 
 def _all_first(grid: Grid, shapes: Sequence[Shape], which: Ints, rows: Ints, timed: Timed) -> Passes:
-    """Return the passes of strategies that run all forwards first."""
+    """Return the passes of strategies that run all forwards first.
+
+    Under aiao no rank waits for another between steps, so its end counts from the begin of its first forward.
+    """
     which, ranks, num_microbatches = which[rows], grid.pipeline[rows], grid.num_microbatches[rows]
     places = [shape.places for shape in shapes]
     forward_s, backward_s = (
@@ -105,6 +109,8 @@ def _all_first(grid: Grid, shapes: Sequence[Shape], which: Ints, rows: Ints, tim
         for part in ("forward_s", "backward_s")
     )
     ends_s = all_first_ends_s(forward_s, backward_s, ranks, num_microbatches, timed.hop_s[rows])
+    ahead_s = forward_s + timed.hop_s[rows][:, None]
+    ends_s = np.where(grid.runs(["aiao"])[rows][:, None], ends_s - (np.cumsum(ahead_s, axis=1) - ahead_s), ends_s)
     at = np.arange(ends_s.shape[1])
     is_inner = (at > 0) & (at < ranks[:, None] - 1)
     of_ranks = (ends_s[:, 0], np.where(is_inner, ends_s, 0.0).max(axis=1), ends_s[np.arange(len(rows)), ranks - 1])

@@ -46,19 +46,32 @@ class ReplicaLinks(Struct, frozen=True):
     all_gather: Line
 
 
+class CopyLink(Struct, frozen=True):
+    """The all_reduces of every rank with the one that has the same stages of another copy of the model, all at once.
+
+    ``shared``: the part of the shorter of these and the sums over replicas by which both together take longer than the
+    longer one, as they share links.
+    """
+
+    line: Line
+    shared: float
+
+
 class Prices(Struct, frozen=True):
     """All that the closed forms read: probes and collectives, each priced once, and the layers of the model.
 
     ``hops``: a message from a stage to the next, by the number of stages. ``ties``: an all_reduce of the first and the
-    last stage, by the number of stages. ``overlaps``: a forward and a backward that overlap take turns at experts'
-    exchanges. ``host``: what a step takes longer where the host has the optimizer, by the bytes of a rank's shard of
-    parameters; ``host_rounds``: for how long a micro-batch's gradients keep the host busy.
+    last stage, by the number of stages; ``copies``: of pipeline ranks with the same stages, where a schedule has two
+    copies of the model. ``overlaps``: a forward and a backward that overlap take turns at experts' exchanges. ``host``:
+    what a step takes longer where the host has the optimizer, by the bytes of a rank's shard of parameters;
+    ``host_rounds``: for how long a micro-batch's gradients keep the host busy.
     """
 
     probes: Mapping[ProbeKey, Probe]
     links: Mapping[LinkKey, ReplicaLinks]
     hops: Mapping[int, Line]
     ties: Mapping[int, Line]
+    copies: Mapping[LinkKey, CopyLink]
     num_layers: int
     gradient_element_bytes: int
     host: Line

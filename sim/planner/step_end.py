@@ -68,7 +68,8 @@ def links_of(grid: Grid, prices: Prices) -> Lines:
 def tail_s(grid: Grid, stage: Stage, links: Lines, prices: Prices) -> Floats:
     """Return the seconds after the last backward of a rank: synchronisation, optimizer, gathering.
 
-    Virtual stages but the first are synchronised beside backwards of those before them.
+    Virtual stages but the first are synchronised beside backwards of those before them. aiao gathers their parameters
+    in the next step, beside its forwards.
     """
     replicas, zero = num_replicas(grid), grid.zero_stage
     scattered_s = links.seconds(REDUCE_SCATTER, stage, stage.gradient_bytes)
@@ -78,6 +79,7 @@ def tail_s(grid: Grid, stage: Stage, links: Lines, prices: Prices) -> Floats:
     after_s = [np.maximum(found_s / grid.virtual_stages, found_s - hidden_s) for found_s in (reduced_s, scattered_s)]
     sync_s = np.choose(zero, (*after_s, exposed_s, np.zeros_like(scattered_s)))
     gather_s = np.where((zero == 1) | (zero == 2), links.seconds(ALL_GATHER, stage, stage.parameter_bytes), 0.0)
+    gather_s /= np.where(grid.runs(["aiao"]), grid.virtual_stages, 1)
     host_s = prices.host.latency_s + prices.host.s_per_byte * sharded_bytes(grid, stage, stage.parameter_bytes)
     device_s = stage.update_s / np.where(zero > 0, replicas, 1.0)
     total_s: Floats = sync_s + device_s + np.where(grid.offload > 0, host_s, 0.0) + gather_s

@@ -35,8 +35,8 @@ def continued(spec: PipelineSpec, num_microbatches: int, given: Timed) -> Passes
 
 @pytest.mark.parametrize(
     ("schedule", "virtual_stages", "within"),
-    [("breadth_first", 1, 0.0), ("breadth_first", 2, 0.0), ("zb_h1", 1, 0.0), ("zb_h1", 2, 0.0), ("zb_h2", 1, 0.02),
-     ("zb_v", 2, 0.01), ("dualpipe", 1, 0.01), ("dualpipe_v", 2, 0.01)],
+    [("breadth_first", 1, 0.0), ("breadth_first", 2, 0.0), ("gpipe", 1, 0.0), ("zb_h1", 1, 0.0), ("zb_h1", 2, 0.0),
+     ("chimera", 1, 0.0), ("zb_h2", 1, 0.02), ("zb_v", 2, 0.01), ("dualpipe", 1, 0.01), ("dualpipe_v", 2, 0.01)],
 )  # fmt: skip
 @pytest.mark.parametrize("num_microbatches", [8, 40])
 def test_passes_end_when_the_whole_order_does(

@@ -18,6 +18,8 @@ from sim.training.pipeline.spec import PipelineSpec
 SHAPES = ((2, 5), (4, 8), (6, 14))
 """Pipeline ranks, and micro-batches."""
 HOP_S = 0.3
+WALKED = tuple(name for name in ORDERED if name != "zb_auto")
+"""zb_auto is estimated by the order of zb_h1."""
 
 
 def spec_of(schedule: Schedule, degree: int) -> PipelineSpec:
@@ -41,11 +43,11 @@ def seconds_of(stages: tuple[StageTimes, ...]) -> list[float]:
 def test_walks_end_when_the_plain_recurrence_does() -> None:
     """All schedules at once end when the recurrence of one order says, for two sets of random times of each."""
     draw, walks, seconds, expected = Random(1), [], list[list[float]](), list[list[float]]()
-    for schedule in ORDERED:
+    for schedule in WALKED:
         for degree, number in SHAPES:
             spec, place = spec_of(schedule, degree), placement(spec_of(schedule, degree))
-            doubled = schedule == "dualpipe" or (schedule == "zb_h1" and number % degree)
-            written, places = orders(spec, number * (2 if doubled else 1)), places_of(place, draw)
+            times = {"dualpipe": 2, "zb_h1": 2, "chimera": degree}.get(schedule, 1)
+            written, places = orders(spec, number * times), places_of(place, draw)
             walks.append(walk_of(written, place, places))
             for _ in range(2):
                 kinds = tuple(StageTimes(*(draw.uniform(0.5, 2.0) for _ in range(3)), HOP_S) for _ in range(NUM_PLACES))
@@ -81,7 +83,7 @@ def held_bytes(order: Order, places: list[int], sizes: Floats) -> float:
     return most
 
 
-@pytest.mark.parametrize("schedule", ORDERED)
+@pytest.mark.parametrize("schedule", WALKED)
 def test_what_a_rank_holds_is_what_it_began_and_did_not_end(schedule: Schedule) -> None:
     """The most that ranks hold, for random sizes, is that of going through their orders."""
     spec, draw = spec_of(schedule, 4), Random(2)
