@@ -331,6 +331,10 @@ OTHERS: Mapping[str, Mapping[str, Any]] = {
         "pipeline": {"degree": 1, "schedule": "breadth_first", "virtual_stages": 2},
     },
     "offload, one rank, llama": {"model": LLAMA, "zero_stage": 2, "bucket_bytes": 4000, "sharding": OFFLOAD},
+    "offload pp2, one micro-batch, llama": {
+        "model": LLAMA, "zero_stage": 2, "batch": (1, 1), "sharding": OFFLOAD,
+        "pipeline": {"degree": 2, "schedule": "1f1b"},
+    },
     "offload dp2 x tp2 sp, recompute": {
         "data_degree": 2, "zero_stage": 2, "tensor_degree": 2, "sequence_parallel": True, "recompute": "full",
         "bucket_bytes": 4000, "sharding": OFFLOAD,

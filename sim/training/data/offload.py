@@ -61,7 +61,7 @@ class OffloadedStepWriter:
             self.gradients[unit.name] = self._kept(
                 unit, "gradient_shard", self.tracer.gradient_dtype, Kind.GRADIENT, "zeros"
             )
-        begin = [self._write_begin()]
+        begin = self._write_begin()
         if self._each_microbatch:
             self._rewrite_backwards()
         end = [] if self._each_microbatch else self._write_sync()
@@ -102,7 +102,8 @@ class OffloadedStepWriter:
 
     # --- gradients -------------------------------------------------------------------------------------------------
 
-    def _write_begin(self) -> str:
+    def _write_begin(self) -> list[str]:
+        """Write what clears sums, where there are some: not for one micro-batch on a rank without the loss."""
         t = TaskTracer(self.tracer, Scope.STEP)
         if not self._each_microbatch:
             t.ops += [zeros(f"zeros.{unit.name}", [p.gradient for p in unit.parameters]) for unit in self.units]
@@ -111,7 +112,7 @@ class OffloadedStepWriter:
             t.ops[-1] = replace(t.ops[-1], stream=HOST)
         if self.step_end.has_loss:
             t.update("zero_loss", "zero", (), [self.step_end.loss])
-        return self.tracer.add_task("zero_gradients", Phase.PREPARE, t.ops).name
+        return [self.tracer.add_task("zero_gradients", Phase.PREPARE, t.ops).name] if t.ops else []
 
     def _rewrite_backwards(self) -> None:
         """Send gradients to the host as soon as a backward has made them."""
