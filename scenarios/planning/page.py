@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_time
-from scenarios.planning.openings import TENSOR
+from scenarios.planning.openings import KEYS, TENSOR
 from scenarios.planning.request import NUM_NODES
 from scenarios.report.blocks import (
     Block,
@@ -27,7 +27,12 @@ from scenarios.summaries.planning import PlanSummary, ProvedPlan, ShiftedPlan
 _FRONT: Final = ("on the front", "#2f9e62")
 _BEATEN: Final = ("beaten", "#4a7fd6")
 _ROOM: Final = "#c8402f"
-_SHORT: Final = {"microbatch_size": "micro-batch", "virtual_stages": "stages per rank", "zero_stage": "ZeRO"}
+_SHORT: Final = {
+    "microbatch_size": "micro-batch",
+    "virtual_stages": "stages per rank",
+    "zero_stage": "ZeRO",
+    "manager": "memory manager",
+}
 
 
 def plan_blocks(summary: PlanSummary) -> tuple[Block, ...]:
@@ -84,7 +89,8 @@ def varied(summary: PlanSummary) -> list[str]:
 
 def _value(plan: ProvedPlan, key: str) -> str:
     """Return what a plan sets, empty where it does not set a key."""
-    return _text(plan.set.get(key, ""))
+    value = plan.set.get(key)
+    return "" if value is None else _text(value)
 
 
 def _text(value: Any) -> str:
@@ -106,8 +112,16 @@ def _name(plan: ProvedPlan) -> str:
 
 
 def _name_of(values: Mapping[str, Any]) -> str:
-    used = [key for key, value in values.items() if value not in (1, "auto", [], False)]
-    return ", ".join(f"{_head(key)} {_text(values[key])}" for key in used)
+    return ", ".join(f"{_head(key)} {_text(values[key])}" for key in values if _is_used(key, values))
+
+
+def _is_used(key: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a plan does something by a key: it has ranks or stages, and a schedule has ranks to order."""
+    value = values[key]
+    if key == KEYS["schedule"]:
+        return bool(values.get(KEYS["pipeline"]) != 1)
+    counts = key.endswith(".degree") or key == KEYS["virtual_stages"]
+    return not (value is None or value is False or value in ("auto", []) or (counts and value == 1))
 
 
 def _table(summary: PlanSummary) -> Table:
