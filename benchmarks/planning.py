@@ -1,14 +1,14 @@
 """The accuracy of the planner: errors of its estimates against the engine, and losses of its choices.
 
 Models and clusters are random functions of a case number. ``--first``: the first case number. ``--schedules``: those
-that are searched.
+that are searched. ``--hosts``: cases of strategies with state on hosts, which are estimated apart.
 ``python -m benchmarks.planning --estimates 250 --optima 200`` prints the table, in some 30 minutes on one core.
 """
 
 import math
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -30,7 +30,7 @@ from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
 from sim.planner.estimating import estimate
-from sim.planner.space import RECOMPUTE, SCHEDULES, SEARCHED, grid
+from sim.planner.space import OFFLOADS, RECOMPUTE, SCHEDULES, SEARCHED, OffloadChoice, grid
 from sim.training.pipeline.rules import Schedule
 
 NODES: Final = ("dgx-1-v100-16g", "dgx-a100-40g", "dgx-a100-80g", "cloud-a100-100g", "hgx-h100", "dgx-b200", "longhorn")
@@ -40,6 +40,8 @@ _ON_DEVICE: Final = {"offload": [0]}
 """Spaces that are simulated as a whole keep the optimizer on the device."""
 PER_CASE: Final = 2
 """Number of strategies per case whose estimates are compared."""
+
+_ON_HOSTS: Final[Mapping[OffloadChoice, str]] = {"optimizer": "the optimizer", "state": "all state"}
 
 Schedules = tuple[Schedule, ...]
 """Pipeline schedules that are searched."""
@@ -74,10 +76,16 @@ def random_case(number: int) -> dict[str, Any]:
     }
 
 
-def disagreements(number: int, folder: Path, schedules: Schedules = SEARCHED) -> Iterator[tuple[float, float]]:
-    """Yield the relative errors of the estimated time and memory of random strategies of a case."""
-    openings = openings_of(read_document(_written(number, folder)), schedules)
-    every = grid(openings.choices(), openings.sizes)
+def disagreements(
+    number: int, folder: Path, schedules: Schedules = SEARCHED, places: Sequence[OffloadChoice] = ("none", "optimizer")
+) -> Iterator[tuple[float, float]]:
+    """Yield the relative errors of the estimated time and memory of random strategies of a case.
+
+    ``places``: of the state, on devices or hosts.
+    """
+    document = apply_overrides(read_document(_written(number, folder)), ["memory.manager=auto"])
+    openings = openings_of(document, schedules)
+    every = grid({**openings.choices(), "offload": [OFFLOADS.index(place) for place in places]}, openings.sizes)
     chosen = np.zeros(len(every), dtype=np.bool_)
     chosen[np.random.default_rng(number).permutation(len(every))[:PER_CASE]] = True
     found = priced(openings, every.rows(chosen), ThisProcess())
@@ -142,18 +150,30 @@ def _written(number: int, folder: Path) -> Path:
     return path
 
 
-def rows(estimates: int, optima: int, first: int, schedules: Schedules) -> Iterator[Row]:
-    """Yield the rows of the table: estimates of random strategies, and losses of the search's choices."""
-    with TemporaryDirectory() as folder:
-        pairs = [pair for n in range(estimates) for pair in disagreements(first + n, Path(folder), schedules)]
-        losses = list(_losses(range(first, first + optima), Path(folder), schedules))
-    for name, values in zip(("time", "memory"), zip(*pairs, strict=True), strict=True):
+def rows(cases: Mapping[str, int], first: int, schedules: Schedules) -> Iterator[Row]:
+    """Yield the rows of the table: estimates of random strategies, and losses of the search's choices.
+
+    ``cases``: how many, for each of the options that say so.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        pairs = [p for n in range(cases["estimates"]) for p in disagreements(first + n, folder, schedules)]
+        yield from _estimate_rows("random strategies", pairs)
+        for place in OFFLOADS[1:]:
+            pairs = [p for n in range(cases["hosts"]) for p in disagreements(first + n, folder, schedules, [place])]
+            yield from _estimate_rows(f"random strategies with {_ON_HOSTS[place]} on hosts", pairs)
+        losses = list(_losses(range(first, first + cases["optima"]), folder, schedules))
+    if losses:
+        yield _optima_row(losses)
+
+
+def _estimate_rows(of: str, pairs: Sequence[tuple[float, float]]) -> Iterator[Row]:
+    """Yield the rows of errors of time and memory, none where there are no strategies."""
+    for name, values in zip(("time", "memory"), zip(*pairs, strict=True), strict=False):
         middle, high, most = np.quantile(values, (0.5, 0.95, 1.0)).tolist()
         words = f"median {middle:.1%}, 95th percentile {high:.1%}, worst {most:.1%}"
         within = middle <= 0.05 and high <= 0.15
-        yield Row(f"estimated {name} of {len(values)} random strategies", words, "5 %, 15 %", within)
-    if losses:
-        yield _optima_row(losses)
+        yield Row(f"estimated {name} of {len(values)} {of}", words, "5 %, 15 %", within)
 
 
 def _losses(cases: Iterable[int], folder: Path, schedules: Schedules) -> Iterator[float]:
@@ -178,7 +198,8 @@ if __name__ == "__main__":
     parser = ArgumentParser()
     parser.add_argument("--estimates", type=int, default=250)
     parser.add_argument("--optima", type=int, default=200)
+    parser.add_argument("--hosts", type=int, default=0)
     parser.add_argument("--first", type=int, default=1000)
     parser.add_argument("--schedules", nargs="+", choices=SCHEDULES, default=SEARCHED)
     given = parser.parse_args()
-    print(markdown(list(rows(given.estimates, given.optima, given.first, tuple(given.schedules)))))
+    print(markdown(list(rows(vars(given), given.first, tuple(given.schedules)))))

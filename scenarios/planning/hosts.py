@@ -1,5 +1,7 @@
-"""Prices of an optimizer on the host, and the rules that refuse it."""
+"""Prices of state on hosts, and the rules that refuse it."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
@@ -10,78 +12,80 @@ from scenarios.sweep.refusal import REFUSALS, one_line
 from scenarios.workloads.steps.running import plan_of, run_plan
 from sim.engine.prices.pricing import ClusterPricing
 from sim.plan.words.buffer import Kind, Scope, Tier
-from sim.plan.words.program import Plan
-from sim.planner.prices import FREE, Line, ProbeKey, line_through
-from sim.planner.probing import host_round_s
-from sim.planner.space import OffloadChoice
+from sim.plan.words.program import Plan, Program
+from sim.planner.prices import HostLines, ProbeKey, line_through
+from sim.planner.probing import host_work
+from sim.planner.space import OFFLOADS, OffloadChoice
 
-_KEY: Final[ProbeKey] = (1, 1, 1, 1, 0)
-"""Replicas alone, with the smallest micro-batch."""
 _LAYERS: Final = (1, 4)
-_ROUNDS: Final = (1, 2, 6)
-"""Micro-batches: one, and two numbers whose difference says what each further one takes."""
-_SLOWER: Final = 1.02
-"""From this ratio on, micro-batches follow each other as fast as the host allows."""
 
 
 class Hosts(Struct, frozen=True):
-    """What a step takes longer, and a micro-batch keeps a host busy, by the bytes of a rank's shard of parameters.
+    """The prices of state on hosts.
 
-    ``refused``: the rules that refuse it, without and with several pipeline ranks; "" where none does.
+    ``refused``: by number of ``OFFLOADS``, the rules that refuse it, without and with several pipeline ranks; "" where
+    none does.
     """
 
-    step: Line
-    rounds: Line
-    refused: tuple[str, str]
-
-
-NO_HOSTS: Final = Hosts(FREE, FREE, ("", ""))
+    lines: HostLines = HostLines()
+    refused: Mapping[int, tuple[str, str]] = MappingProxyType({})
 
 
 def hosts_of(openings: Openings, pricing: ClusterPricing) -> Hosts:
     """Return the prices of hosts: lines through what models of few layers take on replicas alone."""
-    try:
-        (few_bytes, few_s, few_round_s), (many_bytes, many_s, many_round_s) = (
-            _measured(openings, layers, pricing) for layers in _LAYERS
-        )
-    except REFUSALS as error:
-        return Hosts(FREE, FREE, (one_line(error), one_line(error)))
-    step, rounds = (
-        line_through({few_bytes: few, many_bytes: many}.__getitem__, few_bytes, many_bytes)
-        for few, many in ((few_s, many_s), (few_round_s, many_round_s))
+    refused = {kind: (_refused(openings, kind, 1), _refused(openings, kind, 2)) for kind in range(1, len(OFFLOADS))}
+    if refused[OFFLOADS.index("optimizer")][0]:
+        return Hosts(HostLines(), refused)
+    (few_bytes, few), (many_bytes, many) = (_measured(openings, layers, pricing) for layers in _LAYERS)
+    lines = [
+        line_through({few_bytes: few_s, many_bytes: many_s}.__getitem__, few_bytes, many_bytes)
+        for few_s, many_s in zip(few, many, strict=True)
+    ]
+    return Hosts(HostLines(*lines), refused)
+
+
+def _key_of(openings: Openings) -> ProbeKey:
+    """Return the key with the smallest of every degree: replicas alone, but for what the scenario fixes."""
+    choices = openings.choices()
+    tensor, context, expert, microbatch, recompute = (
+        choices[name][0] for name in ("tensor", "context", "expert", "microbatch_size", "recompute")
     )
-    return Hosts(step, rounds, ("", _refused_in_pipelines(openings)))
+    return tensor, context, expert, microbatch, recompute
 
 
-def _refused_in_pipelines(openings: Openings) -> str:
-    """Return the rule that refuses an optimizer on the host where there are several pipeline ranks."""
-    if openings.sizes.world_size % 2:
+def _refused(openings: Openings, kind: int, num_stages: int) -> str:
+    """Return the rule that refuses state on the host, "" where none does."""
+    tensor, context, *_ = key = _key_of(openings)
+    if openings.sizes.world_size % (num_stages * tensor * context):
         return ""
     try:
-        small_scenario(openings, _KEY, 2, 2, offload="optimizer")
+        small_scenario(openings, key, num_stages, num_stages, offload=OFFLOADS[kind])
     except REFUSALS as error:
         return one_line(error)
     return ""
 
 
-def _measured(openings: Openings, num_layers: int, pricing: ClusterPricing) -> tuple[int, float, float]:
-    """Return the bytes of a rank's shard, what a step takes longer, and what a micro-batch takes on the host."""
-    plain, hosted = (
-        [_run(openings, num_layers, choice, rounds, pricing) for rounds in _ROUNDS] for choice in ("none", "optimizer")
-    )
-    buffers = hosted[0][0].programs[0].buffers.values()
-    held = (b for b in buffers if b.kind is Kind.PARAMETER and b.tier is Tier.DEVICE and b.scope is Scope.PERSISTENT)
-    num_bytes = sum(buffer.num_bytes for buffer in held)
-    period_s, host_period_s = ((runs[2][1] - runs[1][1]) / (_ROUNDS[2] - _ROUNDS[1]) for runs in (plain, hosted))
-    waits_for_host = host_period_s > _SLOWER * period_s
-    round_s = host_period_s if waits_for_host else host_round_s(hosted[1][0], pricing)
-    return num_bytes // openings.sizes.world_size, hosted[0][1] - plain[0][1], round_s
+def _measured(openings: Openings, num_layers: int, pricing: ClusterPricing) -> tuple[int, tuple[float, ...]]:
+    """Return the bytes of a rank's shard of parameters, and the seconds of each line of ``HostLines``."""
+    (_, plain_s), (plan, hosted_s) = (_run(openings, num_layers, choice, pricing) for choice in ("none", "optimizer"))
+    summed = small_scenario(openings, _key_of(openings), num_layers, 1, offload="optimizer", num_microbatches=2)
+    work = host_work(plan_of(summed), pricing)
+    shard_bytes, gradient_bytes = (_host_bytes(plan.programs[0], kind) for kind in (Kind.PARAMETER, Kind.GRADIENT))
+    smaller = shard_bytes / gradient_bytes
+    return shard_bytes, (
+        hosted_s - plain_s, work.copies_s, work.adds_s, work.links_s, work.updates_s,
+        smaller * work.copies_s, smaller * work.link_copies_s,
+    )  # fmt: skip
 
 
-def _run(
-    openings: Openings, num_layers: int, choice: OffloadChoice, num_microbatches: int, pricing: ClusterPricing
-) -> tuple[Plan, float]:
-    """Return a plan under ZeRO 2, and its seconds per step."""
-    scenario = small_scenario(openings, _KEY, num_layers, 1, offload=choice, num_microbatches=num_microbatches)
+def _host_bytes(program: Program, kind: Kind) -> int:
+    """Return the bytes of some kind of state that a rank keeps on its host."""
+    kept = (b for b in program.buffers.values() if b.tier is Tier.HOST and b.scope is Scope.PERSISTENT)
+    return sum(buffer.num_bytes for buffer in kept if buffer.kind is kind)
+
+
+def _run(openings: Openings, num_layers: int, choice: OffloadChoice, pricing: ClusterPricing) -> tuple[Plan, float]:
+    """Return the plan of a micro-batch under ZeRO 2, and its seconds per step."""
+    scenario = small_scenario(openings, _key_of(openings), num_layers, 1, offload=choice)
     plan = plan_of(scenario)
     return plan, run_plan(scenario, plan, pricing).iteration_time_s

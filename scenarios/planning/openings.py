@@ -46,9 +46,12 @@ _NOT_SEARCHED: Final = (
     "parallel.data.deferred_sync", "parallel.data.delayed_update",
     "parallel.data.shard_degree", "parallel.data.local_degree", "parallel.data.gradient_sync",
     "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers", "training.recompute_layers",
-    "training.method", "memory",
+    "training.method",
 )  # fmt: skip
 """Keys that the estimates know nothing of."""
+MANAGER: Final = "memory.manager"
+_MOVED: Final = {"optimizer": f"{KEYS['offload']}=optimizer", "state": f"{MANAGER}=angel_ptm"}
+"""What puts state on the hosts."""
 _NODES: Final = "parallel.expert.nodes"
 _MOST_MICROBATCH: Final = 16
 _MOST_STAGES: Final = 8
@@ -77,6 +80,11 @@ class Openings(Struct, frozen=True):
         return at(self.document, OVERLAP_KEY) is True
 
     @property
+    def moves_state(self) -> bool:
+        """Return whether all state on the hosts is searched beside state on the devices."""
+        return at(self.document, MANAGER) == "auto"
+
+    @property
     def room_bytes(self) -> int:
         """Return what a plan may use of the device with the least memory."""
         return min(self.anchor.software.room_bytes(device) for device, _ in self.anchor.devices)
@@ -94,7 +102,7 @@ class Openings(Struct, frozen=True):
             "virtual_stages": list(range(1, _MOST_STAGES + 1)),
             "expert": [e for e in _powers(min(world, experts)) if experts % e == 0],
             "zero_stage": list(range(_MOST_ZERO + 1)),
-            "offload": list(range(len(OFFLOADS))),
+            "offload": list(range(len(OFFLOADS) if self.moves_state else len(OFFLOADS) - 1)),
             "microbatch_size": _divisors(self.sizes.global_batch_size, _MOST_MICROBATCH),
             "recompute": list(range(len(RECOMPUTE))),
         }
@@ -113,9 +121,11 @@ class Openings(Struct, frozen=True):
         named = [name for name in KEYS if name in self.open_keys and name != "offload"]
         found = [f"{KEYS[name]}={getattr(strategy, name)}" for name in named]
         if "offload" in self.open_keys and strategy.offload != "none":
-            found.append(f"{KEYS['offload']}={strategy.offload}")
-        elif self._is_auto("offload"):
+            found.append(_MOVED[strategy.offload])
+        if self._is_auto("offload") and strategy.offload != "optimizer":
             found.append(f"{KEYS['offload']}=null")
+        if self.moves_state and strategy.offload != "state":
+            found.append("memory=null")
         if self.overlaps:
             may_overlap = strategy.schedule in OVERLAPPING_SCHEDULES and strategy.expert > 1
             found.append(f"{OVERLAP_KEY}={may_overlap}")
@@ -154,12 +164,14 @@ def openings_of(document: Document, schedules: tuple[Schedule, ...] = SEARCHED, 
         "offload": "null",
     }
     put = [f"{OVERLAP_KEY}=false"] if at(document, OVERLAP_KEY) is True else []
+    put += ["memory=null"] if at(document, MANAGER) == "auto" else []
     put += [f"{key}={neutral[name]}" for name, key in KEYS.items() if name in open_keys]
     changed = apply_overrides(document, put)
     checked = check_document(changed, DenseScenario)
     cluster = cluster_spec(changed, checked.cluster)
     sizes = {"training.global_batch_size": cluster.world_size, "training.microbatch_size": 1}
-    alone = {KEYS[name]: neutral[name] for name in KEYS if name != "microbatch_size"}
+    alone: dict[str, Any] = {KEYS[name]: neutral[name] for name in KEYS if name != "microbatch_size"}
+    alone["memory"] = "null"
     if mesh is not None:
         alone[TENSOR] = "{degree: 1}"
         del alone[KEYS["tensor"]]
@@ -184,6 +196,7 @@ def _refuse_unknown(document: Document) -> None:
         if at(document, key) not in (None, "auto"):
             rule = "a search of strategies does not know it"
             raise ScenarioError(document.origin(key.split(".")), key, rule, "leave it out")
+    _refuse_managers(document)
     if (schedule := at(document, _SCHEDULE)) not in (None, "auto", *SCHEDULES):
         rule = f"a search estimates {', '.join(SCHEDULES)}, and here is {schedule}"
         remedy = "leave it out, or compare with simulate sweep"
@@ -191,6 +204,15 @@ def _refuse_unknown(document: Document) -> None:
     if at(document, OVERLAP_KEY) is True and schedule not in (None, "auto", *OVERLAPPING_SCHEDULES):
         rule = f"under {schedule} no forward overlaps a backward"
         raise ScenarioError(document.origin(OVERLAP_KEY.split(".")), OVERLAP_KEY, rule, "leave it out")
+
+
+def _refuse_managers(document: Document) -> None:
+    """Raise ScenarioError where the section of memory says more than that state may lie on the hosts."""
+    section = at(document, "memory")
+    if section is None or section == {"manager": "auto"}:
+        return
+    rule = "a search chooses between state on the devices and angel_ptm, and knows no other key of this section"
+    raise ScenarioError(document.origin(("memory",)), "memory", rule, "leave it out, or write memory: {manager: auto}")
 
 
 def at(document: Document, key: str) -> Any:

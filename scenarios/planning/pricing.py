@@ -1,12 +1,13 @@
 """Prices for the closed forms: probes of small plans, and lines through two sizes of each collective."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
 
-from scenarios.planning.hosts import NO_HOSTS, hosts_of
+from scenarios.planning.hosts import Hosts, hosts_of
 from scenarios.planning.openings import Openings
 from scenarios.planning.small_scenarios import small_scenario
 from scenarios.sweep.refusal import REFUSALS, one_line
@@ -39,14 +40,14 @@ _SMALL_MESSAGE_BYTES, _LARGE_MESSAGE_BYTES = 2**20, 2**26
 class Priced(Struct, frozen=True):
     """The prices of a grid, and why some strategies have none: by probe, the rule that refuses it.
 
-    ``whole``: by probe, the rule that refuses backwards in two parts. ``on_device``: the rules that refuse the
-    optimizer on the host, without and with several pipeline ranks; "" where none does.
+    ``whole``: by probe, the rule that refuses backwards in two parts. ``on_device``: the rules that
+    refuse state on the host, as in ``Hosts``.
     """
 
     prices: Prices
     refused: dict[ProbeKey, str]
     whole: dict[ProbeKey, str]
-    on_device: tuple[str, str] = ("", "")
+    on_device: Mapping[int, tuple[str, str]] = MappingProxyType({})
 
 
 def priced(openings: Openings, grid: Grid, workers: Executor) -> Priced:
@@ -69,12 +70,11 @@ def priced(openings: Openings, grid: Grid, workers: Executor) -> Priced:
     refused = {key: outcome for key, outcome in found if isinstance(outcome, str)}
     whole = {key: outcome[1] for key, outcome in found if not isinstance(outcome, str) and outcome[1]}
     num_layers, overlaps = openings.sizes.num_layers, openings.overlaps
-    hosts = hosts_of(openings, pricing) if (grid.offload > 0).any() else NO_HOSTS
-    lines = (hosts.step, hosts.rounds)
+    hosts = hosts_of(openings, pricing) if (grid.offload > 0).any() else Hosts()
     with_copies = grid.rows(grid.runs(COPIED))
     replicas = set(zip(with_copies.tensor.tolist(), (with_copies.data * with_copies.context).tolist(), strict=True))
     copies = {key: _copies(key, openings.sizes.world_size, pricing) for key in sorted(replicas)}
-    prices = Prices(probes, links, hops, ties, copies, num_layers, element_bytes, *lines, overlaps)
+    prices = Prices(probes, links, hops, ties, copies, num_layers, element_bytes, hosts.lines, overlaps)
     return Priced(prices, refused, whole, hosts.refused)
 
 

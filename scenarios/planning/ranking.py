@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 from msgspec import Struct
 
-from scenarios.planning.openings import KEYS
+from scenarios.planning.openings import KEYS, MANAGER
 from scenarios.planning.proof import Proof
 from scenarios.planning.proving import hopeful, seen
 from scenarios.planning.request import Goal, Request
@@ -82,6 +82,7 @@ def summarise(
         searched=(
             *clusters[0].variant,
             *(KEYS[name] for name in KEYS if name in studied.openings.open_keys),
+            *((MANAGER,) if studied.openings.moves_state else ()),
             *studied.more_keys,
         ),
         memory_room_bytes=studied.room_bytes,

@@ -59,7 +59,12 @@ def search(path: Path, overrides: Sequence[str], request: Request, resources: Re
     shifted = list(sensitivity(first.of, first.row, request, resources)) if request.sensitivity else []
     summary = summarise(fitting, clusters, lost, request, shifted)
     best = summary.plans[0]
-    return Found(summary, apply_overrides(document, [f"{key}={value}" for key, value in best.set.items()]))
+    return Found(summary, apply_overrides(document, [f"{key}={_written(value)}" for key, value in best.set.items()]))
+
+
+def _written(value: Any) -> Any:
+    """Return a value as an option has it; null takes a key out."""
+    return "null" if value is None else value
 
 
 def _of_variants(

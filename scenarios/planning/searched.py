@@ -9,12 +9,13 @@ from msgspec import Struct
 from scenarios.errors import Origin, ScenarioError
 from scenarios.planning.layerwise import layerwise_of
 from scenarios.planning.misfit import refuse_misfit, refuse_planner
-from scenarios.planning.openings import KEYS, Openings, openings_of
+from scenarios.planning.openings import KEYS, MANAGER, Openings, at, openings_of
 from scenarios.planning.proving import Tried, fits, prove_all, prove_best, prover
 from scenarios.planning.published import megatron_of, osdp_of, prove_in_turn
 from scenarios.planning.request import MOST_EXHAUSTIVE, Request
 from scenarios.planning.resources import Resources
 from scenarios.planning.studied import Studied, studied_of
+from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document
 from sim.planner.space import SCHEDULES
 
@@ -43,7 +44,23 @@ class Searched(Struct, frozen=True):
 
 
 def searched(document: Document, variant: Mapping[str, Any], request: Request, resources: Resources) -> Searched:
-    """Return the search of a document without variants. Raises ScenarioError for what is wrong with the file."""
+    """Return the search of a document without variants; where nothing fits, also with all state on the hosts.
+
+    Raises ScenarioError for what is wrong with the file.
+    """
+    found = _searched(document, variant, request, resources)
+    if found.fits or not _may_move(document, request):
+        return found
+    return _searched(apply_overrides(document, [f"{MANAGER}=auto"]), variant, request, resources)
+
+
+def _may_move(document: Document, request: Request) -> bool:
+    """Return whether the scenario and the planner leave open that all state lies on the hosts."""
+    is_open = at(document, "memory") is None and at(document, KEYS["offload"]) in (None, "auto")
+    return is_open and request.planner == "auto" and at(document, KEYS["zero_stage"]) in (None, "auto", 3)
+
+
+def _searched(document: Document, variant: Mapping[str, Any], request: Request, resources: Resources) -> Searched:
     openings = openings_of(document, request.schedules)
     _refuse_unsearched(openings)
     studied = _studied(openings, request, resources.workers)

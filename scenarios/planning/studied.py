@@ -1,7 +1,7 @@
 """All strategies that a scenario leaves open, with the estimate of each."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
@@ -89,9 +89,16 @@ def rows_with_prices(every: Grid, found: Priced) -> Grid:
 
 
 def _off_device(every: Grid, found: Priced) -> NDArray[np.bool_]:
-    """Return which strategies have an optimizer on the host that a rule refuses."""
-    alone, staged = (bool(rule) for rule in found.on_device)
-    return (every.offload > 0) & np.where(every.pipeline > 1, staged, alone)
+    """Return which strategies have state on the host that a rule refuses."""
+    return np.logical_or.reduce([rows for rows, _ in _hosted_rows(every, found)], initial=False)
+
+
+def _hosted_rows(every: Grid, found: Priced) -> Iterator[tuple[NDArray[np.bool_], str]]:
+    """Yield the rows that a rule refuses as their state is on the host, and the rule."""
+    for kind, rules in found.on_device.items():
+        for rule, staged in zip(rules, (False, True), strict=True):
+            if rule:
+                yield (every.offload == kind) & ((every.pipeline > 1) == staged), rule
 
 
 def refusals(every: Grid, found: Priced) -> Counter[str]:
@@ -103,8 +110,7 @@ def refusals(every: Grid, found: Priced) -> Counter[str]:
         for key, count in zip(keys, counts.tolist(), strict=True):
             if key in rules and count:
                 refused[f"refused: {rules[key]}"] += count
-    off_device = _off_device(every, found)
-    for rule, staged in zip(found.on_device, (False, True), strict=True):
-        if number := int((off_device & ((every.pipeline > 1) == staged)).sum()):
+    for rows, rule in _hosted_rows(every, found):
+        if number := int(rows.sum()):
             refused[f"refused: {rule}"] += number
     return refused

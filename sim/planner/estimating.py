@@ -5,6 +5,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sim.planner.all_first import all_first_ends_s, seconds_of_stages
+from sim.planner.hosted import Arrivals, Mask, host_waits_s, hosts_end_s, loads_s
 from sim.planner.memory import memory_bytes
 from sim.planner.ordered import ordered_estimates
 from sim.planner.prices import Estimates, Floats, Prices, distinct_rows
@@ -19,7 +20,7 @@ from sim.planner.stages import (
     stages_of,
     virtual_stage_layers,
 )
-from sim.planner.step_end import ALL_GATHER, REDUCE_SCATTER, Lines, hosts_s_of, links_of, staged_s, tail_s
+from sim.planner.step_end import ALL_GATHER, REDUCE_SCATTER, Lines, links_of, staged_s, tail_s
 
 
 def estimate(grid: Grid, prices: Prices) -> Estimates:
@@ -41,19 +42,20 @@ def _in_closed_form(grid: Grid, prices: Prices) -> Estimates:
     """Return the estimates of 1f1b and interleaved_1f1b."""
     stages = stages_of(grid, prices)
     links = links_of(grid, prices)
-    sharded = [_with_sharding(grid, stage, links, prices) for stage in stages]
+    alone = grid.pipeline == 1
+    sharded = [_with_sharding(grid, stage, links, prices, embeds=alone | (n == 0)) for n, stage in enumerate(stages)]
     steps_s = [tail_s(grid, stage, links, prices) for stage in stages]
     hop_s = staged_s(grid, prices, "hop_bytes", prices.hops)
     passes_s = _pipeline_s(grid, sharded, hop_s)
     interleaved = (grid.virtual_stages > 1) & (grid.num_microbatches == grid.pipeline)
     if interleaved.any():
         passes_s[interleaved] = _all_first_s(grid.rows(interleaved), hop_s[interleaved], prices)
-    hosts_s = np.maximum.reduce([hosts_s_of(grid, stage, prices) for stage in stages[:3]])
-    passes_s = np.maximum(passes_s, stages[0].forward_s + hosts_s)
+    passes_s = hosts_end_s(grid, stages[0], Arrivals(_first_gradients_s(grid, sharded, hop_s), passes_s), prices)
     tie_s = staged_s(grid, prices, "tied_bytes", prices.ties) / np.where(grid.zero_stage > 0, num_replicas(grid), 1.0)
     time_s = passes_s + np.maximum(steps_s[0], steps_s[2] * (grid.pipeline > 1)) + tie_s
     placed = zip((0, 1, -1), stages[:3], strict=True)
-    memory = np.maximum.reduce([memory_bytes(grid, stage, place, prices) for place, stage in placed])
+    _, layer_work_bytes, _ = stages[1].bytes_of("peak_bytes")
+    memory = np.maximum.reduce([memory_bytes(grid, stage, n, prices, layer_work_bytes) for n, stage in placed])
     return Estimates(time_s, memory)
 
 
@@ -74,12 +76,15 @@ class _Passes(Struct, frozen=True):
         return self.forward_s + self.backward_s
 
 
-def _with_sharding(grid: Grid, stage: Stage, links: Lines, prices: Prices, *, turns: bool = True) -> _Passes:
+def _with_sharding(
+    grid: Grid, stage: Stage, links: Lines, prices: Prices, *, turns: bool = True, embeds: Mask | bool = False
+) -> _Passes:
     """Return the passes of a rank, or of one virtual stage: collectives run beside computing, piece by piece.
 
     The first piece of a virtual stage's gathers, or the last of its computing, has nothing beside it. Buckets of
-    ZeRO 2 are scattered beside the next computing, and the next backward waits until its bucket is free. ``turns``:
-    forwards and backwards take turns.
+    ZeRO 2 are scattered beside the next computing, and the next backward waits until its bucket is free. Parameters
+    come from the host as they are gathered. ``turns``: forwards and backwards take turns. ``embeds``: the stage has the
+    embedding.
     """
     gathers, scatters = grid.zero_stage >= 3, grid.zero_stage == 2
     pieces = stage.num_layers + 1.0
@@ -87,14 +92,18 @@ def _with_sharding(grid: Grid, stage: Stage, links: Lines, prices: Prices, *, tu
     scatter_s = links.seconds(REDUCE_SCATTER, stage, stage.gradient_bytes, np.where(gathers, pieces, 1.0))
     unit = stage.bytes_of("parameter_bytes")[2] / np.maximum(stage.parameter_bytes, 1.0)
     alone = np.maximum(grid.virtual_stages / pieces, unit)
-    forward_s = _beside(stage.forward_s, gather_s, alone)
-    backward_s = _beside(stage.backward_s, gather_s + np.where(gathers, scatter_s, 0.0), alone)
+    load_s = loads_s(grid, stage, prices)
+    forward_s = _beside(stage.forward_s, _beside(load_s, gather_s, alone), alone)
+    reduced_s = gather_s + np.where(gathers, scatter_s, 0.0)
+    backward_s = _beside(stage.backward_s, _beside(load_s, reduced_s, alone), alone)
     bucket = bucket_bytes(grid, stage, prices) * grid.virtual_stages / np.maximum(stage.gradient_bytes, 1.0)
     between_s = stage.forward_s if turns else 0.0
-    held_s = stage.backward_s + np.maximum(scatter_s * bucket - between_s, 0.0)
+    waits = (bucket < 1.0) | ((grid.tensor > 1) & ~np.asarray(embeds))
+    held_s = stage.backward_s + np.where(waits, np.maximum(scatter_s * bucket - between_s, 0.0), 0.0)
     backward_s = np.where(scatters, np.maximum(held_s, scatter_s - between_s), backward_s)
     through_s = np.where(gathers, forward_s + backward_s, stage.forward_s + stage.backward_s)
-    return _Passes(through_s, forward_s, backward_s)
+    held_s = stage.backward_s + host_waits_s(grid, stage, scatter_s, prices, embeds=embeds)
+    return _Passes(through_s, forward_s, np.maximum(backward_s, held_s))
 
 
 def _beside(computing_s: Floats, collectives_s: Floats, alone: Floats) -> Floats:
@@ -121,6 +130,17 @@ def _pipeline_s(grid: Grid, stages: list[_Passes], hop_s: Floats) -> Floats:
     plain = through + hops_s + (rounds - 1) * period
     woven = (rounds - 1) * slowest + through / chunks + (1.0 - 1.0 / chunks) * slowest + hops_s
     total_s: Floats = np.where(chunks > 1, woven, plain)
+    return total_s
+
+
+def _first_gradients_s(grid: Grid, stages: list[_Passes], hop_s: Floats) -> Floats:
+    """Return when the first pipeline rank has its first gradients: one micro-batch there and a virtual stage back."""
+    ranks, chunks = grid.pipeline, grid.virtual_stages
+    forward, backward = (
+        np.where(ranks > 1, a + c + np.maximum(ranks - 2, 0) * b, a)
+        for a, b, c in (tuple(getattr(stage, part) for stage in stages[:3]) for part in ("forward_s", "backward_s"))
+    )
+    total_s: Floats = forward + backward / chunks + (ranks * chunks + ranks - 2) * hop_s
     return total_s
 
 

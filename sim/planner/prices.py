@@ -38,6 +38,24 @@ FREE: Final = Line(0.0, 0.0)
 """The line of what takes no time."""
 
 
+class HostLines(Struct, frozen=True):
+    """What gradients, optimizer and parameters on the host take, by the bytes of a rank's shard of parameters.
+
+    ``step``: what a step of one micro-batch takes longer where gradients and optimizer are there. ``copies``, ``adds``,
+    ``links``: for how long the gradients of each of several micro-batches keep a rank's copies, its part of the host's
+    cores, and a link busy. ``updates``: the optimizer on the cores. ``loads``, ``link_loads``: for how long parameters
+    that come to the device keep copies and a link busy.
+    """
+
+    step: Line = FREE
+    copies: Line = FREE
+    adds: Line = FREE
+    links: Line = FREE
+    updates: Line = FREE
+    loads: Line = FREE
+    link_loads: Line = FREE
+
+
 class ReplicaLinks(Struct, frozen=True):
     """The collectives between replicas."""
 
@@ -62,9 +80,8 @@ class Prices(Struct, frozen=True):
 
     ``hops``: a message from a stage to the next, by the number of stages. ``ties``: an all_reduce of the first and the
     last stage, by the number of stages; ``copies``: of pipeline ranks with the same stages, where a schedule has two
-    copies of the model. ``overlaps``: a forward and a backward that overlap take turns at experts' exchanges. ``host``:
-    what a step takes longer where the host has the optimizer, by the bytes of a rank's shard of parameters;
-    ``host_rounds``: for how long a micro-batch's gradients keep the host busy.
+    copies of the model. ``overlaps``: a forward and a backward that overlap take turns at experts' exchanges.
+    ``hosts``: of strategies whose optimizer is on the host.
     """
 
     probes: Mapping[ProbeKey, Probe]
@@ -74,8 +91,7 @@ class Prices(Struct, frozen=True):
     copies: Mapping[LinkKey, CopyLink]
     num_layers: int
     gradient_element_bytes: int
-    host: Line
-    host_rounds: Line
+    hosts: HostLines = HostLines()
     overlaps: bool = False
 
 

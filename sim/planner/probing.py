@@ -1,6 +1,6 @@
 """Probes: small plans of one or two layers, priced once, from which the costs of layers and of model ends follow."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
@@ -178,18 +178,46 @@ def note_busy(plan: Plan, pricing: ClusterPricing, busy_s: dict[Hashable, float]
             busy_s[key] = float(np.bincount(use.links, weights=use.seconds).max(initial=0.0))
 
 
-def host_round_s(plan: Plan, pricing: ClusterPricing) -> float:
-    """Return for how long the gradients of a micro-batch keep the first rank's host, or its copies, busy."""
-    busy_s: dict[Hashable, float] = {}
-    note_busy(plan, pricing, busy_s)
-    program, copies_s, adds_s = plan.programs[0], 0.0, 0.0
+class HostWork(Struct, frozen=True):
+    """For how long a micro-batch's gradients keep a rank's copies, its part of the host's cores, and a link busy.
+
+    ``links_s``: of the link that the copies and the sums of all ranks keep busy the longest; ``link_copies_s``: of this
+    time, what the copies take. ``updates_s``: the optimizer's, of the cores.
+    """
+
+    copies_s: float
+    adds_s: float
+    updates_s: float
+    links_s: float
+    link_copies_s: float
+
+
+def host_work(plan: Plan, pricing: ClusterPricing) -> HostWork:
+    """Return the work of the first rank's host for the gradients of a micro-batch, which it adds up, and of a step."""
+    program, rank = plan.programs[0], plan.ranks_of(plan.programs[0])[0]
+    uses = {signature(e.program, e.op): pricing.use_of(e) for e in exchanges(plan)}
+    alone_s = dict.fromkeys(("copies", "adds", "updates"), 0.0)
+    busy_s = {name: np.zeros(pricing.cluster.topology.num_links) for name in alone_s}
+    for name, op in _host_ops(program):
+        use, price = uses[signature(program, op)], pricing.price(plan, program, op, rank)
+        on_links_s = np.bincount(use.links, weights=use.seconds, minlength=len(busy_s[name]))
+        busy_s[name] += on_links_s
+        alone_s[name] += max(price.occupancy_s, float(on_links_s.max()))
+    links_s = busy_s["copies"] + busy_s["adds"]
+    busiest = int(links_s.argmax())
+    shared_s = float(links_s[busiest]), float(busy_s["copies"][busiest])
+    return HostWork(alone_s["copies"], alone_s["adds"], alone_s["updates"], *shared_s)
+
+
+def _host_ops(program: Program) -> Iterator[tuple[str, Copy | Compute]]:
+    """Yield the copies of gradients to the host, its sums of them, and its updates, each under what it is."""
+    works = {Phase.BACKWARD: "adds", Phase.OPTIMIZER: "updates"}
     for task in program.tasks.values():
-        for op in task.ops if task.phase is Phase.BACKWARD else ():
-            if isinstance(op, Copy):
-                copies_s += busy_s[signature(program, op)]
-            elif isinstance(op, Compute) and runs_on_host(program, op):
-                adds_s += busy_s[signature(program, op)]
-    return copies_s + adds_s
+        for op in task.ops:
+            if isinstance(op, Copy) and task.phase is Phase.BACKWARD:
+                yield "copies", op
+            elif isinstance(op, Compute) and task.phase in works and runs_on_host(program, op):
+                yield works[task.phase], op
 
 
 def _of_program(program: Program, alone_s: Mapping[str, float], exchanges_s: Mapping[Phase, float]) -> Costs:

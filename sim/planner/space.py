@@ -13,9 +13,15 @@ from sim.training.pipeline.spec import Recompute
 
 Ints = NDArray[np.int64]
 
-OffloadChoice = Literal["none", "optimizer"]
-OFFLOADS: Final[tuple[OffloadChoice, ...]] = ("none", "optimizer")
-"""What lies on the hosts beside ZeRO 2: nothing, or gradients, master weights and moments (ZeRO-Offload)."""
+OffloadChoice = Literal["none", "optimizer", "state"]
+OFFLOADS: Final[tuple[OffloadChoice, ...]] = ("none", "optimizer", "state")
+"""What lies on the hosts: nothing; beside ZeRO 2 gradients, master weights and moments (ZeRO-Offload); beside ZeRO 3
+parameters as well (``memory.manager: angel_ptm``).
+"""
+OPTIMIZER_ON_HOST: Final = OFFLOADS.index("optimizer")
+STATE_ON_HOST: Final = OFFLOADS.index("state")
+_ZERO_STAGES: Final = (0, 2, 3)
+"""The ZeRO stage that goes with each of ``OFFLOADS``; with the first any."""
 RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "selective", "full")
 SCHEDULES: Final[tuple[Schedule, ...]] = (
     "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v", "chimera",
@@ -115,8 +121,8 @@ def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
 
     ``choices``: values of each field of ``Strategy`` but ``data``, which is what the other degrees leave; where it has
     choices too, others are left out. Without replicas ZeRO changes nothing, so only the lowest stage is kept, or ZeRO 2
-    with the optimizer on the host. On one pipeline rank no order waits, so only 1f1b is kept. Schedules whose orders
-    are walked go with ZeRO 0 and 1, and with pipelines of up to ``MOST_WALKED``. Under aiao ranks share out no experts.
+    and 3 with state on the host. On one pipeline rank no order waits, so only 1f1b is kept. Schedules whose orders are
+    walked go with ZeRO 0 and 1, and with pipelines of up to ``MOST_WALKED``. Under aiao ranks share out no experts.
     """
     names = [name for name in Strategy.__struct_fields__ if name != "data"]
     axes = np.meshgrid(*[np.array(choices[name], dtype=np.int64) for name in names], indexing="ij")
@@ -132,7 +138,7 @@ def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
     keep &= data % column["expert"] == 0
     offloads = column["offload"] > 0
     keep &= (data * column["context"] > 1) | offloads | (column["zero_stage"] == min(choices["zero_stage"]))
-    keep &= ~offloads | (column["zero_stage"] == 2)
+    keep &= ~offloads | (column["zero_stage"] == np.array(_ZERO_STAGES)[column["offload"]])
     walks = (column["pipeline"] <= MOST_WALKED[0]) & (column["virtual_stages"] <= MOST_WALKED[1])
     keep &= (column["schedule"] < 2) | ((column["zero_stage"] < 2) & walks)
     keep &= (column["schedule"] != SCHEDULES.index("aiao")) | (column["expert"] == 1)

@@ -6,9 +6,9 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from sim.planner.memory import sharded_bytes
+from sim.planner.hosted import hosted_step_s
 from sim.planner.prices import Floats, Line, Prices, link_keys, probe_keys
-from sim.planner.space import Grid
+from sim.planner.space import STATE_ON_HOST, Grid
 from sim.planner.stages import Stage, bucket_bytes, num_replicas
 
 ALL_REDUCE: Final = 0
@@ -80,17 +80,9 @@ def tail_s(grid: Grid, stage: Stage, links: Lines, prices: Prices) -> Floats:
     sync_s = np.choose(zero, (*after_s, exposed_s, np.zeros_like(scattered_s)))
     gather_s = np.where((zero == 1) | (zero == 2), links.seconds(ALL_GATHER, stage, stage.parameter_bytes), 0.0)
     gather_s /= np.where(grid.runs(["aiao"]), grid.virtual_stages, 1)
-    host_s = prices.host.latency_s + prices.host.s_per_byte * sharded_bytes(grid, stage, stage.parameter_bytes)
-    device_s = stage.update_s / np.where(zero > 0, replicas, 1.0)
-    total_s: Floats = sync_s + device_s + np.where(grid.offload > 0, host_s, 0.0) + gather_s
+    device_s = np.where(grid.offload != STATE_ON_HOST, stage.update_s / np.where(zero > 0, replicas, 1.0), 0.0)
+    total_s: Floats = sync_s + device_s + hosted_step_s(grid, stage, prices) + gather_s
     return total_s
-
-
-def hosts_s_of(grid: Grid, stage: Stage, prices: Prices) -> Floats:
-    """Return for how long the gradients of all micro-batches keep hosts busy; 0 where they stay on devices."""
-    shard_bytes, line = sharded_bytes(grid, stage, stage.parameter_bytes), prices.host_rounds
-    found: Floats = grid.num_microbatches * (line.latency_s + line.s_per_byte * shard_bytes) * (grid.offload > 0)
-    return found
 
 
 def _last_buckets_s(grid: Grid, stage: Stage, scattered_s: Floats, prices: Prices) -> Floats:

@@ -14,6 +14,7 @@ from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT, Breakdown, breakd
 from sim.engine.running.run import SimulatedRun
 from sim.memory.replay import ALLOCATORS, reserved
 from sim.plan.words.buffer import Tier
+from sim.plan.words.program import Plan
 
 
 class StepResults(Struct, frozen=True, kw_only=True):
@@ -41,7 +42,10 @@ def results_of(scenario: StepScenario, run: SimulatedRun) -> StepResults:
     parts = {rank: breakdown(run, rank) for rank in run.programs}
     idle, time_s = (BUBBLE, EXPERT_WAIT), run.iteration_time_s
     exposed = {r: sum(v for cause, v in p.exposed_s.items() if cause not in idle) for r, p in parts.items()}
-    host, storage = (_on_node(scenario, run, tier) for tier in (Tier.HOST, Tier.NVME))
+    host, storage = (
+        on_node(scenario, max(run.memory_of(rank, tier).peak_bytes for rank in run.programs), run.plan, tier)
+        for tier in (Tier.HOST, Tier.NVME)
+    )
     reserve_bytes = max((scenario.software.reserve_bytes(device) for device, _ in scenario.devices), default=None)
     allocator = _allocator_use(scenario, run)
     capacities = {rank: _capacity_bytes(scenario.devices, rank) for rank in run.programs}
@@ -91,13 +95,15 @@ def _fits(
     )
 
 
-def _on_node(scenario: StepScenario, run: SimulatedRun, tier: Tier) -> HostMemory | None:
-    """Return the most that a node's ranks take of its own memory or drives, where they take some, and what it has."""
-    most = max(run.memory_of(rank, tier).peak_bytes for rank in run.programs)
-    if not most or scenario.cluster is None:
+def on_node(scenario: StepScenario, most_bytes: int, plan: Plan, tier: Tier) -> HostMemory | None:
+    """Return the most that a node's ranks take of its own memory or drives, where they take some, and what it has.
+
+    ``most_bytes``: of the rank of the plan that takes the most.
+    """
+    if not most_bytes or scenario.cluster is None:
         return None
     per_node, host = scenario.cluster.devices_per_node, scenario.cluster.node_spec.host
-    peak, capacity = most * min(per_node, run.plan.mesh.size), host.memory_bytes
+    peak, capacity = most_bytes * min(per_node, plan.mesh.size), host.memory_bytes
     if tier is Tier.NVME:
         capacity = 0 if host.storage is None else host.storage.capacity_bytes
     return HostMemory(peak_bytes=peak, capacity_bytes=capacity, fits=peak <= capacity)
