@@ -7,7 +7,9 @@ import pytest
 
 from backends.execution.jobs import MeasuredJobs
 from scenarios.cli import main
+from scenarios.library.shipped import FOLDER
 from scenarios.workloads.job_mix import execution
+from scenarios.workloads.loading import load_scenario
 from tests.scenarios.refusing import refuse
 
 ELASTIC = (
@@ -82,6 +84,14 @@ def test_the_simulation_has_the_means_of_two_measurements() -> None:
     assert found.machine_shares[0] == pytest.approx({1: 0.5, 2: 1.0})
     assert (found.start_s, found.resume_s, found.rescale_s) == (1.5, 1.5, 1.5)
     assert execution.drift_of(before, after) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "tiresias", "ones"])
+def test_the_live_mix_that_comes_with_the_program_is_simulated(policy: str) -> None:
+    """Seven jobs, all done, in the order of their file."""
+    scenario = load_scenario(FOLDER / "jobs" / "live-4-processes.yaml", [f"policy={policy}"])
+    found = scenario.workload.simulate(scenario).summary
+    assert [job.job_id for job in found.jobs] == list("abcdefg")
 
 
 @pytest.mark.parametrize(
