@@ -82,7 +82,8 @@ class Openings(Struct, frozen=True):
     @property
     def moves_state(self) -> bool:
         """Return whether all state on the hosts is searched beside state on the devices."""
-        return at(self.document, MANAGER) == "auto"
+        manager: object = at(self.document, MANAGER)
+        return manager == "auto"
 
     @property
     def room_bytes(self) -> int:

@@ -17,7 +17,7 @@ from scenarios.planning.resources import Resources
 from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document
-from sim.planner.space import SCHEDULES
+from sim.planner.space import SEARCHED
 
 
 class Searched(Struct, frozen=True):
@@ -69,7 +69,7 @@ def _searched(document: Document, variant: Mapping[str, Any], request: Request, 
 
 def _refuse_unsearched(openings: Openings) -> None:
     """Raise ScenarioError for schedules that are to be searched where the scenario writes one."""
-    if openings.schedules != SCHEDULES and (written := openings.fixed.get("schedule")):
+    if openings.schedules != SEARCHED and (written := openings.fixed.get("schedule")):
         rule = f"the scenario writes {KEYS['schedule']}: {written}, so no schedules are searched"
         remedy = f"leave it out, or --set {KEYS['schedule']}=auto"
         raise ScenarioError(Origin(option="--schedules"), "", rule, remedy)

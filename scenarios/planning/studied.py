@@ -90,7 +90,8 @@ def rows_with_prices(every: Grid, found: Priced) -> Grid:
 
 def _off_device(every: Grid, found: Priced) -> NDArray[np.bool_]:
     """Return which strategies have state on the host that a rule refuses."""
-    return np.logical_or.reduce([rows for rows, _ in _hosted_rows(every, found)], initial=False)
+    refused: NDArray[np.bool_] = np.logical_or.reduce([rows for rows, _ in _hosted_rows(every, found)], initial=False)
+    return refused
 
 
 def _hosted_rows(every: Grid, found: Priced) -> Iterator[tuple[NDArray[np.bool_], str]]:

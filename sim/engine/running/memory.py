@@ -101,7 +101,8 @@ def _tier(program: Program, lives: Lifetimes, tier: Tier) -> _Tier:
             row[place_of[buffers[name].kind]] += sizes[name]
         for _, name in life.deaths:
             row[place_of[buffers[name].kind]] -= sizes[name]
-    return _Tier(sizes, persistent, *changes.T, net_by_kind)
+    net, most, op = changes.T
+    return _Tier(sizes, persistent, net, most, op, net_by_kind)
 
 
 def _change(life: CallLife, sizes: Mapping[str, int]) -> tuple[int, int, int]:
