@@ -50,18 +50,29 @@ class Load(Struct, frozen=True, eq=False):
 def exchanges(plan: Plan) -> Iterator[Exchange]:
     """Yield what moves bytes over links in a plan once for all that move equally many bytes the same way."""
     found: dict[tuple[object, ...], tuple[Program, Exchanging, list[Ints], set[str]]] = {}
+    kinds: dict[int, _Kinds] = {}
     for program in plan.programs:
         ranks = np.array(plan.ranks_of(program), dtype=np.int64)
-        seen = set[tuple[object, ...]]()
-        for op in _exchanging(program):
-            key = signature(program, op)
+        if id(program.tasks) not in kinds:
+            kinds[id(program.tasks)] = _kinds(program)
+        for key, (op, on) in kinds[id(program.tasks)].items():
             _, _, parts, streams = found.setdefault(key, (program, op, [], set()))
-            streams.add(op.stream)
-            if key not in seen:
-                parts.append(ranks)
-                seen.add(key)
+            streams |= on
+            parts.append(ranks)
     for program, op, parts, streams in found.values():
         yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts)), frozenset(streams))
+
+
+_Kinds = dict[tuple[object, ...], tuple[Exchanging, set[str]]]
+"""By signature: the first op of a program that has it, and the streams of all that have."""
+
+
+def _kinds(program: Program) -> _Kinds:
+    """Return a program's ops that move bytes over links, once for all that are alike."""
+    found: _Kinds = {}
+    for op in _exchanging(program):
+        found.setdefault(signature(program, op), (op, set()))[1].add(op.stream)
+    return found
 
 
 def _exchanging(program: Program) -> Iterator[Exchanging]:
