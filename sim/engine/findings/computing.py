@@ -21,12 +21,10 @@ def computing_seconds(run: SimulatedRun, rank: int, shares: TaskShares) -> Mappi
         ops = [j for j, op in enumerate(times.task.ops) if counted_stream(op) == MAIN_STREAM]
         of_task = shares[times.task.name]
         each = np.array([of_task[j] for j in ops]).reshape(-1, len(total_s))
+        starts_s, ends_s = times.starts_s[:, ops], times.ends_s[:, ops]
         if run.paced is not None:
-            lasting_s = times.ends_s[:, ops] - times.starts_s[:, ops]
-            total_s += run.rank_paces(rank).counts(times) @ lasting_s @ each
+            total_s += run.rank_paces(rank).counts(times) @ (ends_s - starts_s) @ each
         for part in parts:
-            starts_s, ends_s = (
-                np.clip(edges[:, ops], part.begin_s, part.end_s) for edges in (times.starts_s, times.ends_s)
-            )
-            total_s += part.times * (ends_s - starts_s).sum(axis=0) @ each
+            inside_s = ends_s.clip(part.begin_s, part.end_s) - starts_s.clip(part.begin_s, part.end_s)
+            total_s += part.times * inside_s.sum(axis=0) @ each
     return dict(zip(WorkShares._fields, total_s.tolist(), strict=True))
