@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from sim.engine.compiling.contention import Contention
-from sim.engine.compiling.graph import SENT, Block, Graph, NodeKind, Pattern, Wire
+from sim.engine.compiling.graph import NOTHING, SENT, Block, Graph, NodeKind, Pattern, Wire
 from sim.engine.compiling.patterns import call_pattern
 from sim.engine.compiling.shape import NO_PATH
 from sim.engine.compiling.tables import MAIN_STREAM, TaskTable
@@ -134,10 +134,9 @@ class RankCompiler(Struct, dict=True):
         if wire is not None and wire.at_once:
             return self._add_immediate_send(index, call, table, wire)
         op, kind, duration_s, activity = table.recipe[0]
-        node, units, successors = graph.add(kind, duration_s), graph.units, graph.successors
+        node = graph.add(kind, duration_s, activity if kind is _SHARED else NOTHING)
+        units, successors = graph.units, graph.successors
         units.append((self.rank, index, node, None))
-        if kind is _SHARED:
-            graph.shared[node] = activity
         num_waits = 0
         tail = self._tails.get(op.stream)
         if tail is not None:

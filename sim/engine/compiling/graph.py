@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import IntEnum
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -29,6 +30,8 @@ class NodeKind(IntEnum):
 
 
 _FIXED = NodeKind.FIXED
+NOTHING: Final = Activity()
+"""What a node demands that uses no shared resources."""
 
 
 class Pattern(Struct, frozen=True, eq=False):
@@ -75,14 +78,14 @@ class Joint(Struct):
 class OpNodes(Struct, frozen=True):
     """The nodes of a task's ops, one each, for every call: ``successors`` and ``waits`` are those inside the call.
 
-    ``shared``: the ops on shared resources, with their activities.
+    ``shared``: the activities of the ops on shared resources, ``NOTHING`` for others.
     """
 
     kinds: list[int]
     waits: list[int]
     successors: list[list[int]]
     durations_s: list[float]
-    shared: list[tuple[int, Activity]]
+    shared: list[Activity]
 
     @classmethod
     def of(cls, predecessors: Sequence[Sequence[int]], ops: Sequence[tuple[NodeKind, float, Activity]]) -> "OpNodes":
@@ -91,7 +94,7 @@ class OpNodes(Struct, frozen=True):
         for op, before in enumerate(predecessors):
             for earlier in before:
                 successors[earlier].append(op)
-        shared = [(op, activity) for op, (kind, _, activity) in enumerate(ops) if kind is NodeKind.SHARED]
+        shared = [activity if kind is NodeKind.SHARED else NOTHING for kind, _, activity in ops]
         waits = [len(before) for before in predecessors]
         return cls([kind for kind, _, _ in ops], waits, successors, [lasting_s for _, lasting_s, _ in ops], shared)
 
@@ -107,7 +110,8 @@ class Graph(Struct):
     waits: list[int] = field(default_factory=list)
     successors: list[list[int]] = field(default_factory=list)
     durations_s: list[float] = field(default_factory=list)
-    shared: dict[int, Activity] = field(default_factory=dict)
+    shared: list[Activity] = field(default_factory=list)
+    """The activities of nodes on shared resources, ``NOTHING`` for others."""
     blocks: dict[int, Block] = field(default_factory=dict)
     entries: dict[int, tuple[int, int]] = field(default_factory=dict)
     joints: list[Joint] = field(default_factory=list)
@@ -120,14 +124,15 @@ class Graph(Struct):
     team_calls: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)
     """(ranks, call, ops that are one collective of all of them) of calls that are one block of several ranks."""
 
-    def add(self, kind: NodeKind, duration_s: float = 0.0) -> int:
-        """Add a node that waits for nothing yet; return its index."""
+    def add(self, kind: NodeKind, duration_s: float = 0.0, shared: Activity = NOTHING) -> int:
+        """Add a node that waits for nothing yet; return its index. ``shared``: its activity on shared resources."""
         kinds = self.kinds
         node = len(kinds)
         kinds.append(kind)
         self.waits.append(0)
         self.successors.append([])
         self.durations_s.append(duration_s)
+        self.shared.append(shared)
         return node
 
     def add_ops(self, nodes: OpNodes) -> int:
@@ -137,8 +142,7 @@ class Graph(Struct):
         self.waits += nodes.waits
         self.successors += [[base + op for op in after] for after in nodes.successors]
         self.durations_s += nodes.durations_s
-        for op, activity in nodes.shared:
-            self.shared[base + op] = activity
+        self.shared += nodes.shared
         return base
 
     def link(self, before: int, after: int) -> None:

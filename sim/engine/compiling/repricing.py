@@ -65,7 +65,7 @@ class _Repricing:
     programs: Mapping[int, Program]
     priced: Priced
     durations_s: list[float] = field(init=False)
-    shared: dict[int, Activity] = field(default_factory=dict)
+    shared: list[Activity] = field(init=False)
     blocks: dict[int, Block] = field(default_factory=dict)
     activities: dict[int, Activity] = field(default_factory=dict)
     _tasks: "dict[tuple[int, str], _Task]" = field(default_factory=dict)
@@ -73,7 +73,7 @@ class _Repricing:
     _team_patterns: dict[tuple[object, ...], tuple[Pattern, list[Pattern]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.durations_s = list(self.before.durations_s)
+        self.durations_s, self.shared = list(self.before.durations_s), list(self.before.shared)
 
     def graph(self) -> Graph:
         """Return the graph. Parts that no price changes are shared with the graph before."""
@@ -171,7 +171,8 @@ class _Task(Struct, frozen=True):
     def put(self, node: int, graph: _Repricing) -> None:
         """Put a call's prices from its first node on. A receive that is a wire's node gets its own afterwards."""
         graph.durations_s[node : node + len(self.durations_s)] = self.durations_s
-        graph.shared.update(_from(node, self.shared))
+        for op, activity in self.shared:
+            graph.shared[node + op] = activity
         graph.activities.update(_from(node, self.found))
 
 

@@ -197,7 +197,7 @@ def stays(edges: Edges, earlier: Ints) -> Flags:
 
 def shared_users(graph: Graph) -> Iterator[tuple[int, Sequence[object]]]:
     """Yield the nodes whose ops share resources, of a collective its first member, and the resources that each uses."""
-    for node, activity in graph.shared.items():
+    for node, activity in enumerate(graph.shared):
         if graph.kinds[node] == NodeKind.SHARED:
             yield node, [resource for resource, _ in activity.demands]
     for joint in graph.joints:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from msgspec.structs import replace
 
-from sim.engine.compiling.graph import Graph, NodeKind
+from sim.engine.compiling.graph import NOTHING, Graph, NodeKind
 from sim.engine.running.chains import Chains, Edges, Flags, Ints, Paces, shared_users, sibling_edges, stays
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
@@ -179,6 +179,7 @@ def _with_delays(attempt: _Attempt) -> tuple[Graph, range]:
     longer = replace(
         graph,
         kinds=[*graph.kinds, *[int(NodeKind.FIXED)] * count],
+        shared=[*graph.shared, *[NOTHING] * count],
         waits=[*graph.waits, *[1] * count],
         successors=successors,
         durations_s=[*graph.durations_s, *[0.0] * count],
