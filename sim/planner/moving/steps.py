@@ -20,7 +20,7 @@ from sim.engine.prices.activity import Activity, is_link
 from sim.engine.prices.pricing import ClusterPricing
 from sim.planner.moving.arrivals import arrivals_s
 from sim.planner.moving.chain import Exchange, Meeting, Run, Span
-from sim.planner.moving.load import PlacedStep, rows_between, rows_of_copies
+from sim.planner.moving.load import Mask, PlacedStep, rows_between, rows_of_copies
 from sim.planner.moving.profile import StepProfile
 from sim.planner.moving.rules import check_summable
 from sim.planner.moving.tail import Holders, Updates, by_holders, step_end_s, summed
@@ -48,6 +48,7 @@ class StepSums:
         self._first_layer = self._profile.experts.first_dense_layers
         self._exchanges = DirectExchanges(pricing.network, range(self._profile.num_ranks))
         self._sums = dict[tuple[Holders, int], Flow]()
+        self._last: tuple[bytes, Mapping[Holders, int]] = (b"", {})
 
     def step_s(self, step: PlacedStep) -> float:
         """Return the seconds from the common begin of a step to the end of its last rank."""
@@ -65,10 +66,17 @@ class StepSums:
             flow = self._meetings[number] if isinstance(link, Meeting) else calls.exchanges[link.back][self._at(link)]
             exchanged_s = beside.meet(flow, max(exchanged_s, float(now_s.max())))
             ends_s[number] = exchanged_s
-        groups = by_holders(step.held)
+        groups = self._groups(step.held)
         copies = {holders: self._sum(holders, number) for holders, number in groups.items() if len(holders) > 1}
         sums = summed(beside, copies, exchanged_s, records=bool(arriving.any()))
         return step_end_s(float(now_s.max()), sums, groups, self._updates, self._late_s(step, beside))
+
+    def _groups(self, held: Mask) -> Mapping[Holders, int]:
+        """Return how many experts the same ranks hold; most steps have the placement of the one before."""
+        placement = held.tobytes()
+        if placement != self._last[0]:
+            self._last = placement, by_holders(held)
+        return self._last[1]
 
     def _at(self, link: Span | Exchange) -> int:
         return link.layer - self._first_layer

@@ -21,6 +21,7 @@ def summed_steps(job: DenseTraining, policy: FlexMoE, pricing: ClusterPricing) -
     """
     sums, state, placed = StepSums(job, pricing), policy.start(), Placed(policy.first)
     steps, placements = list[TakenStep](), list[Placed]()
+    shown, kept = placed.replicas, _without_tables(placed.replicas)
     for step in range(moving_of(job).steps):
         counts = job.routing_later(step).counts
         replicas, by_expert = placed.replicas, counts.sum(1)
@@ -28,8 +29,13 @@ def summed_steps(job: DenseTraining, policy: FlexMoE, pricing: ClusterPricing) -
         loads = max_over_mean(rows_of_copies(counts, replicas.table).sum(2))
         fixed = max_over_mean(of_ranks(by_expert, replicas.num_ranks))
         steps.append(taken(step_s, placed, loads, fixed, shares(by_expert)))
-        placements.append(
-            replace(placed, replicas=Replicas(replicas.vexperts, replicas.arriving))
-        )  # without its tables
+        if replicas is not shown:
+            shown, kept = replicas, _without_tables(replicas)
+        placements.append(replace(placed, replicas=kept))
         state, placed = policy.following(state, [*(counts * job.num_microbatches)])
     return steps, placements
+
+
+def _without_tables(replicas: Replicas) -> Replicas:
+    """Return the same placement without what was derived from it, which would fill the memory over many steps."""
+    return Replicas(replicas.vexperts, replicas.arriving)
