@@ -1,14 +1,18 @@
 """Steps in which experts move: what each took, and how the loads of experts change."""
 
+from typing import Final
+
 from costmodels.units import format_time
 from scenarios.report.blocks import Chart, Only, Section
 from scenarios.report.charts.hover_text import hover_template
 from scenarios.report.pages.step_rows import step_rows
 from scenarios.summaries.steps.placement import PlacementSummary
 
-MAX_EXPERTS = 64
-_COLUMNS = ("step", "time", "changes", "search", "copies", "arriving", "busiest", "if experts stayed")
-_MEANING = (
+MAX_EXPERTS: Final = 64
+_SCALE: Final = ((0.0, "rgba(42,120,214,0.06)"), (1.0, "rgba(42,120,214,1)"))
+"""From no choices to the most, on white and on black."""
+_COLUMNS: Final = ("step", "time", "changes", "search", "copies", "arriving", "busiest", "if experts stayed")
+_MEANING: Final = (
     "changes: decided before the step, found by a host in the time of search; copies: of experts, on all ranks and in "
     "all layers; arriving: those that travel during the step; busiest: load of the busiest rank over the mean one"
 )
@@ -47,7 +51,8 @@ def _loads(placement: PlacementSummary) -> Chart:
     order = sorted(range(len(totals)), key=lambda expert: (-totals[expert], expert))[:MAX_EXPERTS]
     trace = {
         "type": "heatmap", "z": [[round(100.0 * step.expert_shares[e], 3) for step in steps] for e in order],
-        "y": [f"expert {e}" for e in order], "colorscale": "Blues", "ygap": 2, "zmin": 0,
+        "x0": 0, "dx": 1, "y": [f"expert {e}" for e in order], "colorscale": [list(stop) for stop in _SCALE], "ygap": 2,
+        "zmin": 0, "zmax": round(100.0 * max(max(step.expert_shares) for step in steps), 3),
         "colorbar": {"thickness": 10, "ticksuffix": " %", "outlinewidth": 0},
         "hovertemplate": hover_template("%{z:.3g} % of the choices of step %{x}", strong="%{y}"),
     }  # fmt: skip

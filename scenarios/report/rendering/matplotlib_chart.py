@@ -93,7 +93,8 @@ def _bars(plot: Any, trace: Mapping[str, Any], rows: Mapping[str, int], ends: An
         ends[at] += lengths
     marker, opacity = trace["marker"], trace["marker"].get("opacity", 1.0)
     alphas = [opacity] * len(lengths) if isinstance(opacity, int | float) else opacity
-    colours = [_colour(marker["color"], alpha) for alpha in alphas]
+    words = [marker["color"]] * len(lengths) if isinstance(marker["color"], str) else marker["color"]
+    colours = [_colour(colour, alpha) for colour, alpha in zip(words, alphas, strict=True)]
     thickness = trace.get("width", _BAR_HEIGHT)
     edges = marker.get("line", {}).get("width", 0.0)
     plot.barh(places, lengths, thickness, left=starts, color=colours, edgecolor="white", linewidth=edges)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import ceil
 from typing import Final
 
 from costmodels.units import format_time
@@ -12,6 +13,8 @@ from sim.jobs.record import Allocation, Record
 
 MOST_BARS: Final = 3_000
 """Bars that a browser draws without delay; the first ones are drawn."""
+MOST_TICKS: Final = 8
+"""Labelled lines of the picture, which begins and ends at a GPU's edge."""
 _COLOURS: Final = (
     "#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0",
 )  # fmt: skip
@@ -23,6 +26,7 @@ def cluster_section(record: Record, title: str = "Cluster over time", name: str 
     drawn = bars[:MOST_BARS]
     end_s = max((allocation.end_s for allocation, _, _ in drawn), default=1.0)
     unit, unit_s = time_unit(end_s)
+    ticks = list(range(0, record.num_gpus + 1, ceil(record.num_gpus / MOST_TICKS)))
     data = {
         "type": "bar", "orientation": "h", "name": "jobs",
         "y": [first + height / 2 for _, first, height in drawn],
@@ -36,7 +40,7 @@ def cluster_section(record: Record, title: str = "Cluster over time", name: str 
     layout = {
         "showlegend": False, "bargap": 0, "barmode": "overlay", "margin": {"l": 56, "r": 16, "t": 10, "b": 44},
         "xaxis": {"title": {"text": f"time ({unit})"}, "range": [0, drawn_number(end_s / unit_s)], "zeroline": False},
-        "yaxis": {"title": {"text": "GPU"}, "range": [record.num_gpus, 0], "zeroline": False},
+        "yaxis": {"title": {"text": "GPU"}, "range": [record.num_gpus, 0], "zeroline": False, "tickvals": ticks},
     }  # fmt: skip
     left_out = len(bars) - len(drawn)
     note = f"The first {MOST_BARS:,} bars are drawn, {left_out:,} are not." if left_out else ""

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from scenarios.errors import ScenarioError
+from scenarios.report.pages.placement_section import placement_section
+from scenarios.report.rendering.notebook import notebook_html
 from scenarios.workloads.executing import ExecutionOptions
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.executing.execution import ExecutedStep
@@ -56,6 +58,7 @@ def test_steps_are_simulated_one_by_one_and_the_last_in_full(write) -> None:
     arrivals = [step for step in placement.steps if step.num_arriving]
     assert all(step.num_changes and step.search_s > 0.0 for step in arrivals)
     assert sum(last.expert_shares) == pytest.approx(1.0)
+    assert "data:image/png" in notebook_html([placement_section(placement)])
 
 
 TINY = (

@@ -8,6 +8,9 @@ import pytest
 
 from scenarios.cli import main
 from scenarios.library.shipped import FOLDER
+from scenarios.report.blocks import Chart
+from scenarios.report.rendering.notebook import notebook_html
+from scenarios.report.rendering.surfaces import every_block
 from scenarios.workloads.job_mix.cluster_chart import gpu_bars
 from scenarios.workloads.loading import load_scenario
 from tests.scenarios.refusing import refuse
@@ -255,6 +258,15 @@ def test_wrong_line_of_a_trace_is_named(mix: Path, tmp_path: Path, capsys) -> No
     (tmp_path / "jobs.csv").write_text("job_id,arrival_s,num_gpus,duration_s\n1,0,2,never\n")
     mix.write_text(mix.read_text().split("jobs:")[0] + "jobs: {trace: jobs.csv}\n")
     assert "jobs.csv:2: duration_s: 'never' is no number" in refuse(capsys, tmp_path, str(mix))
+
+
+def test_a_notebook_shows_the_cluster_over_time(mix: Path) -> None:
+    """A picture of the cluster, with whole GPUs at its lines, and one of completion times."""
+    scenario = load_scenario(mix)
+    blocks = scenario.workload.simulate(scenario).blocks()
+    assert notebook_html(blocks).count("data:image/png") == 2
+    chart = next(block for block in every_block("page", blocks) if isinstance(block, Chart) and block.id == "cluster")
+    assert chart.figure["layout"]["yaxis"]["tickvals"] == [0, 1, 2, 3, 4]
 
 
 def test_a_terminal_says_what_ran_and_which_jobs_it_shows(mix: Path, capsys) -> None:
