@@ -22,7 +22,7 @@ def brief_text(what: str, blocks: Sequence[Block]) -> str:
     facts = headline.facts or next((block.rows for block in every if isinstance(block, Facts)), None)
     facts = tuple(map(_fact, headline.cards)) if facts is None else facts
     chosen = [fact for fact in facts if fact.name in _WANTED] or facts[:_MOST]
-    title = ": ".join(part for part in (what, headline.in_terminal) if part)
+    title = ": ".join(part for part in (what, headline.terminal_title or headline.title) if part)
     return "\n".join(map(printable, (title, *(f"  {fact.name}: {_text(fact.words)}" for fact in chosen))))
 
 
