@@ -152,6 +152,8 @@ class Workload(ABC, Generic[S]):
     """That key in words."""
     point: ClassVar[str] = "simulation"
     """The noun for a point of a sweep."""
+    has_plan: ClassVar[bool] = True
+    """Whether ranks run a plan, of which ``detail`` and ``fold`` say something."""
     has_size: ClassVar[bool] = False
     """Whether ``simulate plan`` seeks a size, such as a number of replicas, and not a strategy."""
 

@@ -39,6 +39,7 @@ class JobMix(Workload[MixScenario]):
     )
     order = "mean_jct_s"
     ordered_by = "mean completion time"
+    has_plan = False
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> MixScenario:
         """Return the scenario of a document."""

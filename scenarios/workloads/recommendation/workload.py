@@ -30,6 +30,7 @@ class Recommendation(Workload[RecommendationScenario]):
         Column("samples/s", "samples_per_s", lambda rate: f"{rate:,.0f}"),
     )
     order, ordered_by = "moved_bytes_per_batch", "bytes moved per batch"
+    has_plan = False
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> RecommendationScenario:
         """Return the scenario of a document."""

@@ -36,6 +36,7 @@ class Service(Workload[ServiceScenario]):
     )
     order, ordered_by = "mean_latency_s", "mean latency"
     point = "simulated service"
+    has_plan = False
     has_size = True
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> ServiceScenario:

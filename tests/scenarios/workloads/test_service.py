@@ -67,6 +67,13 @@ def test_fewest_replicas_are_sought(service: Path, tmp_path: Path, capsys) -> No
     assert "No number that the cluster has room for is enough" in run(capsys, service, "--set", beyond)[1]
 
 
+@pytest.mark.parametrize("option", [("--detail", "op"), ("--no-fold",)])
+def test_options_of_a_plan_are_refused(service: Path, capsys, option: tuple[str, ...]) -> None:
+    """No rank of a service runs a plan whose ops could be shown or ranks folded."""
+    code, _, problem = run(capsys, service, *option)
+    assert (code, f"{option[0]}: a simulation of service has no ranks with a plan" in problem) == (2, True)
+
+
 def test_plan_seeks_the_fewest_replicas(service: Path, tmp_path: Path, capsys) -> None:
     """`simulate plan` gives the answer of a simulation with the objective, and needs one; a strategy has no say."""
     slo = ("--set", "service.slo={ttft: 60 ms, tpot: 8 ms, share: 0.9}")
