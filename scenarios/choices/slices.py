@@ -23,7 +23,7 @@ from sim.plan.words.op import Collective, Op
 from sim.plan.words.program import Phase, Plan, Program, Task
 from sim.training.errors import SpecError
 from sim.training.pipeline.rules import GRANULARITY_KEY
-from sim.training.pipeline.terapipe import best_slices
+from sim.training.pipeline.terapipe import Slicing, best_slices
 from sim.training.spec.job import DenseTraining, OpenTraining
 from sim.training.steps.builder import build_dense_training
 
@@ -37,9 +37,15 @@ _LIMIT_STEP: Final = 5e-4
 
 
 def with_best_slices(job: OpenTraining, pricing: Pricing) -> DenseTraining:
-    """Return a job with the slices that are fastest at these prices, in multiples of its granularity.
+    """Return a job with the slices that are fastest at these prices (``best_slicing``)."""
+    return with_slices(job, best_slicing(job, pricing)[0].slices)
 
-    Where it states none: 1/128 of the sequence or a little more, 8 or more.
+
+def best_slicing(job: OpenTraining, pricing: Pricing) -> tuple[Slicing, float]:
+    """Return the fastest slices at these prices, and the seconds of a whole sequence on a stage.
+
+    They are multiples of the job's granularity, or where it states none, of 1/128 of the sequence or a little more, 8
+    or more.
     Raises SpecError for a granularity that does not divide the sequence, or divides it into too many parts.
     """
     tokens, multiple = job.model.sequence_length, job.parallel.token_multiple
@@ -50,11 +56,12 @@ def with_best_slices(job: OpenTraining, pricing: Pricing) -> DenseTraining:
         remedy = f"write a divisor of {tokens}, {needs}{-(-tokens // MAX_UNITS)} or more; or state token_slices"
         raise SpecError(GRANULARITY_KEY, rule, remedy)
     times = _SliceTimes(job, pricing, unit)
+    whole_s = times.time_s(tokens, 0)
     found = best_slices(
         times.time_s, tokens, job.parallel.pipeline.degree, granularity=unit,
-        num_sequences=job.num_microbatches, epsilon_s=_LIMIT_STEP * times.time_s(tokens, 0),
+        num_sequences=job.num_microbatches, epsilon_s=_LIMIT_STEP * whole_s,
     )  # fmt: skip
-    return with_slices(job, found.slices)
+    return found, whole_s
 
 
 def with_slices(job: OpenTraining, slices: Sequence[int]) -> DenseTraining:
@@ -89,15 +96,25 @@ class _SliceTimes:
         return float(np.interp(context, *self._priced[tokens])) + self._hop_s(tokens)
 
     def _price(self, tokens: int) -> tuple[list[int], list[float]]:
-        total = self.job.model.sequence_length
-        contexts = sorted({0, (total - tokens) // 2 // self.unit * self.unit, total - tokens})
-        contexts = [c for i, c in enumerate(contexts) if i == 0 or c - contexts[i - 1] >= tokens]
-        edges = sorted({0, total, *contexts, *(c + tokens for c in contexts)})
+        last = self.job.model.sequence_length - tokens
+        middle = last // 2 // self.unit * self.unit
+        if tokens <= min(middle, last - middle):
+            plans = [[0, middle, last]]
+        elif tokens <= last:
+            plans = [[0, last]]
+        else:  # the first slice and the last one overlap
+            plans = [[0], [last]] if last else [[0]]
+        priced = [self._price_together(tokens, contexts) for contexts in plans]
+        return [context for contexts in plans for context in contexts], [s for found in priced for s in found]
+
+    def _price_together(self, tokens: int, contexts: Sequence[int]) -> list[float]:
+        """Return the seconds of slices of one plan."""
+        edges = sorted({0, self.job.model.sequence_length, *contexts, *(c + tokens for c in contexts)})
         plan = self._probe([b - a for a, b in pairwise(edges)])
         of_slices = [_passes_of(plan.programs[0], edges.index(context)) for context in contexts]
         wanted = {name for names in of_slices for name in names}
         times_s = tasks_alone_s(plan, self.pricing, lambda task: task.name in wanted)
-        return contexts, [sum(times_s[name] for name in names) for names in of_slices]
+        return [sum(times_s[name] for name in names) for names in of_slices]
 
     def _probe(self, slices: Sequence[int]) -> Plan:
         """Return one micro-batch's plan of the rank in the middle of the pipeline."""

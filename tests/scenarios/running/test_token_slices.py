@@ -95,6 +95,18 @@ def test_deeper_pipelines_want_more_slices(path: Path) -> None:
     assert len(shallow) < len(slices_of(path, *changes))
 
 
+def test_later_slices_are_shorter_since_they_attend_to_more(path: Path) -> None:
+    """Long slices are priced after their whole context, too: a third of a sequence is not cheap at its end."""
+    pipeline = "{degree: 2, schedule: seq_1f1b, token_slices: auto, slice_granularity: 256}"
+    few = (
+        "cluster={node: hgx-h100, num_nodes: 1, devices_per_node: 2}",
+        "model.sequence_length=4096",
+        "training.precision=bf16",
+    )
+    first, *_, last = slices_of(path, *few, f"parallel.pipeline={pipeline}")
+    assert first > last
+
+
 def test_summary_and_console_tell_the_slices(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The summary lists the lengths, the console puts equal ones together; without slices neither does."""
     assert simulate(load_scenario(path, [f"{KEY}=[512,256,256]"])).as_json()["token_slices"] == [512, 256, 256]
