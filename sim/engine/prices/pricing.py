@@ -255,8 +255,8 @@ class ClusterPricing:
         if self.variation.is_any:
             return np.arange(num_ranks)
         slowdown = self.cluster.topology.device_slowdown[self.cluster.devices[:num_ranks]]
-        types = self.cluster.device_type_of[:num_ranks]
-        return np.unique(np.stack([types, slowdown]), axis=1, return_inverse=True)[1].ravel()
+        values, codes = numbered(slowdown)
+        return numbered(self.cluster.device_type_of[:num_ranks].astype(np.int64) * len(values) + codes)[1]
 
     def link_kinds(self) -> NDArray[np.int64]:
         """Return a number per link, the same for links of one kind, bandwidth, latency and time per message."""

@@ -98,7 +98,9 @@ def groups_of(mesh: Mesh, op: Exchanging, ranks: Ints) -> Ints:
     groups = all_groups(mesh, op.axes)
     if op.members:
         groups = groups[:, list(op.members)]
-    return groups[np.isin(groups, ranks).any(axis=1)]
+    asked = np.zeros(mesh.size, dtype=np.bool_)
+    asked[ranks] = True
+    return groups[asked[groups].any(axis=1)]
 
 
 def all_groups(mesh: Mesh, axes: tuple[str, ...]) -> Ints:
