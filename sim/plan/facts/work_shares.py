@@ -227,7 +227,10 @@ class _Walk:
             return self.bits.get(value, 0)
         if isinstance(value, Mapping):
             return reduce(or_, map(self._axes_in, value.values()), 0)
-        return reduce(or_, map(self._axes_in, value), 0) if isinstance(value, tuple | list) else 0
+        if not isinstance(value, tuple | list):
+            return 0
+        named = [part for part in value if not isinstance(part, int | float)]  # of counts, one for each expert, none
+        return reduce(or_, map(self._axes_in, named), 0)
 
 
 def _initial_axes(buffer: Buffer) -> tuple[str, ...]:
