@@ -1,5 +1,6 @@
 """Put ``--set key=value`` options into a document, and blame them for what they break."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final, TypeVar
@@ -10,6 +11,7 @@ from scenarios.reading.documents.yaml_tree import MAX_DEPTH, Document, KeyPath, 
 
 T = TypeVar("T")
 
+_ITEM: Final = re.compile(r"(.+?)\[\d+\]")
 BASED: Final[frozenset[KeyPath]] = frozenset({("cluster", "topology"), ("cluster", "topology", "nodes")})
 """Keys that hold a name of the topology catalogue, or a mapping with that name under ``base``."""
 
@@ -100,6 +102,9 @@ def _parse(text: str) -> tuple[tuple[str, ...], Any, Origin]:
     if not equals or not all(path) or len(path) > MAX_DEPTH:
         remedy = "write it as in --set parallel.tensor.degree=4"
         raise ScenarioError(origin, "", "an override is a dotted key, =, and a value", remedy)
+    if item := _ITEM.match(key):
+        rule = "items of a list are not set one by one"
+        raise ScenarioError(origin, "", rule, f"set {item[1][:200]} itself, with all its items")
     return path, read_value(value, option), origin
 
 

@@ -50,7 +50,7 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
     cluster, section = cluster_spec(document, checked.cluster), checked.service
     document, written = _written_model(document, checked)
     requests = _requests(document, checked.requests, checked.seed)
-    _check_window(document, written, requests)
+    _check_attention(document, written, requests)
     cost = _cost(document, section, cluster, _served_model(written))
     if requests.prefixes and requests.prefix_tokens % section.block_tokens:
         rule = f"blocks of {section.block_tokens} tokens do not divide the trace's pieces of {requests.prefix_tokens}"
@@ -135,6 +135,8 @@ def _cost(document: Document, section: ServiceSection, cluster: ClusterSpec, mod
     if cluster.node_types or cluster.wiring is not None:
         rule = "a service is simulated on nodes of one type below one switch"
         raise _error(document, "cluster", rule, "write node and num_nodes alone")
+    if cluster.jitter:
+        raise _error(document, "cluster.jitter", "devices of a service take equal times", "leave it out")
     device = cluster.node_spec.device
     dtype, cache_dtype = _DTYPES[section.precision], _DTYPES[section.cache_precision]
     if dtype not in device.peak_flop_per_s:
@@ -207,8 +209,10 @@ def _written_model(document: Document, checked: ServiceScenarioFile) -> tuple[Do
     return document, section
 
 
-def _check_window(document: Document, section: GptModel | LlamaModel, requests: Requests) -> None:
-    """Raise ScenarioError where some request has more tokens than a window of the model's attention."""
+def _check_attention(document: Document, section: GptModel | LlamaModel, requests: Requests) -> None:
+    """Raise ScenarioError where a request has more tokens than attention's window, or tokens see later ones."""
+    if not section.causal:
+        raise _error(document, "model.causal", "only causal models continue a text", "leave it out")
     window = section.sliding_window if isinstance(section, LlamaModel) else None
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     if window is not None and longest > window.size:

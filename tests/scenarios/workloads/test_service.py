@@ -104,6 +104,8 @@ def test_plan_seeks_the_fewest_replicas(service: Path, tmp_path: Path, capsys) -
             "requests.burstiness",
             "users who wait send a request when the one before has ended",
         ),
+        ("cluster.jitter.gemm=0.1", "cluster.jitter", "devices of a service take equal times"),
+        ("model.causal=false", "model.causal", "only causal models continue a text"),
         ("requests.trace=nowhere.csv", "requests.trace", "there is no such file"),
         ("decoding={method: eagle}", "decoding.hit_rates", "eagle needs it"),
         ("decoding={acceptance: 0.5}", "decoding.acceptance", "autoregressive does not read it"),
