@@ -46,10 +46,7 @@ def read_settings(options: Sequence[str]) -> tuple[Setting, ...]:
         raise ScenarioError(Origin(option="--set"), "", rule, _EXAMPLE)
     for place, setting in enumerate(settings):
         for earlier in settings[:place]:
-            if f"{earlier.key}.".startswith(f"{setting.key}."):
-                rule = f"{earlier.key} was set before, and this would undo it"
-                remedy = "list all values in one option" if earlier.key == setting.key else "put this option first"
-                raise ScenarioError(_origin(f"{setting.key}={','.join(setting.texts)}"), setting.key, rule, remedy)
+            _refuse_undoing(earlier, setting)
     num_points = prod(len(setting.texts) for setting in settings)
     if num_points > MAX_POINTS:
         counts = " x ".join(str(len(setting.texts)) for setting in settings)
@@ -66,6 +63,29 @@ def points(settings: Sequence[Setting]) -> Iterator[Point]:
     for index, chosen in enumerate(product(*choices)):
         overrides = tuple(f"{key}={text}" for key, text, _ in chosen)
         yield Point(index, overrides, {key: value for key, _, value in chosen})
+
+
+def _refuse_undoing(earlier: Setting, setting: Setting) -> None:
+    """Raise ScenarioError for a setting that undoes an earlier one, or a part of one that the earlier one varies."""
+    rule, remedy = "", "state it in one of the two"
+    if f"{earlier.key}.".startswith(f"{setting.key}."):
+        rule = f"{earlier.key} was set before, and this would undo it"
+        remedy = "list all values in one option" if earlier.key == setting.key else "put this option first"
+    elif setting.key.startswith(f"{earlier.key}.") and len(earlier.values) > 1:
+        path = setting.key.removeprefix(f"{earlier.key}.").split(".")
+        if any(_states(value, path) for value in earlier.values):
+            rule = f"values of {earlier.key} state it too, and this would undo it"
+    if rule:
+        raise ScenarioError(_origin(f"{setting.key}={','.join(setting.texts)}"), setting.key, rule, remedy)
+
+
+def _states(value: object, path: Sequence[str]) -> bool:
+    """Return whether a value is a mapping with the key of a path."""
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return False
+        value = value[name]
+    return True
 
 
 def _read_setting(text: str) -> Setting:

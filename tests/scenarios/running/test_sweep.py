@@ -18,6 +18,7 @@ from rich.console import Console
 from costmodels.units import format_time
 from scenarios.cli import main
 from scenarios.console.terminal import Terminal
+from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import read_value
 from scenarios.report.phases import BACKWARD, BACKWARD_WEIGHT, FORWARD, PHASES
 from scenarios.report.rendering.html_page import page_text
@@ -555,3 +556,11 @@ def test_a_sweep_is_readable_at_any_width(large: Sweep, width: int) -> None:
     assert all(head[:3] == ["recompute", "tensor.degree", "data.degree"] for head in tables)
     assert len(tables) == {200: 1, 120: 2, 100: 2, 80: 3}.get(width, 0) or width == 60
     assert max(map(len, shown.split("fastest that fits")[0].splitlines())) <= width
+
+
+def test_options_that_undo_each_other_are_refused() -> None:
+    """A part of a mapping that is varied already is no second option; another part of it is."""
+    varied = "training={num_microbatches: 4, optimizer: adam},{num_microbatches: 8}"
+    with pytest.raises(ScenarioError, match=r"values of training state it too"):
+        read_settings([varied, "training.num_microbatches=2,3"])
+    assert len(read_settings([varied, "training.learning_rate=0.1,0.2"])) == 2
