@@ -38,7 +38,12 @@ def _fill(file: TextIO, path: Path, text: str) -> None:
 
 
 def write_starter(path: Path, text: str) -> None:
-    """Write the starter file. Raises ScenarioError where something is there already or it cannot be written."""
+    """Write the starter file. Raises ScenarioError where something is there already or it cannot be written.
+
+    A name without an ending is refused: as ``quickstart`` it would stand in the way of a scenario that ships.
+    """
+    if path.suffix not in {".yaml", ".yml"}:
+        raise ScenarioError(Origin(str(path)), "", "a scenario is a YAML file", "name a file that ends in .yaml")
     try:
         with path.open("x", encoding="utf-8") as file:
             _fill(file, path, text)

@@ -65,6 +65,8 @@ def _read(file: BinaryIO, path: Path, kept: KeptFile, take: Callable[[Any], None
         if not line.endswith(b"\n"):
             if len(line) == _MOST_LINE_BYTES:
                 raise _refusal(path, number, f"{kept.no_line}: it has more than {_MOST_LINE_BYTES:,} bytes")
+            if not number and not _line(kept.head).startswith(line):
+                raise _refusal(path, number, kept.no_line)  # not ours, and so not to be written over
             break
         try:
             entry = json.loads(line)
@@ -79,8 +81,12 @@ def _read(file: BinaryIO, path: Path, kept: KeptFile, take: Callable[[Any], None
 
 
 def _write(file: BinaryIO, entry: Mapping[str, Any]) -> None:
-    file.write(json.dumps(entry).encode() + b"\n")
+    file.write(_line(entry))
     file.flush()
+
+
+def _line(entry: Mapping[str, Any]) -> bytes:
+    return json.dumps(entry).encode() + b"\n"
 
 
 def _refusal(path: Path, number: int, rule: str) -> ScenarioError:

@@ -307,6 +307,8 @@ def test_new_writes_a_starter_file_once(capsys, tmp_path) -> None:
     assert code == 2
     assert path.read_text() == "precious"
     assert run(capsys, "new", str(tmp_path / "no" / "folder.yaml"))[0] == 2
+    assert run(capsys, "new", str(tmp_path / "quickstart"))[0] == 2
+    assert not (tmp_path / "quickstart").exists()
 
 
 @pytest.mark.parametrize(("passed", "expected"), [(True, 0), (False, 1)])

@@ -102,6 +102,18 @@ def test_damaged_lines_are_refused(line: str, tmp_path: Path) -> None:
         swept(tmp_path, Mortal(99))
 
 
+def test_a_file_that_is_not_ours_is_not_written_over(tmp_path: Path) -> None:
+    """Text without a line's end is no first line that was cut off, unless that begins so."""
+    path = tmp_path / KEPT
+    path.write_text("mine", encoding="utf-8")
+    with pytest.raises(ScenarioError, match=r"points\.jsonl:1: it is no line"), kept_points(tmp_path, job_of()):
+        pass
+    assert path.read_text(encoding="utf-8") == "mine"
+    path.write_text('{"schema": "mesh', encoding="utf-8")
+    with kept_points(tmp_path, job_of()):
+        assert path.read_text(encoding="utf-8").count("\n") == 1
+
+
 def test_results_that_no_point_has_are_refused(tmp_path: Path) -> None:
     """A key that was damaged is an error with its line, not a traceback."""
     swept(tmp_path, Mortal(99))
