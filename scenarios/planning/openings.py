@@ -42,7 +42,8 @@ _SEQUENCE_PARALLEL: Final = "parallel.tensor.sequence_parallel"
 _NOT_SEARCHED: Final = (
     "parallel.pipeline.layers_per_stage", "parallel.pipeline.recompute_per_stage",
     "parallel.pipeline.microbatch_group_size", "parallel.pipeline.max_live_microbatches",
-    "parallel.pipeline.kept_for_weights", "parallel.pipeline.token_slices", "parallel.data.osdp",
+    "parallel.pipeline.kept_for_weights", "parallel.pipeline.token_slices", "parallel.pipeline.slice_granularity",
+    "parallel.data.osdp",
     "parallel.data.deferred_sync", "parallel.data.delayed_update",
     "parallel.data.shard_degree", "parallel.data.local_degree", "parallel.data.gradient_sync",
     "parallel.data.bucket", "parallel.axis_order", "training.recompute_num_layers", "training.recompute_layers",

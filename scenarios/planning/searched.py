@@ -14,10 +14,11 @@ from scenarios.planning.proving import Tried, fits, prove_all, prove_best, prove
 from scenarios.planning.published import megatron_of, osdp_of, prove_in_turn
 from scenarios.planning.request import MOST_EXHAUSTIVE, Request
 from scenarios.planning.resources import Resources
+from scenarios.planning.slicing import with_slices_chosen
 from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document
-from sim.planner.space import SEARCHED
+from sim.planner.space import SEARCHED, SLICED
 
 
 class Searched(Struct, frozen=True):
@@ -80,7 +81,8 @@ def _studied(openings: Openings, request: Request, workers: Executor) -> Studied
     if request.planner in ("galvatron", "galvatron_bmw", "alpa"):
         return layerwise_of(openings, request.planner, request.num_proofs, workers)
     chosen = {"megatron": megatron_of, "osdp": osdp_of}.get(request.planner, studied_of)
-    return chosen(openings, workers)
+    studied = chosen(openings, workers)
+    return with_slices_chosen(studied, workers) if studied.grid.runs(SLICED).any() else studied
 
 
 def _tried(studied: Studied, request: Request, resources: Resources) -> list[Tried]:

@@ -19,6 +19,7 @@ from sim.training.pipeline.rules import OVERLAPPING_SCHEDULES, Schedule
 from sim.training.pipeline.schedules import orders, placement
 from sim.training.pipeline.spec import PipelineSpec
 
+_IN_PLACE_OF: Final[Mapping[Schedule, Schedule]] = {"zb_auto": "zb_h1", "terapipe": "gpipe"}
 _MOST_ROUNDS: Final[Mapping[Schedule, int]] = {"zb_h1": 3, "chimera": 3}
 _MOST_ROUNDS_ELSE: Final = 4
 """Micro-batches for each pipeline rank that are walked at most: more continue what the last P of them add.
@@ -80,9 +81,11 @@ class Passes(Struct, frozen=True):
 
 
 def shape_of(spec: PipelineSpec, num_layers: int) -> Shape:
-    """Return the shape of a pipeline; zb_auto has that of zb_h1, the best order that is known before its search."""
-    if spec.schedule == "zb_auto":
-        spec = replace(spec, schedule="zb_h1")
+    """Return the shape of a pipeline.
+
+    zb_auto has that of zb_h1, the best order that is known before its search, and terapipe that of whole sequences.
+    """
+    spec = replace(spec, schedule=_IN_PLACE_OF.get(spec.schedule, spec.schedule))
     split, place = virtual_stage_layers(num_layers, spec.degree, spec.virtual_stages), placement(spec)
     return Shape(spec, place, kinds_of(split), rank_layers(split, place.ranks))
 

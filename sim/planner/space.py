@@ -25,19 +25,23 @@ _ZERO_STAGES: Final = (0, 2, 3)
 RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "selective", "full")
 SCHEDULES: Final[tuple[Schedule, ...]] = (
     "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v", "chimera",
-    "gpipe", "aiao", "zb_auto",
+    "gpipe", "aiao", "zb_auto", "terapipe", "seq_1f1b",
 )  # fmt: skip
-"""The schedules that can be searched. The first two have closed forms, the others a recurrence over their orders."""
+"""The schedules that can be searched. The first two and the last have closed forms, others recurrences over orders."""
 SEARCHED: Final = SCHEDULES[:8]
 """The schedules that are searched where none is named."""
-ORDERED: Final = SCHEDULES[2:]
+ORDERED: Final = SCHEDULES[2:13]
 """The schedules that are estimated by their orders."""
-ALL_FIRST: Final[tuple[Schedule, ...]] = ("breadth_first", "gpipe", "aiao")
+ALL_FIRST: Final[tuple[Schedule, ...]] = ("breadth_first", "gpipe", "aiao", "terapipe")
 """The schedules with all forwards first: a recurrence over stages is exact, and no order has to be walked."""
 SPLIT: Final[tuple[Schedule, ...]] = ("zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v", "zb_auto")
 """The schedules that run the backward for weights on its own."""
+SLICED: Final[tuple[Schedule, ...]] = ("terapipe", "seq_1f1b")
+"""The schedules that send sequences in slices: estimates are those of whole sequences, as under gpipe and 1f1b."""
 COPIED: Final[tuple[Schedule, ...]] = ("chimera", "dualpipe")
 """The schedules with two copies of the model."""
+_WITHOUT_EXPERTS: Final[tuple[Schedule, ...]] = ("aiao", *SLICED)
+"""The schedules under which ranks share out no experts."""
 MOST_WALKED: Final = (32, 2)
 """Pipeline ranks, and stages per rank, of the schedules whose orders are walked: more take long to walk."""
 
@@ -121,8 +125,9 @@ def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
 
     ``choices``: values of each field of ``Strategy`` but ``data``, which is what the other degrees leave; where it has
     choices too, others are left out. Without replicas ZeRO changes nothing, so only the lowest stage is kept, or ZeRO 2
-    and 3 with state on the host. On one pipeline rank no order waits, so only 1f1b is kept. Schedules whose orders are
-    walked go with ZeRO 0 and 1, and with pipelines of up to ``MOST_WALKED``. Under aiao ranks share out no experts.
+    and 3 with state on the host. On one pipeline rank no order waits, so only 1f1b is kept. All schedules but the
+    first two go with ZeRO 0 and 1, and with pipelines of up to ``MOST_WALKED``, and some without ranks that share out
+    experts.
     """
     names = [name for name in Strategy.__struct_fields__ if name != "data"]
     axes = np.meshgrid(*[np.array(choices[name], dtype=np.int64) for name in names], indexing="ij")
@@ -141,7 +146,8 @@ def grid(choices: Mapping[str, Sequence[int]], sizes: Sizes) -> Grid:
     keep &= ~offloads | (column["zero_stage"] == np.array(_ZERO_STAGES)[column["offload"]])
     walks = (column["pipeline"] <= MOST_WALKED[0]) & (column["virtual_stages"] <= MOST_WALKED[1])
     keep &= (column["schedule"] < 2) | ((column["zero_stage"] < 2) & walks)
-    keep &= (column["schedule"] != SCHEDULES.index("aiao")) | (column["expert"] == 1)
+    alone = np.isin(column["schedule"], [SCHEDULES.index(name) for name in _WITHOUT_EXPERTS])
+    keep &= ~alone | (column["expert"] == 1)
     if "data" in choices:
         keep &= np.isin(data, np.array(choices["data"]))
     found = Grid(**column, data=data, num_microbatches=num_microbatches).rows(keep)

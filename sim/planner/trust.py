@@ -23,7 +23,7 @@ _LEAST_OF_WALKED: Final = (0.87, 0.83)
 _LEAST_OF_COPIES: Final = (0.85, 0.83)
 """The least time and memory of schedules whose orders are walked, and among them of those with two copies of the model.
 
-Of 359 strategies of 87 random models and clusters all were within them, the least at 0.876 and 0.887 in time and 0.94
+Of 352 strategies of 87 random models and clusters all were within them, the least at 0.876 and 0.887 in time and 0.94
 in memory; large models of experts, of whose memory estimates count a sixth too much, are further off.
 """
 _LEAST_ON_HOST: Final = ((0.83, 0.75), (0.72, 0.61))

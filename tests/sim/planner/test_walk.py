@@ -18,8 +18,8 @@ from sim.training.pipeline.spec import PipelineSpec
 SHAPES = ((2, 5), (4, 8), (6, 14))
 """Pipeline ranks, and micro-batches."""
 HOP_S = 0.3
-WALKED = tuple(name for name in ORDERED if name != "zb_auto")
-"""zb_auto is estimated by the order of zb_h1."""
+WALKED = tuple(name for name in ORDERED if name not in ("zb_auto", "terapipe"))
+"""zb_auto is estimated by the order of zb_h1, terapipe by that of gpipe."""
 
 
 def spec_of(schedule: Schedule, degree: int) -> PipelineSpec:
