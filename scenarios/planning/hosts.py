@@ -37,11 +37,12 @@ def hosts_of(openings: Openings, pricing: ClusterPricing) -> Hosts:
     if refused[OFFLOADS.index("optimizer")][0]:
         return Hosts(HostLines(), refused)
     (few_bytes, few), (many_bytes, many) = (_measured(openings, layers, pricing) for layers in _LAYERS)
-    lines = [
+    step, copies, adds, links, updates, loads, link_loads = (
         line_through({few_bytes: few_s, many_bytes: many_s}.__getitem__, few_bytes, many_bytes)
         for few_s, many_s in zip(few, many, strict=True)
-    ]
-    return Hosts(HostLines(*lines), refused)
+    )
+    room_bytes = pricing.cluster.node.host.memory_bytes / openings.ranks_per_node
+    return Hosts(HostLines(step, copies, adds, links, updates, loads, link_loads, room_bytes), refused)
 
 
 def _key_of(openings: Openings) -> ProbeKey:

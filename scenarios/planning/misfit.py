@@ -6,26 +6,26 @@ from itertools import islice
 from typing import Final, NoReturn
 
 import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.units import format_bytes
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import KEYS, MANAGER, Openings, openings_of
 from scenarios.planning.proof import Proof, prove
-from scenarios.planning.studied import Studied, studied_of
+from scenarios.planning.studied import PLACES, Studied, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
 from sim.planner.space import OFFLOADS, Ints, OffloadChoice
 from sim.planner.trust import ordered
 
 _MOST_LEAN: Final[Mapping[OffloadChoice, int]] = {"none": 6, "optimizer": 2, "state": 2}
 """Strategies that are laid out at most, the leanest by estimate. Hosts hold as much state whatever the strategy."""
-_PLACES: Final[Mapping[OffloadChoice, str]] = {
-    "none": "", "optimizer": " with the optimizer on the host", "state": " with all state on the host (memory.manager)"
-}  # fmt: skip
+_HOPELESS: Final = 2.0
+"""An estimate of so many times the room is of a strategy that does not fit: none was seen so far off."""
 
 
 def refuse_misfit(studied: Studied, workers: Executor) -> NoReturn:
     """Raise ScenarioError with the memory of the leanest strategies, and the first change under which one fits."""
-    leanest = _leanest(studied)
+    leanest = _leanest(studied, np.ones(len(studied.grid), dtype=np.bool_))
     rule = f"no strategy fits: the leanest of {len(studied.grid):,} needs "
     rule += "; ".join(_needs(kind, proof, studied) for kind, proof in leanest.items())
     rule += f"; there is room for {format_bytes(studied.room_bytes)}"
@@ -35,7 +35,7 @@ def refuse_misfit(studied: Studied, workers: Executor) -> NoReturn:
 
 def _needs(kind: OffloadChoice, proof: Proof, studied: Studied) -> str:
     """Return what a leanest strategy needs, with its state where it is."""
-    words = f"{format_bytes(proof.memory_bytes)} per rank{_PLACES[kind]}"
+    words = f"{format_bytes(proof.memory_bytes)} per rank with {PLACES[kind]}"
     cluster = studied.openings.anchor.cluster
     if not proof.host_is_short or cluster is None:
         return words
@@ -54,14 +54,19 @@ def refuse_planner(openings: Openings, planner: str, workers: Executor) -> NoRet
 
 def some_fit(studied: Studied) -> bool:
     """Return whether one of the leanest strategies fits on its device and its host."""
-    return any(p.memory_bytes <= studied.room_bytes and not p.host_is_short for p in _leanest(studied).values())
+    likely = studied.estimates.memory_bytes <= _HOPELESS * studied.room_bytes
+    leanest = _leanest(studied, likely).values()
+    return any(proof.memory_bytes <= studied.room_bytes and not proof.host_is_short for proof in leanest)
 
 
-def _leanest(studied: Studied) -> dict[OffloadChoice, Proof]:
-    """Return the leanest strategy for each place of state: of the few that are leanest by estimate, laid out."""
+def _leanest(studied: Studied, among: NDArray[np.bool_]) -> dict[OffloadChoice, Proof]:
+    """Return the leanest strategy for each place of state: of the few that are leanest by estimate, laid out.
+
+    ``among``: the rows to take.
+    """
     found: dict[OffloadChoice, Proof] = {}
     for kind, name in enumerate(OFFLOADS):
-        rows = ordered(studied.estimates, np.flatnonzero(studied.grid.offload == kind), "memory")
+        rows = ordered(studied.estimates, np.flatnonzero((studied.grid.offload == kind) & among), "memory")
         proofs = list(islice(_laid_out(studied, rows), _MOST_LEAN[name]))
         if proofs:
             found[name] = min(proofs, key=lambda proof: (proof.host_is_short, proof.memory_bytes))

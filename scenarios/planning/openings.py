@@ -83,8 +83,12 @@ class Openings(Struct, frozen=True):
     @property
     def moves_state(self) -> bool:
         """Return whether all state on the hosts is searched beside state on the devices."""
-        manager: object = at(self.document, MANAGER)
-        return manager == "auto"
+        return bool(at(self.document, MANAGER) == "auto")
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Return how many ranks share a node, and with it its host."""
+        return min(self.cluster.devices_per_node, self.sizes.world_size)
 
     @property
     def room_bytes(self) -> int:
@@ -95,9 +99,8 @@ class Openings(Struct, frozen=True):
         """Return the values that each field of a strategy may take."""
         model, world = self.job.model, self.sizes.world_size
         experts = model.experts.num_experts if model.experts is not None else 1
-        per_node = min(self.cluster.devices_per_node, world)
         searched: dict[str, Sequence[int]] = {
-            "tensor": _powers(per_node),
+            "tensor": _powers(self.ranks_per_node),
             "context": _powers(min(world, 64)) if self._is_auto("context") else [1],
             "pipeline": [p for p in range(1, min(world, model.num_layers) + 1) if world % p == 0],
             "schedule": [SCHEDULES.index(name) for name in self.schedules],

@@ -1,6 +1,6 @@
 """The answer of a search as blocks: the best plan, time against memory, all proved plans, and why the others lost."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from costmodels.units import format_bytes, format_percent, format_time
@@ -27,6 +27,7 @@ from scenarios.summaries.planning import PlanSummary, ProvedPlan, ShiftedPlan
 _FRONT: Final = ("on the front", "#2f9e62")
 _BEATEN: Final = ("beaten", "#4a7fd6")
 _ROOM: Final = "#c8402f"
+_UNKNOWN: Final = "-"
 _SHORT: Final = {
     "microbatch_size": "micro-batch",
     "virtual_stages": "stages per rank",
@@ -125,40 +126,41 @@ def _is_used(key: str, values: Mapping[str, Any]) -> bool:
 
 
 def _table(summary: PlanSummary) -> Table:
+    """Return all simulated plans; what is known of none has no column."""
     keys = varied(summary)
-    heads = [
-        *map(_head, keys),
-        "time",
-        "estimated time",
-        "tokens/s",
-        "memory",
-        "front",
-        "USD per M tokens",
-        "J per token",
-    ]
+    numbers = {head: [of(plan) for plan in summary.plans] for head, of in _NUMBERS.items()}
+    known = {head: column for head, column in numbers.items() if set(column) != {_UNKNOWN}}
+    heads = [*map(_head, keys), *known]
     columns = [Column(head, is_number=place >= len(keys), overflow="whole") for place, head in enumerate(heads)]
-    return Table(columns, [_row(plan, keys) for plan in summary.plans], repeats=len(keys))
-
-
-def _row(plan: ProvedPlan, keys: Sequence[str]) -> list[Line]:
-    return [
-        *(_value(plan, key) for key in keys),
-        format_time(plan.iteration_time_s) + (" ~" if plan.indistinguishable else ""),
-        format_time(plan.estimated_time_s),
-        f"{plan.tokens_per_s:,.0f}",
-        format_bytes(plan.peak_memory_bytes),
-        "yes" if plan.on_front else "",
-        _usd_per_million(plan),
-        _joules(plan),
+    rows = [
+        [*(_value(plan, key) for key in keys), *values]
+        for plan, values in zip(summary.plans, zip(*known.values(), strict=True), strict=True)
     ]
+    return Table(columns, rows, repeats=len(keys))
+
+
+def _time(plan: ProvedPlan) -> str:
+    return format_time(plan.iteration_time_s) + (" ~" if plan.indistinguishable else "")
 
 
 def _usd_per_million(plan: ProvedPlan) -> str:
-    return "-" if plan.cost_usd_per_million_tokens is None else f"{plan.cost_usd_per_million_tokens:,.3f}"
+    return _UNKNOWN if plan.cost_usd_per_million_tokens is None else f"{plan.cost_usd_per_million_tokens:,.3f}"
 
 
 def _joules(plan: ProvedPlan) -> str:
-    return "-" if plan.energy_j_per_token is None else f"{plan.energy_j_per_token:,.3g}"
+    return _UNKNOWN if plan.energy_j_per_token is None else f"{plan.energy_j_per_token:,.3g}"
+
+
+_NUMBERS: Final[Mapping[str, Callable[[ProvedPlan], str]]] = {
+    "time": _time,
+    "estimate": lambda plan: format_time(plan.estimated_time_s),
+    "tokens/s": lambda plan: f"{plan.tokens_per_s:,.0f}",
+    "memory": lambda plan: format_bytes(plan.peak_memory_bytes),
+    "front": lambda plan: "yes" if plan.on_front else "",
+    "USD/M tokens": _usd_per_million,
+    "J/token": _joules,
+}
+"""The columns of a plan beside its keys."""
 
 
 def _front(summary: PlanSummary) -> Section:

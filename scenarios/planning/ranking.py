@@ -74,6 +74,7 @@ def summarise(
         float(of.studied.estimates.memory_bytes[found.row]) / found.memory_bytes
         for of in clusters
         for found in seen(of.tried)
+        if np.isfinite(of.studied.estimates.memory_bytes[found.row])
     ]
     return PlanSummary(
         scenario=studied.openings.anchor.name,
@@ -114,7 +115,7 @@ def _lost_in(of: Searched, request: Request) -> Counter[str]:
     hopeless = least.memory_bytes[rest] > studied.room_bytes
     left = len(hopeful(studied, request.objective, tried))
     lost["do not fit in memory, by estimate"] = int(hopeless.sum())
-    ended = "the time was up" if of.out_of_time else "the search had tried enough"
+    ended = "the time was up" if of.out_of_time else "the search had tried enough (--proofs tries more)"
     lost[f"may fit and be better, but {ended}"] = left
     lost["are not better than the best of their cluster, by estimate"] = len(rest) - int(hopeless.sum()) - left
     return lost

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -16,7 +16,14 @@ from scenarios.reading.documents.yaml_tree import read_value
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.planner.estimating import estimate
 from sim.planner.prices import Estimates, probe_keys
-from sim.planner.space import MOST_WALKED, ORDERED, SPLIT, Grid, grid
+from sim.planner.space import MOST_WALKED, OFFLOADS, ORDERED, SPLIT, Grid, OffloadChoice, grid
+
+PLACES: Final[Mapping[OffloadChoice, str]] = {
+    "none": "all state on the device",
+    "optimizer": "the optimizer on the host",
+    "state": "all state on the host (memory.manager)",
+}
+"""Where strategies have their state, in words."""
 
 
 class Studied(Struct, frozen=True):
@@ -90,16 +97,19 @@ def rows_with_prices(every: Grid, found: Priced) -> Grid:
 
 def _off_device(every: Grid, found: Priced) -> NDArray[np.bool_]:
     """Return which strategies have state on the host that a rule refuses."""
-    refused: NDArray[np.bool_] = np.logical_or.reduce([rows for rows, _ in _hosted_rows(every, found)], initial=False)
+    refused = np.zeros(len(every), dtype=np.bool_)
+    for rows, _ in _hosted_rows(every, found):
+        refused |= rows
     return refused
 
 
 def _hosted_rows(every: Grid, found: Priced) -> Iterator[tuple[NDArray[np.bool_], str]]:
-    """Yield the rows that a rule refuses as their state is on the host, and the rule."""
+    """Yield the rows that a rule refuses as their state is on the host, and with what in front the rule."""
     for kind, rules in found.on_device.items():
         for rule, staged in zip(rules, (False, True), strict=True):
             if rule:
-                yield (every.offload == kind) & ((every.pipeline > 1) == staged), rule
+                words = f"{PLACES[OFFLOADS[kind]]}: {rule}"
+                yield (every.offload == kind) & ((every.pipeline > 1) == staged), words
 
 
 def refusals(every: Grid, found: Priced) -> Counter[str]:
@@ -113,5 +123,5 @@ def refusals(every: Grid, found: Priced) -> Counter[str]:
                 refused[f"refused: {rules[key]}"] += count
     for rows, rule in _hosted_rows(every, found):
         if number := int(rows.sum()):
-            refused[f"refused: {rule}"] += number
+            refused[f"refused with {rule}"] += number
     return refused

@@ -21,14 +21,12 @@ class Arrivals(Struct, frozen=True):
 
 def hosted_step_s(grid: Grid, stage: Stage, prices: Prices) -> Floats:
     """Return what a step of one micro-batch takes longer with gradients and optimizer alone on the host."""
-    found_s: Floats = _seconds(grid, stage, prices.hosts.step) * (grid.offload == OPTIMIZER_ON_HOST)
-    return found_s
+    return np.where(grid.offload == OPTIMIZER_ON_HOST, _seconds(grid, stage, prices.hosts.step), 0.0)
 
 
 def loads_s(grid: Grid, stage: Stage, prices: Prices) -> Floats:
     """Return for how long the parameters of a pass come from the host; 0 where they are on the device."""
-    found_s: Floats = _seconds(grid, stage, prices.hosts.loads) * (grid.offload == STATE_ON_HOST)
-    return found_s
+    return np.where(grid.offload == STATE_ON_HOST, _seconds(grid, stage, prices.hosts.loads), 0.0)
 
 
 def host_waits_s(grid: Grid, stage: Stage, scatter_s: Floats, prices: Prices, *, embeds: Mask | bool) -> Floats:

@@ -14,6 +14,7 @@ def memory_bytes(
     """Return the peak bytes of a pipeline rank; ``place``: 0 the first, 1 the second, -1 the last.
 
     ``layer_work_bytes``: in which a layer computes, beside what layers keep; of strategies with gradients on hosts.
+    Where a host has no room for gradients and optimizer alone, it is infinite.
 
     The state, what micro-batches under way keep, and what one of them needs while it computes on one virtual stage.
     """
@@ -28,6 +29,8 @@ def memory_bytes(
     here = computing + np.where(grid.zero_stage == 2, bucket, 0.0)
     peak = np.where(grid.offload > 0, _hosted_peak(grid, stage, layers, place, bucket, layer_work_bytes), here)
     total: Floats = state_bytes(grid, stage) + kept + peak
+    least_on_host = sharded_bytes(grid, stage, stage.gradient_bytes + stage.optimizer_bytes)
+    total = np.where((grid.offload > 0) & (least_on_host > prices.hosts.room_bytes), np.inf, total)
     return np.where((place == 1) & (grid.pipeline <= 2), 0.0, total)
 
 

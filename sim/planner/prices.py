@@ -1,5 +1,6 @@
 """The prices that closed forms read, and which of them each strategy of a grid needs."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -21,7 +22,10 @@ LinkKey = tuple[int, int]
 
 
 class Estimates(Struct, frozen=True):
-    """Seconds per step and bytes of the fullest rank, an element per strategy."""
+    """Seconds per step and bytes of the fullest rank, an element per strategy.
+
+    Bytes are infinite where a host certainly has no room for what lies there.
+    """
 
     time_s: Floats
     memory_bytes: Floats
@@ -44,7 +48,7 @@ class HostLines(Struct, frozen=True):
     ``step``: what a step of one micro-batch takes longer where gradients and optimizer are there. ``copies``, ``adds``,
     ``links``: for how long the gradients of each of several micro-batches keep a rank's copies, its part of the host's
     cores, and a link busy. ``updates``: the optimizer on the cores. ``loads``, ``link_loads``: for how long parameters
-    that come to the device keep copies and a link busy.
+    that come to the device keep copies and a link busy. ``room_bytes``: of a rank's part of its host's memory.
     """
 
     step: Line = FREE
@@ -54,6 +58,7 @@ class HostLines(Struct, frozen=True):
     updates: Line = FREE
     loads: Line = FREE
     link_loads: Line = FREE
+    room_bytes: float = math.inf
 
 
 class ReplicaLinks(Struct, frozen=True):

@@ -56,7 +56,7 @@ def at_least(grid: Grid, estimates: Estimates, seen: Sequence[Seen]) -> Estimate
     )
     zero = np.array([stage for stage, *_ in shapes])
     times = [(found.row, found.time_s) for found in seen if found.time_s is not None]
-    memory = [(found.row, found.memory_bytes) for found in seen]
+    memory = [(found.row, found.memory_bytes) for found in seen if np.isfinite(estimates.memory_bytes[found.row])]
     least = np.array([_stated(zero, SCHEDULES[schedule], shape[-1]) for zero, schedule, *shape in shapes]).T
     return Estimates(
         estimates.time_s * _narrowed(least[0], zero, kinds, estimates.time_s, times)[kinds],

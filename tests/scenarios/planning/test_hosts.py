@@ -2,12 +2,14 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
 from scenarios.errors import ScenarioError
 from scenarios.planning.misfit import refuse_misfit
 from scenarios.planning.openings import openings_of
+from scenarios.planning.page import plan_blocks
 from scenarios.planning.proof import Proof, prove
 from scenarios.planning.request import Request
 from scenarios.planning.resources import Resources
@@ -78,13 +80,15 @@ def test_all_state_goes_to_the_host_where_nothing_else_fits(tmp_path: Path) -> N
 def test_what_fits_nowhere_is_refused_with_what_was_tried(scenario: Path) -> None:
     """The error has what the leanest strategy needs for each place of state, and what the host has."""
     keys = ["cluster={node: dgx-1-v100-16g, num_nodes: 1, devices_per_node: 1}", "training.global_batch_size=1"]
-    keys += ["model.num_layers=10", "model.hidden_size=16384", "model.num_heads=128", "training.recompute=auto"]
+    keys += ["model.num_layers=12", "model.hidden_size=16384", "model.num_heads=128", "training.recompute=auto"]
     keys += ["training.microbatch_size=auto", "memory={manager: auto}"]
     words = (
-        r"the leanest of 9 needs [\d.]+ GiB per rank; [\d.]+ GiB per rank with the optimizer on the host, and [\d.]+ "
-        r"GiB of a host with 512.00 GiB; [\d.]+ GiB per rank with all state on the host \(memory.manager\), and "
+        r"the leanest of 9 needs [\d.]+ GiB per rank with all state on the device; [\d.]+ GiB per rank with the "
+        r"optimizer on the host, and [\d.]+ GiB of a host with 512.00 GiB; [\d.]+ GiB per rank with all state on the "
+        r"host \(memory.manager\), and "
     )
     studied = studied_of(openings_of(apply_overrides(read_document(scenario), keys), ("1f1b",)), ThisProcess())
+    assert np.array_equal(np.isinf(studied.estimates.memory_bytes), studied.grid.offload > 0)
     with pytest.raises(ScenarioError, match=words):
         refuse_misfit(studied, ThisProcess())
 
@@ -101,7 +105,9 @@ def test_best_plan_without_state_on_hosts_leaves_these_keys_out(scenario: Path) 
     """Where all places are open, and the devices are the fastest, the best scenario has no key of hosts."""
     keys = ["memory={manager: auto}", "parallel.data.offload=auto", *REPLICAS, "training.global_batch_size=8"]
     found = search(scenario, keys, Request(num_proofs=1), HERE)
-    assert found.summary.plans[0].set["memory"] is None
+    best = found.summary.plans[0]
+    assert best.set["memory"] is None
+    assert f"data 8, ZeRO {best.set['parallel.data.zero_stage']}'" in repr(plan_blocks(found.summary))
     assert "memory" not in found.best.data
     assert "offload" not in found.best.data["parallel"]["data"]
 
