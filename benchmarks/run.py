@@ -28,6 +28,7 @@ from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
+from sim.plan.facts.namesakes import sharing_tasks
 from sim.training.spec.job import DelaySpec, PipelineSpec, TextbookTraining
 from sim.training.steps.textbook import build_textbook
 
@@ -74,7 +75,7 @@ def engine_rows() -> Iterator[Row]:
     planned_s, _, looped_s = interleaved_s(
         [
             partial(plan_of, scenario),
-            lambda: runs.append(simulate(plan_of(scenario), scenario.pricing())),
+            lambda: runs.append(simulate(sharing_tasks(plan_of(scenario)), scenario.pricing())),
             lambda: EventLoop(runs[-1].graph).run(),
         ],
         5,

@@ -1,6 +1,5 @@
 """What the compiler knows of each task before the first call."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
@@ -108,12 +107,11 @@ class _Links(Struct, frozen=True):
     sources: tuple[tuple[str, int, tuple[int, ...]], ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class KnownTasks:
+class KnownTasks(Struct, frozen=True):
     """What tables say whatever the prices, found once for programs that share tasks. They must live as long as this."""
 
-    _outlines: dict[int, dict[str, _Outline]] = dataclasses.field(default_factory=dict)
-    _links: dict[tuple[int, frozenset[bytes]], dict[str, _Links]] = dataclasses.field(default_factory=dict)
+    _outlines: dict[int, dict[str, _Outline]] = field(default_factory=dict)
+    _links: dict[tuple[int, frozenset[bytes]], dict[str, _Links]] = field(default_factory=dict)
 
     def outlines(self, program: Program, shapes: Mapping[str, TaskShape]) -> Mapping[str, _Outline]:
         """Return the outline of each task of a program."""

@@ -1,10 +1,9 @@
 """The memory of a simulated rank: its peak by kind, and its curve over time, of the device or of its host."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from costmodels.memory import allocated_bytes
@@ -45,8 +44,7 @@ class _Tier(Struct, frozen=True, eq=False):
     net_by_kind: Ints
 
 
-@dataclass(frozen=True)
-class KnownMemory:
+class KnownMemory(Struct, frozen=True):
     """The memory of tasks found so far; programs that share tasks have most of it in common."""
 
     lives: KnownLives = field(default_factory=KnownLives)

@@ -6,11 +6,10 @@ buffers always live.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.plan.facts.repetition import CodedCalls
@@ -53,8 +52,7 @@ _Touches = dict[Scope, dict[str, _Touch]]
 _Kinds = tuple[CallLife, ...]
 
 
-@dataclass(frozen=True)
-class KnownLives:
+class KnownLives(Struct, frozen=True):
     """The lives found so far: programs that share tasks, and call them in the same orders, share kinds of lives."""
 
     _touches: dict[int, tuple[Program, dict[str, _Touches]]] = field(default_factory=dict)
