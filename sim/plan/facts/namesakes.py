@@ -34,16 +34,24 @@ def sharing_tasks(plan: Plan) -> Plan:
     outlines = [_outline(program) for program in plan.programs]
     counts = Counter(outlines)
     firsts: dict[tuple[object, ...], list[tuple[Form, Program]]] = defaultdict(list)
-    programs = []
-    for program, outline in zip(plan.programs, outlines, strict=True):
-        first = program
-        if counts[outline] > 1:
-            form, alike = _form(program), firsts[outline]
-            first = next((first for known, first in alike if known == form), program)
-            if first is program:
-                alike.append((form, program))
-        programs.append(_sharing(first, program))
+    programs = [
+        _sharing(_first(program, firsts[outline]), program) if counts[outline] > 1 else program
+        for program, outline in zip(plan.programs, outlines, strict=True)
+    ]
     return replace(plan, programs=tuple(programs))
+
+
+def _first(program: Program, firsts: list[tuple[Form, Program]]) -> Program:
+    """Return the first program that is equal to one but for names; a new one joins ``firsts``."""
+    for _, first in firsts:
+        if first.tasks is program.tasks:
+            return first
+    form = _form(program)
+    for known, first in firsts:
+        if known == form:
+            return first
+    firsts.append((form, program))
+    return program
 
 
 def _outline(program: Program) -> tuple[object, ...]:
