@@ -92,14 +92,13 @@ def _tier(program: Program, lives: Lifetimes, tier: Tier) -> _Tier:
     for name, buffer in buffers.items():
         if buffer.scope is Scope.PERSISTENT:
             persistent[place_of[buffer.kind]] += sizes[name]
-    changes = np.array([_change(life, sizes) for life in lives.kinds], dtype=np.int64).reshape(-1, 3)
+    net, most, op = np.array([_change(life, sizes) for life in lives.kinds], dtype=np.int64).reshape(-1, 3).T
     net_by_kind = np.zeros((len(lives.kinds), len(place_of)), dtype=np.int64)
     for row, life in zip(net_by_kind, lives.kinds, strict=True):
         for _, name in life.births:
             row[place_of[buffers[name].kind]] += sizes[name]
         for _, name in life.deaths:
             row[place_of[buffers[name].kind]] -= sizes[name]
-    net, most, op = changes.T
     return _Tier(sizes, persistent, net, most, op, net_by_kind)
 
 
