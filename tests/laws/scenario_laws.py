@@ -168,7 +168,8 @@ class Timed:
     @classmethod
     def of(cls, run: SimulatedRun) -> "Timed":
         """Return the time of a run."""
-        shares = bool(run.graph.shared) or any(joint.shared for joint in run.graph.joints)
+        graph = run.graph
+        shares = any(activity.demands for activity in graph.shared) or any(joint.shared for joint in graph.joints)
         return cls(run.iteration_time_s, shares)
 
 

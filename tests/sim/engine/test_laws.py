@@ -56,7 +56,7 @@ FACTOR = st.floats(1, 10)
 
 def meets(run: SimulatedRun) -> bool:
     """Return whether any op shares a resource with others."""
-    return bool(run.graph.shared) or any(joint.shared for joint in run.graph.joints)
+    return any(activity.demands for activity in run.graph.shared) or any(joint.shared for joint in run.graph.joints)
 
 
 # --- 1: better links, less work ----------------------------------------------------------------------------
