@@ -25,7 +25,7 @@ from msgspec.structs import asdict
 from backends.execution.errors import ExecutionError
 from scenarios.comparing.comparison import Compared, compared
 from scenarios.comparing.comparison import run as compare_files
-from scenarios.errors import ScenarioError
+from scenarios.errors import Origin, ScenarioError
 from scenarios.library.shipped import found
 from scenarios.planning.files import write_plan
 from scenarios.planning.page import plan_blocks
@@ -265,6 +265,7 @@ class Difference:
 
 def load(source: Source, overrides: Sequence[str] = ()) -> Scenario:
     """Return a scenario with ``key=value`` overrides put in: ``load("quickstart", ["seed=3"])``."""
+    _refuse_text(overrides)
     if isinstance(source, Scenario):
         return with_changes(source, overrides) if overrides else source
     return load_scenario(found(Path(source)), overrides)
@@ -305,6 +306,7 @@ def plan(
 
     Keys that are left out, or ``auto``, are searched. ``jobs``: processes that simulate; None: one for each core.
     """
+    _refuse_text(overrides)
     num_jobs = available_cores() if jobs is None else jobs
     with local_workers(num_jobs) as workers:
         return Planned(search(found(Path(source)), overrides, request or PlanRequest(), Resources(workers)))
@@ -330,6 +332,13 @@ def validate(*tables: Path | str, data: Path | str | None = None) -> Validation:
     ``data``: a CSV with other rows for the one table that is named.
     """
     return published.run(tuple(Path(table) for table in tables), None if data is None else Path(data))
+
+
+def _refuse_text(overrides: Sequence[str]) -> None:
+    """Raise ScenarioError for one text in the place of a list of texts, whose letters would be taken for overrides."""
+    if isinstance(overrides, str):
+        rule, remedy = "overrides are a list of texts, not one text", f"write [{overrides!r}]"
+        raise ScenarioError(Origin(option=overrides[:200]), "", rule, remedy)
 
 
 def _without_set(plan: dict[str, Any]) -> dict[str, Any]:

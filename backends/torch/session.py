@@ -115,7 +115,9 @@ class TorchSession:
     def _local(self) -> LocalRanks:
         if self._device == "cuda" and self._num_ranks > torch.cuda.device_count():
             devices = f"{torch.cuda.device_count()} CUDA devices"
-            raise ExecutionError(f"the plan has {self._num_ranks} ranks and this machine {devices}")
+            rule = f"the plan has {self._num_ranks} ranks and this machine {devices}"
+            remedy = "leave --device out, write smaller degrees, or join machines with torchrun"
+            raise ExecutionError(f"{rule};\n    {remedy}")
         return LocalRanks(self._num_ranks, self._device, self._timeout_s)
 
     def _joined(self, member: JobMember) -> JoinedRank:

@@ -89,6 +89,8 @@ def test_a_loaded_scenario_takes_further_overrides() -> None:
     assert short.summary.makespan_s < long.summary.makespan_s
     assert short.summary.advice is None
     assert long.summary.advice is not None
+    with pytest.raises(ScenarioError, match="a list of texts, not one text"):
+        api.load("textbook-1f1b", "seed=3")
     with pytest.raises(ScenarioError, match="did you mean"):
         api.simulate(scenario, ["parallel.pipelin.degree=2"])
 
