@@ -9,7 +9,7 @@ from scenarios.errors import printable
 from scenarios.summaries.sweep import SweepSummary
 
 _WORD: Final = re.compile(r"[\w.-]+")
-_SAYS_LITTLE: Final = frozenset({"degree", "method", "bandwidth", "latency"})
+_SAYS_LITTLE: Final = frozenset({"degree", "method", "bandwidth", "latency", "nodes"})
 
 
 def varied(summary: SweepSummary[Any]) -> dict[str, str]:

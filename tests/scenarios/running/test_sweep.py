@@ -402,6 +402,8 @@ def test_labels_are_short_and_differ() -> None:
     assert label(summary, values) == "tensor.degree=1 · data.degree=2 · full"
     assert label(replace(summary, settings=settings[:1]), values) == "tensor.degree=1"
     assert label(replace(summary, settings=settings[3:]), values) == "s"
+    nodes = SweptSetting(key="parallel.expert.nodes", values=(1, 2))
+    assert list(varied(replace(summary, settings=(nodes,))).values()) == ["expert.nodes"]
 
 
 def charts(page: str) -> dict[str, dict]:
