@@ -20,11 +20,16 @@ _COLOURS: Final = (
 )  # fmt: skip
 
 
-def cluster_section(record: Record, title: str = "Cluster over time", name: str = "cluster") -> Section:
-    """Return the picture of the GPUs that each job held, and when. ``name``: its own on the page."""
+def cluster_section(
+    record: Record, title: str = "Cluster over time", name: str = "cluster", until_s: float = 0.0
+) -> Section:
+    """Return the picture of the GPUs that each job held, and when, to the last bar or longer, until ``until_s``.
+
+    ``name``: its own on the page.
+    """
     bars = gpu_bars(record.allocations, record.gpus_per_node)
     drawn = bars[:MOST_BARS]
-    end_s = max((allocation.end_s for allocation, _, _ in drawn), default=1.0)
+    end_s = max(until_s, max((allocation.end_s for allocation, _, _ in drawn), default=1.0))
     unit, unit_s = time_unit(end_s)
     ticks = list(range(0, record.num_gpus + 1, ceil(record.num_gpus / MOST_TICKS)))
     data = {

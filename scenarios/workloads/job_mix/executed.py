@@ -98,7 +98,11 @@ class ExecutedMix(Executed):
         ]  # fmt: skip
         head = ("job", "completion time", "simulated", "preemptions", "rescales", "steps", "last loss")
         jobs = Section("Jobs", (Table(head, rows),))
-        pictures = (cluster_section(self.record, "Executed", "executed"), cluster_section(self.simulated, "Simulated"))
+        ends_s = [allocation.end_s for each in (self.record, self.simulated) for allocation in each.allocations]
+        pictures = (
+            cluster_section(self.record, "Executed", "executed", max(ends_s, default=0.0)),
+            cluster_section(self.simulated, "Simulated", until_s=max(ends_s, default=0.0)),
+        )
         return (*executed_blocks(found.scenario, subtitle, facts, pictures), jobs)
 
     def write(self, out: Path) -> None:

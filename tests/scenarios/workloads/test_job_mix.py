@@ -11,7 +11,7 @@ from scenarios.library.shipped import FOLDER
 from scenarios.report.blocks import Chart
 from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.rendering.surfaces import every_block
-from scenarios.workloads.job_mix.cluster_chart import gpu_bars
+from scenarios.workloads.job_mix.cluster_chart import cluster_section, gpu_bars
 from scenarios.workloads.loading import load_scenario
 from tests.scenarios.refusing import refuse
 from tests.traces.test_job_logs import ALIBABA, ONES, PHILLY
@@ -267,6 +267,9 @@ def test_a_notebook_shows_the_cluster_over_time(mix: Path) -> None:
     assert notebook_html(blocks).count("data:image/png") == 2
     chart = next(block for block in every_block("page", blocks) if isinstance(block, Chart) and block.id == "cluster")
     assert chart.figure["layout"]["yaxis"]["tickvals"] == [0, 1, 2, 3, 4]
+    longer = cluster_section(scenario.workload.simulate(scenario).record, until_s=500.0).blocks[0]
+    assert isinstance(longer, Chart)
+    assert longer.figure["layout"]["xaxis"]["range"] == [0, 500]
 
 
 def test_a_terminal_says_what_ran_and_which_jobs_it_shows(mix: Path, capsys) -> None:
