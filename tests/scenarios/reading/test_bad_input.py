@@ -194,6 +194,7 @@ def test_first_of_several_problems_is_reported_with_their_number(write, tmp_path
     ("parallel.tensor.degre=4", "parallel.tensor.degre", "unknown key", "did you mean degree?"),
     ("seed.deep=1", "seed.deep", "seed holds 0, which has no keys", "set seed itself"),
     ("seed", "", "a dotted key, =, and a value", "--set parallel.tensor.degree=4"),
+    ("parallel.expert.nodes=2", "parallel.expert.nodes", "no ranks share out experts", "leave it out"),
     ("cluster.stragglers[0].slowdown=2", "", "items of a list are not set one by one", "set cluster.stragglers itself"),
     ("=4", "", "a dotted key, =, and a value", "--set parallel.tensor.degree=4"),
     ("a..b=4", "", "a dotted key, =, and a value", "--set parallel.tensor.degree=4"),

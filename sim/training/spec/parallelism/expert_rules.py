@@ -50,7 +50,10 @@ def check_expert_nodes(model: TransformerSpec, parallel: ParallelSpec) -> None:
     nodes, degree, experts = parallel.expert_nodes, parallel.expert_degree, model.experts
     if nodes == 1:
         return
-    if degree % nodes or nodes == degree or experts is None:
+    if degree == 1 or experts is None:
+        rule, remedy = "no ranks share out experts", "leave it out, or write model.experts and parallel.expert.degree"
+        raise SpecError(NODES_KEY, rule, remedy)
+    if degree % nodes or nodes == degree:
         rule = f"{degree} ranks that share out experts do not lie on {nodes} nodes, two or more on each"
         fits = [n for n in range(1, degree) if not degree % n]
         raise SpecError(NODES_KEY, rule, f"write {' or '.join(map(str, fits)) or 1}")
