@@ -11,7 +11,7 @@ from scenarios.planning.small_scenarios import small_scenario
 from scenarios.sweep.refusal import REFUSALS, one_line
 from scenarios.workloads.steps.running import plan_of, run_plan
 from sim.engine.prices.pricing import ClusterPricing
-from sim.plan.words.buffer import Kind, Scope, Tier
+from sim.plan.words.buffer import BYTES_PER_ELEMENT, Buffer, Kind, Scope, Tier
 from sim.plan.words.program import Plan, Program
 from sim.planner.prices import HostLines, ProbeKey, line_through
 from sim.planner.probing import host_work
@@ -71,18 +71,19 @@ def _measured(openings: Openings, num_layers: int, pricing: ClusterPricing) -> t
     (_, plain_s), (plan, hosted_s) = (_run(openings, num_layers, choice, pricing) for choice in ("none", "optimizer"))
     summed = small_scenario(openings, _key_of(openings), num_layers, 1, offload="optimizer", num_microbatches=2)
     work = host_work(plan_of(summed), pricing)
-    shard_bytes, gradient_bytes = (_host_bytes(plan.programs[0], kind) for kind in (Kind.PARAMETER, Kind.GRADIENT))
-    smaller = shard_bytes / gradient_bytes
-    return shard_bytes, (
+    gradients = _host_gradients(plan.programs[0])
+    element_bytes = BYTES_PER_ELEMENT[openings.job.training.types.parameter]
+    smaller = element_bytes / BYTES_PER_ELEMENT[gradients[0].dtype]
+    return int(smaller * sum(buffer.num_bytes for buffer in gradients)), (
         hosted_s - plain_s, work.copies_s, work.adds_s, work.links_s, work.updates_s,
         smaller * work.copies_s, smaller * work.link_copies_s,
     )  # fmt: skip
 
 
-def _host_bytes(program: Program, kind: Kind) -> int:
-    """Return the bytes of some kind of state that a rank keeps on its host."""
+def _host_gradients(program: Program) -> list[Buffer]:
+    """Return the sums of gradients that a rank keeps on its host: those of its shard of parameters."""
     kept = (b for b in program.buffers.values() if b.tier is Tier.HOST and b.scope is Scope.PERSISTENT)
-    return sum(buffer.num_bytes for buffer in kept if buffer.kind is kind)
+    return [buffer for buffer in kept if buffer.kind is Kind.GRADIENT]
 
 
 def _run(openings: Openings, num_layers: int, choice: OffloadChoice, pricing: ClusterPricing) -> tuple[Plan, float]:

@@ -93,9 +93,11 @@ def test_what_fits_nowhere_is_refused_with_what_was_tried(scenario: Path) -> Non
         refuse_misfit(studied, ThisProcess())
 
 
-def test_an_optimizer_on_the_host_goes_with_written_degrees(scenario: Path) -> None:
-    """Where a tensor degree is written, hosts are priced with it, and no rule refuses them."""
-    document = apply_overrides(read_document(scenario), ["parallel.tensor.degree=4"])
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_an_optimizer_on_the_host_goes_with_written_degrees(precision: str, scenario: Path) -> None:
+    """Where a tensor degree is written, hosts are priced with it, and no rule refuses them, in any precision."""
+    keys = ["parallel.tensor.degree=4", f"training.precision={precision}"]
+    document = apply_overrides(read_document(scenario), keys)
     studied = studied_of(openings_of(document), ThisProcess(), {"offload": [1], "pipeline": [1]})
     assert len(studied.grid)
     assert not studied.refused
