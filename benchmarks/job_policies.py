@@ -29,7 +29,7 @@ from sim.jobs.ones_mix import OnesLike
 from sim.jobs.policies.learned import Learned
 from sim.jobs.policies.observed import Observed
 from sim.jobs.policies.ones.policy import Ones
-from sim.jobs.policies.predicted import Predicted
+from sim.jobs.policies.predicted import REFIT_GROWTH, Predicted
 from sim.jobs.policies.preemptive import ShortestRemainingTime
 from sim.jobs.policies.shares import Optimus
 from sim.jobs.policies.tiresias import Tiresias
@@ -71,24 +71,38 @@ def past_jobs(seed: int) -> Sequence[Job]:
     return OnesLike(num_jobs=20).jobs((GPUS_PER_NODE,) * 16, seed + PAST_SEEDS)
 
 
-PUBLISHED: Final[Mapping[str, Contender]] = {
-    "ones": Contender(lambda seed: Ones(seed, GENERATION_S, past=past_jobs(seed)), rescale_s=1.0),
-    "ones, growth after two epochs": Contender(
-        lambda seed: Ones(seed, GENERATION_S, past=past_jobs(seed), remembers=False), rescale_s=1.0
-    ),
-    "tiresias": CONTENDERS["tiresias"],
-    "optimus, predicted": Contender(
-        lambda seed: Predicted(Optimus(), seed, past_jobs(seed)), round_s=600.0, fixed_batch=True
-    ),
-    "optimus, predicted, observed": Contender(
-        lambda seed: Predicted(Observed(Optimus()), seed, past_jobs(seed)), round_s=600.0, fixed_batch=True
-    ),
-    "srtf, predicted": Contender(lambda seed: Predicted(ShortestRemainingTime(), seed, past_jobs(seed))),
-    "learned": Contender(lambda _: Learned(shipped_weights()), round_s=60.0, fixed_batch=True),
-    "learned, observed": Contender(
-        lambda _: Observed(Learned(shipped_weights(observed=True))), round_s=60.0, fixed_batch=True
-    ),
-}
+SPANS_S: Final = {"": 60.0, ", every 2 min": 120.0, ", every 5 min": 300.0, ", every 10 min": 600.0}
+"""Time between decisions of a learned policy, and how it is called."""
+
+
+def spaced(name: str, policy: Policy) -> Mapping[str, Contender]:
+    """Return a policy that decides each minute, or more seldom."""
+    return {
+        name + words: Contender(lambda _: policy, round_s=span_s, fixed_batch=True) for words, span_s in SPANS_S.items()
+    }
+
+
+def published(refit_growth: float = REFIT_GROWTH) -> Mapping[str, Contender]:
+    """Return the policies as their authors state them; ``refit_growth``: of a history, from one fit to the next."""
+
+    def ones(seed: int, *, remembers: bool) -> Ones:
+        return Ones(seed, GENERATION_S, refit_growth=refit_growth, past=past_jobs(seed), remembers=remembers)
+
+    def predicted(seed: int, policy: Policy) -> Predicted:
+        return Predicted(policy, seed, past_jobs(seed), refit_growth)
+
+    return {
+        "ones": Contender(lambda seed: ones(seed, remembers=True), rescale_s=1.0),
+        "ones, growth after two epochs": Contender(lambda seed: ones(seed, remembers=False), rescale_s=1.0),
+        "tiresias": CONTENDERS["tiresias"],
+        "optimus, predicted": Contender(lambda seed: predicted(seed, Optimus()), round_s=600.0, fixed_batch=True),
+        "optimus, predicted, observed": Contender(
+            lambda seed: predicted(seed, Observed(Optimus())), round_s=600.0, fixed_batch=True
+        ),
+        "srtf, predicted": Contender(lambda seed: predicted(seed, ShortestRemainingTime())),
+        **spaced("learned", Learned(shipped_weights())),
+        **spaced("learned, observed", Observed(Learned(shipped_weights(observed=True)))),
+    }
 
 
 class Setting(Struct, frozen=True):
@@ -140,7 +154,7 @@ def main() -> None:
     parser.add_argument("--speed", type=float, default=1.0)
     parser.add_argument("--published", action="store_true")
     asked = parser.parse_args()
-    contenders = PUBLISHED if asked.published else CONTENDERS
+    contenders = published() if asked.published else CONTENDERS
     setting = Setting(asked.jobs, asked.nodes, asked.speed)
     found: dict[str, list[float]] = {name: [] for name in contenders}
     for seed in range(asked.seeds):

@@ -7,7 +7,7 @@ job has left. The policy sees jobs of that length.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from msgspec.structs import replace
@@ -20,19 +20,20 @@ from sim.jobs.policies.ones.predictor import features
 from sim.jobs.policies.shown import decide_on
 from sim.jobs.policy import Decision, Policy, View
 
-REFIT_GROWTH = 1.25
+REFIT_GROWTH: Final = 1.25
 
 
 @dataclass(frozen=True)
 class Predicted:
     """A policy whose jobs, all elastic, have predicted durations. State: the history, and that of the policy.
 
-    ``past``: jobs whose epochs the history begins with.
+    ``past``: jobs whose epochs the history begins with. ``refit_growth``: of the history, from one fit to the next.
     """
 
     policy: Policy
     seed: int = 0
     past: Sequence[Job] = ()
+    refit_growth: float = REFIT_GROWTH
     ranking: Ranking | None = None
 
     @property
@@ -52,7 +53,7 @@ class Predicted:
     def decide(self, state: tuple[History, Any], view: View) -> tuple[tuple[History, Any], Decision]:
         """Return what the policy decides on jobs of predicted length."""
         history, inner = state
-        history = history.caught_up(view.active, REFIT_GROWTH, self._random)
+        history = history.caught_up(view.active, self.refit_growth, self._random)
         shown = _as_predicted(history, view.active, view.now_s)
         inner, decision = decide_on(self.policy, inner, view, shown)
         return (history, inner), decision

@@ -91,10 +91,11 @@ def fitted(rows: Array, progress: Array, random: np.random.Generator) -> Network
     step = 0
     for _ in range(NUM_PASSES):
         order = random.permutation(len(rows))
+        mixed_rows, mixed_progress = rows[order], progress[order]
         for begin in range(0, len(order), BATCH):
-            chosen = order[begin : begin + BATCH]
+            chosen = slice(begin, begin + BATCH)
             step += 1
-            gradients = network.gradients(rows[chosen], progress[chosen])
+            gradients = network.gradients(mixed_rows[chosen], mixed_progress[chosen])
             slope = np.concatenate([each.ravel() for each in gradients]) + WEIGHT_DECAY * flat
             mean = MOMENTS[0] * mean + (1.0 - MOMENTS[0]) * slope
             square = MOMENTS[1] * square + (1.0 - MOMENTS[1]) * slope**2
