@@ -37,7 +37,7 @@ KEPT_SPREAD: Final = 0.2
 class Training(Struct, frozen=True, kw_only=True):
     """What a training does, and the cluster and the jobs by which it measures.
 
-    ``observed``: speeds are known on numbers of GPUs that a job had, and else on all.
+    ``observed``: speeds are known on numbers of GPUs that a job had, and else on all. ``round_s``: between decisions.
     """
 
     generations: int
@@ -45,6 +45,7 @@ class Training(Struct, frozen=True, kw_only=True):
     num_jobs: int
     num_nodes: int
     observed: bool = False
+    round_s: float = 60.0
 
 
 class Trained(Struct, frozen=True):
@@ -55,10 +56,10 @@ class Trained(Struct, frozen=True):
 
 
 def mix_of(training: Training, seed: int) -> Mix:
-    """Return a mix of jobs in rounds of 60 s, at the load of the trace of ONES."""
+    """Return a mix of jobs in rounds, at the load of the trace of ONES."""
     nodes = (4,) * training.num_nodes
     jobs = OnesLike(num_jobs=training.num_jobs, mean_gap_s=GAP_OF_A_GPU_S / sum(nodes)).jobs(nodes, seed)
-    return Mix(jobs=jobs, gpus_per_node=nodes, start_s=10.0, resume_s=30.0, rescale_s=30.0, round_s=60.0)
+    return Mix(jobs=jobs, gpus_per_node=nodes, start_s=10.0, resume_s=30.0, rescale_s=30.0, round_s=training.round_s)
 
 
 def mean_jct_s(weights: Weights, training: Training, seed: int) -> float:
@@ -91,6 +92,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=40)
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--observed", action="store_true")
+    parser.add_argument("--round", type=float, default=60.0, help="seconds between decisions")
     parser.add_argument("--out", type=Path)
     asked = parser.parse_args()
     training = Training(
@@ -99,10 +101,11 @@ def main() -> None:
         num_jobs=asked.jobs,
         num_nodes=asked.nodes,
         observed=asked.observed,
+        round_s=asked.round,
     )
     found = trained(training, lambda line: sys.stderr.write(f"{line}\n"))
     options = f"--generations {asked.generations} --draws {asked.draws} --jobs {asked.jobs} --nodes {asked.nodes}"
-    options += " --observed" * asked.observed
+    options += " --observed" * asked.observed + f" --round {asked.round:g}" * (asked.round != 60.0)
     content = {
         "made_by": f"python -m benchmarks.learned_policy {options}",
         "best_mean_jct_s": [round(each) for each in found.best_s],
