@@ -16,7 +16,6 @@ from sim.engine.running.memory import memory_use
 from sim.planner.prices import Estimates
 from sim.planner.space import SLICED
 from sim.training.pipeline.rules import SLICES_KEY
-from sim.training.spec.job import OpenTraining
 from sim.training.steps.builder import build_dense_training
 
 MOST_SLICED: Final = 4
@@ -76,8 +75,8 @@ def _best_rows(studied: Studied) -> list[int]:
 
 def sliced(scenario: StepScenario) -> Sliced | str:
     """Return the best slices of a strategy, or the rule that refuses it. Runs in whatever process it is sent to."""
-    job = scenario.job
-    assert isinstance(job, OpenTraining)  # its slices are left to prices
+    job = scenario.open_job
+    assert job is not None  # its slices are left to prices
     try:
         slicing, whole_s = best_slicing(job, scenario.pricing())
         plan = build_dense_training(with_slices(job, slicing.slices), scenario.name)

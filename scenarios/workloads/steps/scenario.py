@@ -21,7 +21,7 @@ from sim.plan.facts.content import content_digest
 from sim.plan.words.program import Plan
 from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.spec import PipelineSpec
-from sim.training.spec.job import DenseTraining, TextbookTraining, TrainingJob
+from sim.training.spec.job import DenseTraining, OpenTraining, TextbookTraining, TrainingJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,11 @@ class StepScenario(Scenario, ABC):
     @property
     def dense_job(self) -> DenseTraining | None:
         """Return the decided job whose dense reference an execution is compared with; None: nothing is computed."""
+        return None
+
+    @property
+    def open_job(self) -> OpenTraining | None:
+        """Return the job of which prices decide a part, None where they decide nothing."""
         return None
 
     @property

@@ -100,6 +100,11 @@ class TrainingScenario(StepScenario):
         return self.job
 
     @property
+    def open_job(self) -> OpenTraining | None:
+        """Return the job, unless it is decided."""
+        return self.job if isinstance(self.job, OpenTraining) else None
+
+    @property
     def stage_times(self) -> None:
         """Return None: the times of stages come from prices."""
         return
@@ -114,11 +119,12 @@ class TrainingScenario(StepScenario):
 
     def decided(self) -> "TrainingScenario":
         """Return the scenario with its open decision made (see ``scenarios.choices``)."""
-        if not isinstance(self.job, OpenTraining):
+        job = self.open_job
+        if job is None:
             return self._with_experts_placed() if self.moves_experts and not self.placements else self
         memory_bytes = min(self.software.room_bytes(device) for device, _ in self.devices)
         with located(self.document), locating_algorithms(self.document, self.algorithms):
-            return dataclasses.replace(self, job=decide.decided(self.job, self.pricing(), memory_bytes))
+            return dataclasses.replace(self, job=decide.decided(job, self.pricing(), memory_bytes))
 
     @property
     def moves_experts(self) -> bool:
