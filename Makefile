@@ -4,7 +4,7 @@
 # has compiled need not be, which takes a third more processor time for the tests
 VERSION = $(shell python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 PYTHON ?= $(shell /usr/bin/python$(VERSION) -c 'import ensurepip' 2>/dev/null && echo /usr/bin/python$(VERSION) || echo python3)
-# One test process more than a small machine has cores: while a test waits, for processes that end, another one runs
+# Test processes: as many as a small machine has cores, as some tests measure on two
 JOBS ?= 2
 OUT ?= out
 
