@@ -23,14 +23,17 @@ STATE_ON_HOST: Final = OFFLOADS.index("state")
 _ZERO_STAGES: Final = (0, 2, 3)
 """The ZeRO stage that goes with each of ``OFFLOADS``; with the first any."""
 RECOMPUTE: Final[tuple[Recompute, ...]] = ("none", "selective", "full")
-SCHEDULES: Final[tuple[Schedule, ...]] = (
-    "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v", "chimera",
-    "gpipe", "aiao", "zb_auto", "terapipe", "seq_1f1b",
+SEARCHED: Final[tuple[Schedule, ...]] = (
+    "1f1b", "interleaved_1f1b", "breadth_first", "zb_h1", "zb_h2", "zb_v", "dualpipe", "dualpipe_v",
 )  # fmt: skip
-"""The schedules that can be searched. The first two and the last have closed forms, others recurrences over orders."""
-SEARCHED: Final = SCHEDULES[:8]
 """The schedules that are searched where none is named."""
-ORDERED: Final = SCHEDULES[2:13]
+SCHEDULES: Final[tuple[Schedule, ...]] = (
+    *SEARCHED, "chimera", "gpipe", "aiao", "zb_auto", "terapipe", "seq_1f1b",
+)  # fmt: skip
+"""The schedules that can be searched, in the order of their numbers."""
+_CLOSED: Final[tuple[Schedule, ...]] = ("1f1b", "interleaved_1f1b", "seq_1f1b")
+"""The schedules that have closed forms."""
+ORDERED: Final = tuple(name for name in SCHEDULES if name not in _CLOSED)
 """The schedules that are estimated by their orders."""
 ALL_FIRST: Final[tuple[Schedule, ...]] = ("breadth_first", "gpipe", "aiao", "terapipe")
 """The schedules with all forwards first: a recurrence over stages is exact, and no order has to be walked."""
