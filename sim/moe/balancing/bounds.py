@@ -3,6 +3,9 @@
 A layer's time is that of its slowest rank. So the time of a few ranks bounds it: of those that are slowest now, and of
 those whose vExperts change. A neighbour whose bound is not below the best estimate so far is not estimated. Decisions
 are the same as with all estimated.
+
+The rank that is slowest now stays the slowest of most neighbours. So it is looked at first, for all of them in one
+table of experts and ranks, and the others only for neighbours that are left.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +28,7 @@ _ROUNDING_S: Final = 2e-12
 
 
 class Gain(NamedTuple):
-    """``number`` vExperts of an expert more on the rank of each neighbour ``ranks`` [n]."""
+    """``number`` vExperts of an expert more on a rank of each neighbour; ``ranks`` has the shape of the neighbours."""
 
     ranks: Ints
     number: int
@@ -35,51 +38,49 @@ class Columns:
     """Some experts' parts of all ranks: choices and vExperts [expert, rank], and tokens of a vExpert [expert]."""
 
     def __init__(self, counts: Ints, vexperts: Ints, per_vexpert: Floats, rates: Rates) -> None:
-        self.counts, self.vexperts, self.per_vexpert, self.rates = counts, vexperts, per_vexpert, rates
-        self.room = per_vexpert[:, None] * vexperts
-        self.sent, self.received = np.maximum(counts - self.room, 0.0), np.maximum(self.room - counts, 0.0)
-        self.holds = (vexperts > 0).astype(np.int64)
-        self.replicas, self.total = self.holds.sum(1), self.sent.sum(1)
+        self._counts, self._vexperts, self._per_vexpert, self._rates = counts, vexperts, per_vexpert, rates
+        self._room = per_vexpert[:, None] * vexperts
+        self._sent, self._received = self._exchanged(self._room)
+        self._holds = (vexperts > 0).astype(np.float64)
+        self._replicas, self._total = self._holds.sum(1), self._sent.sum(1)
         ranks_per_node = rates.ranks_per_node or counts.shape[1]
-        self.node = np.arange(counts.shape[1]) // ranks_per_node
-        self.sent_by, self.received_by, self.on_node = (
-            by_node(values, ranks_per_node) for values in (self.sent, self.received, self.holds)
+        self._node = np.arange(counts.shape[1]) // ranks_per_node
+        self._sent_by, self._received_by, self._on_node = (
+            by_node(values, ranks_per_node) for values in (self._sent, self._received, self._holds)
         )
+        self._more = dict[int, Floats]()
 
+    def _exchanged(self, room: Floats) -> tuple[Floats, Floats]:
+        """Return the tokens that ranks send and receive, [expert, rank], with room for so many."""
+        return np.maximum(self._counts - room, 0.0), np.maximum(room - self._counts, 0.0)
 
-class Changed:
-    """One expert of each neighbour [n], after gains of vExperts on some ranks."""
+    def _gained(self, number: int) -> Floats:
+        """Return what so many vExperts more add where they are: tokens sent, received and copies [3, expert, rank]."""
+        if number not in self._more:
+            had = self._vexperts + number
+            sent, received = self._exchanged(self._per_vexpert[:, None] * had)
+            self._more[number] = np.stack([sent - self._sent, received - self._received, (had > 0) - self._holds])
+        return self._more[number]
 
-    def __init__(self, columns: Columns, experts: Ints, gains: Sequence[Gain]) -> None:
-        self._columns, self._experts, self._gains = columns, experts, gains
-        self._per_vexpert, self._replicas = columns.per_vexpert[experts], columns.replicas[experts].copy()
-        self._moved = list[tuple[Floats, Floats, Ints]]()
-        for ranks, number in gains:
-            had, chosen = columns.vexperts[experts, ranks], columns.counts[experts, ranks]
-            room = self._per_vexpert * (had + number)
-            sent = np.maximum(chosen - room, 0.0) - columns.sent[experts, ranks]
-            received = np.maximum(room - chosen, 0.0) - columns.received[experts, ranks]
-            holds = (had + number > 0).astype(np.int64) - (had > 0)
-            self._replicas += holds
-            self._moved.append((sent, received, holds))
+    def parts(self, experts: Ints, gains: Sequence[Gain], ranks: Ints) -> Floats:
+        """Return what an expert of each neighbour adds to a rank, [7, ...], as ``Neighbours.parts``.
 
-    def parts(self, ranks: Ints, kept: Ints) -> Floats:
-        """Return what the expert adds to one rank of each neighbour that is kept, [7, n], as ``Neighbours.parts``."""
-        columns, experts, replicas = self._columns, self._experts[kept], self._replicas[kept]
+        ``experts``, ``gains`` and ``ranks`` together have the shape of the neighbours.
+        """
         at = (experts, ranks)
-        room, sent, received = columns.room[at], columns.sent[at], columns.received[at]
-        holds, on_node = columns.holds[at], columns.on_node[at]
-        sent_by, received_by, total = columns.sent_by[at], columns.received_by[at], columns.total[experts]
-        for (changed, number), moved in zip(self._gains, self._moved, strict=True):
-            more_sent, more_received, more_holds = (values[kept] for values in moved)
-            here, near = changed[kept] == ranks, columns.node[changed[kept]] == columns.node[ranks]
-            room = room + here * number * self._per_vexpert[kept]
+        room, sent, received, holds = self._room[at], self._sent[at], self._received[at], self._holds[at]
+        sent_by, received_by, on_node = self._sent_by[at], self._received_by[at], self._on_node[at]
+        replicas, total = self._replicas[experts], self._total[experts]
+        for changed, number in gains:
+            more_sent, more_received, more_holds = self._gained(number)[:, experts, changed]
+            here, near = changed == ranks, self._node[changed] == self._node[ranks]
+            room = room + here * number * self._per_vexpert[experts]
             sent, received, holds = sent + here * more_sent, received + here * more_received, holds + here * more_holds
             sent_by, received_by = sent_by + near * more_sent, received_by + near * more_received
-            on_node, total = on_node + near * more_holds, total + more_sent
-        gradient_bytes = 2.0 * (replicas - 1) / replicas * columns.rates.gradient_bytes
+            on_node, replicas, total = on_node + near * more_holds, replicas + more_holds, total + more_sent
+        gradient_bytes = 2.0 * (replicas - 1) / np.maximum(replicas, 1) * self._rates.gradient_bytes
         own = [room, sent, received, holds * gradient_bytes]
-        if not columns.rates.ranks_per_node:
+        if not self._rates.ranks_per_node:
             return np.stack([*own, *[np.zeros_like(room)] * 3])
         share = 1.0 / np.where(total > 0.0, total, 1.0)
         spans = (on_node < replicas) & (on_node > 0)
@@ -87,60 +88,91 @@ class Changed:
         return np.stack([*own, outwards, inwards, spans * gradient_bytes])
 
 
-class Bounds:
-    """The neighbours of a placement and their bounds."""
+class _Bounds:
+    """The longest time of some ranks of a placement's neighbours, infinite where it is no less than the time now."""
 
     def __init__(self, here: Neighbours) -> None:
-        self.here, self._totals, estimate = here, here.parts.sum(1), here.here
-        self._limit_s = estimate.time_s
-        per_vexpert = here.counts.sum(0) / here.placement.sum(0)
-        self._columns = Columns(here.counts.T, here.placement.T, per_vexpert, here.rates)
-        times_s = estimate.compute_s + estimate.exchange_s + estimate.sync_s
-        order = np.argsort(-times_s, kind="stable")
-        nodes = self._columns.node[order] if here.rates.ranks_per_node else order
-        self._slowest = order[np.sort(np.unique(nodes, return_index=True)[1])][:_SLOWEST].tolist()
+        self._here, self._ranks = here, np.arange(len(here.placement))
+        order = np.argsort(-here.here.ranks_s, kind="stable")
+        nodes = order // here.rates.ranks_per_node if here.rates.ranks_per_node else order
+        slowest = order[np.sort(np.unique(nodes, return_index=True)[1])][:_SLOWEST]
+        self._slowest, self._others = slowest[:1, None], slowest[1:, None]
 
-    def exchanges_s(self, exchanges: Ints) -> Floats:
-        """Return the bound of each exchange [n, 4]: rank, other rank, expert and other expert."""
+    def _columns(self, experts: Ints, number: int) -> Columns:
+        """Return some experts as each is with so many more vExperts in all, which changes the share of its others."""
+        counts, vexperts = self._here.counts.T[experts], self._here.placement.T[experts]
+        return Columns(counts, vexperts, counts.sum(1) / np.maximum(vexperts.sum(1) + number, 1), self._here.rates)
+
+    def _beside(self, ranks: Ints) -> Ints:
+        """Return the ranks that decide beside the slowest, and two of each neighbour, or one [rank, neighbour]."""
+        others = np.broadcast_to(self._others, (len(self._others), ranks.shape[1]))
+        return np.concatenate([others, ranks])
+
+    def _below(self, parts: Floats) -> Floats:
+        times_s = sum(seconds_of(parts, self._here.rates))
+        return np.where(times_s < self._here.here.time_s, times_s, np.inf)
+
+
+class ExpansionBounds(_Bounds):
+    """Bounds of one vExpert more of ``experts``, alone or in the place of one of ``donors``, one for each of them."""
+
+    def __init__(self, here: Neighbours, experts: Ints, donors: Ints) -> None:
+        super().__init__(here)
+        self._experts, self._donors = experts, donors
+        self._gaining, self._giving = self._columns(experts, 1), self._columns(donors, -1)
+
+    def slowest_s(self) -> Floats:
+        """Return the time of the slowest rank [alone or in a place, expert, rank of the vExpert]."""
+        places = np.arange(len(self._experts))[:, None]
+        alone = self._here.totals[:, self._slowest] + self._gained(places, self._ranks, self._slowest)
+        return self._below(np.stack([alone, alone + self._given(places, self._ranks, self._slowest)], axis=1))
+
+    def rest_s(self, place: int, alone: Ints, instead: Ints) -> Floats:
+        """Return the longest time of other ranks, of vExperts of one of the experts on ranks, alone and in a place."""
+        ranks, places = np.concatenate([alone, instead]), np.array([place])
+        at = self._beside(ranks[None])
+        parts = self._here.totals[:, at] + self._gained(places, ranks, at)
+        if len(instead):
+            parts[:, :, len(alone) :] += self._given(places, instead, at[:, len(alone) :])
+        found: Floats = self._below(parts).max(0)
+        return found
+
+    def _gained(self, places: Ints, ranks: Ints, at: Ints) -> Floats:
+        """Return what a vExpert more on ``ranks`` adds to the ranks ``at``."""
+        return self._gaining.parts(places, (Gain(ranks, 1),), at) - self._here.parts[:, self._experts[places], at]
+
+    def _given(self, places: Ints, ranks: Ints, at: Ints) -> Floats:
+        """Return what the donor's vExpert less on ``ranks`` adds to the ranks ``at``."""
+        return self._giving.parts(places, (Gain(ranks, -1),), at) - self._here.parts[:, self._donors[places], at]
+
+
+class ExchangeBounds(_Bounds):
+    """Bounds of exchanges of two vExperts."""
+
+    def __init__(self, here: Neighbours) -> None:
+        super().__init__(here)
+        self._all = self._columns(np.arange(here.placement.shape[1]), 0)
+
+    def slowest_s(self, ranks: Ints, experts: Ints, first: Ints, second: Ints) -> Floats:
+        """Return the time of the slowest rank after exchanges of two of the vExperts on ``ranks``, of ``experts``."""
+        num, gains = len(self._ranks), (Gain(ranks[:, None], -1), Gain(self._ranks, 1))
+        moved = self._moved(experts[:, None], gains, self._slowest)
+        there, back = first * num + ranks[second], second * num + ranks[first]
+        flat = moved.reshape(len(moved), -1)
+        return self._below(self._here.totals[:, self._slowest[0]] + flat[:, there] + flat[:, back])
+
+    def rest_s(self, exchanges: Ints) -> Floats:
+        """Return the longest time of other ranks after exchanges [n, 4]: rank, other rank, expert and other expert."""
         rank, other_rank, expert, other = exchanges.T
-        changed = [
-            (expert, Changed(self._columns, expert, (Gain(rank, -1), Gain(other_rank, 1)))),
-            (other, Changed(self._columns, other, (Gain(rank, 1), Gain(other_rank, -1)))),
-        ]
-        return self._bounds_s(changed, [rank, other_rank])
+        at = self._beside(exchanges.T[:2])
+        there = self._moved(expert, (Gain(rank, -1), Gain(other_rank, 1)), at)
+        back = self._moved(other, (Gain(rank, 1), Gain(other_rank, -1)), at)
+        found: Floats = self._below(self._here.totals[:, at] + there + back).max(0)
+        return found
 
-    def expansions_s(self, rows: Ints) -> Floats:
-        """Return the bound of each expansion [n, 3]: expert, the donor that gives its place or -1, and rank."""
-        bounds_s = np.empty(len(rows))
-        for replaces in (False, True):
-            chosen = (rows[:, 1] >= 0) == replaces
-            expert, donor, ranks = rows[chosen].T
-            changed = [(expert, Changed(self._with_more(1), expert, (Gain(ranks, 1),)))]
-            if replaces:
-                changed.append((donor, Changed(self._with_more(-1), donor, (Gain(ranks, -1),))))
-            bounds_s[chosen] = self._bounds_s(changed, [ranks])
-        return bounds_s
-
-    def _with_more(self, number: int) -> Columns:
-        """Return all experts as each is with so many more vExperts in all, which changes the share of its others."""
-        counts, vexperts = self.here.counts, self.here.placement
-        return Columns(counts.T, vexperts.T, counts.sum(0) / np.maximum(vexperts.sum(0) + number, 1), self.here.rates)
-
-    def _bounds_s(self, changed: list[tuple[Ints, Changed]], touched: Sequence[Ints]) -> Floats:
-        """Return the longest time of the ranks that are looked at; infinite where it is no less than now."""
-        num = len(touched[0])
-        bounds_s, alive = np.zeros(num), np.arange(num)
-        for ranks in (*(np.full(num, rank) for rank in self._slowest), *touched):
-            here = ranks[alive]
-            parts = self._totals[:, here]
-            for experts, column in changed:
-                parts = parts - self.here.parts[:, experts[alive], here] + column.parts(here, alive)
-            times_s = np.maximum(bounds_s[alive], sum(seconds_of(parts, self.here.rates)))
-            bounds_s[alive] = np.where(times_s < self._limit_s, times_s, np.inf)
-            alive = alive[times_s < self._limit_s]
-            if not len(alive):
-                break
-        return bounds_s
+    def _moved(self, experts: Ints, gains: Sequence[Gain], at: Ints) -> Floats:
+        """Return what experts add to the ranks ``at`` when vExperts change ranks."""
+        return self._all.parts(experts, gains, at) - self._here.parts[:, experts, at]
 
 
 def least_s(bounds_s: Floats, limit_s: float, estimated_s: Callable[[Ints], Floats]) -> tuple[Floats, int]:

@@ -4,7 +4,8 @@ Only the policy believes it: time in a simulation comes from the engine. ``Neigh
 once that differ from one in few experts.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from functools import cached_property
 from math import inf
 
 import numpy as np
@@ -35,7 +36,7 @@ class Rates(Struct, frozen=True, kw_only=True):
     node_bytes_per_s: float = inf
 
 
-class Estimate(Struct, frozen=True):
+class Estimate(Struct, frozen=True, eq=False, dict=True):
     """Seconds of every rank, and the tokens that it computes."""
 
     compute_s: Floats
@@ -43,10 +44,16 @@ class Estimate(Struct, frozen=True):
     sync_s: Floats
     load: Floats
 
-    @property
+    @cached_property
+    def ranks_s(self) -> Floats:
+        """Return the time of every rank."""
+        times: Floats = self.compute_s + self.exchange_s + self.sync_s
+        return times
+
+    @cached_property
     def time_s(self) -> float:
         """Return the time of the slowest rank."""
-        return float((self.compute_s + self.exchange_s + self.sync_s).max())
+        return float(self.ranks_s.max())
 
     @property
     def balance_ratio(self) -> float:
@@ -59,30 +66,42 @@ def estimate(counts: Counts, placement: Placement, rates: Rates) -> Estimate:
 
     Raises RoutingError for a placement of other ranks or experts, or without one of the experts.
     """
-    return Neighbours(counts, placement, rates).here
+    return Neighbours.of(counts, placement, rates).here
 
 
-@dataclass(frozen=True)
-class Neighbours:
+class Neighbours(Struct, frozen=True, eq=False, dict=True):
     """Estimates of placements that differ from ``placement`` in few experts.
 
-    Raises RoutingError as ``estimate``.
+    ``parts``: what each expert adds to each rank, [7, expert, rank]; see ``_parts``.
     """
 
     counts: Counts
     placement: Placement
     rates: Rates
-    parts: NDArray[np.float64] = field(init=False, repr=False)
-    """What each expert adds to each rank, [7, expert, rank]; see ``_parts``."""
+    parts: NDArray[np.float64]
 
-    def __post_init__(self) -> None:
-        check_placement(self.counts, self.placement)
-        object.__setattr__(self, "parts", _parts(self.counts.T, self.placement.T, self.rates))
+    @classmethod
+    def of(cls, counts: Counts, placement: Placement, rates: Rates) -> "Neighbours":
+        """Return those of a placement. Raises RoutingError as ``estimate``."""
+        check_placement(counts, placement)
+        return cls(counts, placement, rates, _parts(counts.T, placement.T, rates))
 
-    @property
+    def moved(self, placement: Placement, experts: Sequence[int]) -> "Neighbours":
+        """Return those of a placement in which only these experts lie elsewhere."""
+        here, parts = list(experts), self.parts.copy()
+        parts[:, here] = _parts(self.counts.T[here], placement.T[here], self.rates)
+        return Neighbours(self.counts, placement, self.rates, parts)
+
+    @cached_property
+    def totals(self) -> NDArray[np.float64]:
+        """Return what all experts add to each rank, [7, rank]."""
+        total: NDArray[np.float64] = self.parts.sum(1)
+        return total
+
+    @cached_property
     def here(self) -> Estimate:
         """Return the estimate of the placement itself."""
-        return Estimate(*seconds_of(self.parts.sum(1), self.rates), load=self.parts[0].sum(0))
+        return Estimate(*seconds_of(self.totals, self.rates), load=self.totals[0])
 
     def times_s(self, experts: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
         """Return the estimated time of each neighbour [n].
@@ -90,7 +109,7 @@ class Neighbours:
         ``experts`` [n, k]: those whose vExperts are others, each once. ``columns`` [n, k, rank]: their vExperts.
         """
         changed = _parts(self.counts.T[experts], columns, self.rates) - self.parts[:, experts]
-        compute_s, exchange_s, sync_s = seconds_of(self.parts.sum(1)[:, None] + changed.sum(2), self.rates)
+        compute_s, exchange_s, sync_s = seconds_of(self.totals[:, None] + changed.sum(2), self.rates)
         times: Floats = (compute_s + exchange_s + sync_s).max(-1)
         return times
 

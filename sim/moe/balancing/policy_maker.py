@@ -13,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.moe.balancing.assignment import Placement, balance_ratio
-from sim.moe.balancing.bounds import Bounds, least_s
+from sim.moe.balancing.bounds import ExchangeBounds, ExpansionBounds, least_s
 from sim.moe.balancing.estimate import Neighbours, Rates
 from sim.moe.routing import Counts
 
@@ -84,7 +84,7 @@ class PolicyMaker(Struct, frozen=True, kw_only=True):
         found, num_estimates = list[Change](), 1
         if balance_ratio(counts, placement) <= self.threshold:
             return Search((), num_estimates)
-        here = Neighbours(counts, placement, self.rates)
+        here = Neighbours.of(counts, placement, self.rates)
         for _ in range(self.max_changes):
             if here.here.balance_ratio <= self.threshold:
                 break
@@ -93,14 +93,14 @@ class PolicyMaker(Struct, frozen=True, kw_only=True):
             if not step:
                 break
             found += step
-            here = Neighbours(counts, applied(here.placement, step), self.rates)
+            here = _after(here, step)
         for _ in range(self.max_migrations):
             step, tried = _exchange(here)
             num_estimates += tried
             if not step:
                 break
             found += step
-            here = Neighbours(counts, applied(here.placement, step), self.rates)
+            here = _after(here, step)
         return Search(tuple(found), num_estimates)
 
     def search_s(self, num_estimates: int, num_ranks: int) -> float:
@@ -112,35 +112,24 @@ class PolicyMaker(Struct, frozen=True, kw_only=True):
 
         None if no expert gains.
         """
-        rows, bounds = self._expansions(here), Bounds(here)
-        bounds_s, tried = bounds.expansions_s(rows), 0
-        edges = np.append(0, np.flatnonzero(np.diff(rows[:, 0])) + 1).tolist()
-        for first, last in zip(edges, [*edges[1:], len(rows)], strict=True):
-            block = rows[first:last]
-            times_s, number = least_s(bounds_s[first:last], here.here.time_s, partial(_expanded_s, here, block))
+        experts, donors = _hottest(here)
+        bounds, now_s, tried = ExpansionBounds(here, experts, donors), here.here.time_s, 0
+        is_free, gives = here.placement.sum(1) < self.num_slots, (here.placement.T[donors] > 0) & (donors >= 0)[:, None]
+        at_slowest_s = bounds.slowest_s()
+        may_gain = np.stack([np.broadcast_to(is_free, gives.shape), gives]) & (at_slowest_s < np.inf)
+        for place in np.flatnonzero(may_gain.any((0, 2))).tolist():
+            expert, donor = int(experts[place]), int(donors[place])
+            alone, instead = (np.flatnonzero(ranks) for ranks in may_gain[:, place])
+            bounds_s = np.maximum(at_slowest_s[:, place][may_gain[:, place]], bounds.rest_s(place, alone, instead))
+            rows = np.concatenate([_rows(expert, -1, alone), _rows(expert, donor, instead)])
+            times_s, number = least_s(bounds_s, now_s, partial(_expanded_s, here, rows))
             tried += number
-            best = _first_least(times_s, here.here.time_s)
+            best = _first_least(times_s, now_s)
             if best is not None:
-                expert, donor, rank = block[best].tolist()
+                rank = int(rows[best, 2])
                 expand = Expand(expert, rank)
-                return (expand,) if donor < 0 else (Shrink(donor, rank), expand), tried
+                return (expand,) if best < len(alone) else (Shrink(donor, rank), expand), tried
         return (), tried
-
-    def _expansions(self, here: Neighbours) -> NDArray[np.int64]:
-        """Return expansions [n, 3], expert by expert, the hottest first: expert, donor or -1, and rank."""
-        placement = here.placement
-        vexperts = placement.sum(0)
-        per_replica = here.counts.sum(0) / vexperts
-        order = np.argsort(-per_replica, kind="stable")
-        hot = order[: 1 + int((per_replica[order] > per_replica.mean()).sum())]
-        donors = sorted(np.flatnonzero(vexperts > 1).tolist(), key=lambda expert: (per_replica[expert], expert))
-        free, rows = np.flatnonzero(placement.sum(1) < self.num_slots), []
-        for expert in hot.tolist():
-            rows.append(_rows(expert, -1, free))
-            donor = next((each for each in donors if each != expert), None)
-            if donor is not None:
-                rows.append(_rows(expert, donor, np.flatnonzero(placement[:, donor])))
-        return np.concatenate(rows)
 
 
 def applied(placement: Placement, changes: tuple[Change, ...]) -> Placement:
@@ -156,6 +145,25 @@ def applied(placement: Placement, changes: tuple[Change, ...]) -> Placement:
                 after[[rank, other_rank], [expert, other]] -= 1
                 after[[rank, other_rank], [other, expert]] += 1
     return after
+
+
+def _after(here: Neighbours, changes: tuple[Change, ...]) -> Neighbours:
+    """Return the neighbours of the placement after changes."""
+    experts = [change.expert for change in changes] + [
+        change.other_expert for change in changes if isinstance(change, Migrate)
+    ]
+    return here.moved(applied(here.placement, changes), experts)
+
+
+def _hottest(here: Neighbours) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the experts that may get a vExpert more, the hottest first, and of each the donor of a place, or -1."""
+    vexperts = here.placement.sum(0)
+    per_replica = here.counts.sum(0) / vexperts
+    order = np.argsort(-per_replica, kind="stable")
+    hot = order[: 1 + int((per_replica > per_replica.mean()).sum())]
+    coldest = np.argsort(per_replica, kind="stable")
+    donors = [*coldest[vexperts[coldest] > 1].tolist(), -1, -1]
+    return hot, np.where(hot == donors[0], donors[1], donors[0])
 
 
 def _rows(expert: int, donor: int, ranks: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -179,8 +187,7 @@ def _expanded_s(here: Neighbours, rows: NDArray[np.int64], numbers: NDArray[np.i
 
 def _exchange(here: Neighbours) -> tuple[tuple[Change, ...], int]:
     """Return the exchange of two vExperts that lowers the time most, and how many were tried; none if none does."""
-    exchanges = _exchanges(here)
-    bounds_s = Bounds(here).exchanges_s(exchanges)
+    exchanges, bounds_s = _exchanges(here)
     times_s, tried = least_s(bounds_s, here.here.time_s, lambda numbers: _exchanges_s(here, exchanges[numbers]))
     best = _first_least(times_s, here.here.time_s)
     if best is None:
@@ -189,14 +196,13 @@ def _exchange(here: Neighbours) -> tuple[tuple[Change, ...], int]:
     return (Migrate(expert, rank, other, other_rank),), tried
 
 
-def _exchanges(here: Neighbours) -> NDArray[np.int64]:
-    """Return exchanges [n, 4] in order: rank, other rank, expert and other expert, of those that can lower the time.
+def _exchanges(here: Neighbours) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return exchanges [n, 4] that can lower the time, with bounds: rank, other rank, expert, other expert; in order.
 
     An exchange changes the load of its two ranks, and sums of gradients on ranks that hold one of its experts. The time
     is that of the slowest rank, which must be one of these; or of its node, where nodes share adapters.
     """
-    estimate, held = here.here, here.placement > 0
-    slowest = int((estimate.compute_s + estimate.exchange_s + estimate.sync_s).argmax())
+    held, slowest = here.placement > 0, int(here.here.ranks_s.argmax())
     near = np.arange(len(held)) == slowest
     if here.rates.ranks_per_node:
         near = np.arange(len(held)) // here.rates.ranks_per_node == slowest // here.rates.ranks_per_node
@@ -205,9 +211,13 @@ def _exchanges(here: Neighbours) -> NDArray[np.int64]:
     touches = near[ranks] | held[near].any(0)[experts]
     kept = (ranks[first] < ranks[second]) & (experts[first] != experts[second]) & (touches[first] | touches[second])
     first, second = first[kept], second[kept]
-    found = np.stack([ranks[first], ranks[second], experts[first], experts[second]], axis=1)
-    ordered: NDArray[np.int64] = found[np.lexsort(found.T[::-1])]
-    return ordered
+    bounds = ExchangeBounds(here)
+    bounds_s = bounds.slowest_s(ranks, experts, first, second)
+    left = np.flatnonzero(bounds_s < np.inf)
+    found = np.stack([each[of[left]] for each in (ranks, experts) for of in (first, second)], axis=1)
+    order = np.lexsort(found.T[::-1])
+    found = found[order]
+    return found, np.maximum(bounds_s[left][order], bounds.rest_s(found))
 
 
 def _exchanges_s(here: Neighbours, exchanges: NDArray[np.int64]) -> NDArray[np.float64]:
