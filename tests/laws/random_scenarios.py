@@ -200,7 +200,9 @@ def _model(draw: Draw, stages: int, tp: int, shared: Data) -> Data:
             "num_experts": draw.one(2, 4, 8), "top_k": draw.one(1, 2), "ffn_hidden_size": 64,
             "capacity_factor": draw.one(0.5, 1.0, 1.25, 2.0, 4.0), "routing": draw.one("learned", "balanced"),
         } | draw.some(0.3, shared_ffn_hidden_size=64, first_dense_layers=1, balance_loss=0.01)  # fmt: skip
-        model["experts"] |= {"dispatch": "exact", "routing": {"skew": {}}} if draw.maybe(0.2) else {}
+        if draw.maybe(0.2):
+            model["experts"] |= {"dispatch": "exact", "routing": {"skew": {}}}
+            del model["experts"]["capacity_factor"]
     return model
 
 

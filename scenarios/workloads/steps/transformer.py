@@ -3,10 +3,18 @@
 from collections.abc import Callable
 from typing import Any
 
+from scenarios.errors import ScenarioError
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.models.written_out import written_out
-from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, Model, PresetModel
+from scenarios.reading.schema.model import (
+    ExpertsSection,
+    GptModel,
+    HuggingFaceModel,
+    LlamaModel,
+    Model,
+    PresetModel,
+)
 from scenarios.workloads.steps import forced_routing
 from sim.moe.balancing.placement_policy import MovingExperts
 from sim.training.spec.models.experts import ExpertsSpec
@@ -43,6 +51,7 @@ def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) 
         if keys.get("latent_attention") is not None:
             keys["latent_attention"] = LatentAttention(**keys["latent_attention"])
         if section.experts is not None:
+            _refuse_slots(document, section.experts)
             routing = forced_routing.routing_of(document, section.experts.routing, seed)
             cooling = forced_routing.dense_to_sparse_of(document, section.experts.dense_to_sparse)
             stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse", "placement"})
@@ -53,3 +62,15 @@ def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) 
                 experts.later(moving.steps - 1)  # refuses a recording of fewer steps
             keys["experts"] = experts
         return TransformerSpec(**keys)
+
+
+def _refuse_slots(document: Document, section: ExpertsSection) -> None:
+    """Raise ScenarioError where a scenario counts slots and has none; what its ``moe.system`` writes is a default."""
+    if section.dispatch != "exact":
+        return
+    for key in ("capacity_factor", "capacity_rule"):
+        path = ("model", "experts", key)
+        if key in section.model_fields_set and document.origin(path) != document.origin(("moe", "system")):
+            rule = "it counts slots, and dispatch: exact has a row for each choice instead"
+            remedy = "leave it out, or write dispatch: slots"
+            raise ScenarioError(document.origin(path), ".".join(path), rule, remedy)

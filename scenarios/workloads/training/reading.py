@@ -28,11 +28,13 @@ from sim.memory.spec import ChunkSpec, MemorySpec
 from sim.reliability.errors import ReliabilityError
 from sim.reliability.spec import OpenReliability, ReliabilitySpec
 from sim.training.data import operators
+from sim.training.data.axes import training_mesh
 from sim.training.errors import SpecError
 from sim.training.sequence.registry import sequence_method
 from sim.training.spec.job import OsdpSpec, ParallelSpec, ShardingSpec, TrainingSpec, stated_training
 from sim.training.spec.method import Method
 from sim.training.spec.models.model import TransformerSpec
+from sim.training.spec.parallelism.mesh_axes import EXPERT_AXIS
 from sim.training.tensor.registry import tensor_method
 
 
@@ -58,6 +60,7 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
     with located(document):
         job = stated_training(model=model, training=training, parallel=parallel, seed=checked.seed)
         reliability = _reliability(checked, cluster)
+    _refuse_too_many_nodes(document, parallel, cluster)
     _refuse_unlike_hosts(document, parallel, cluster)
     _refuse_unknown_rate(document, training, cluster)
     return TrainingScenario(
@@ -92,6 +95,21 @@ def _refuse_unknown_rate(document: Document, training: TrainingSpec, cluster: Cl
             key, rule = "training.precision", f"{device.name} does not multiply in {training.types.product}"
             remedy = "write precision: bf16, or take nodes whose devices do, as hgx-h100"
             raise ScenarioError(document.origin(key.split(".")), key, rule, remedy)
+
+
+def _refuse_too_many_nodes(document: Document, parallel: ParallelSpec, cluster: ClusterSpec) -> None:
+    """Raise ScenarioError where tokens are sent to more nodes than those that share out experts lie on."""
+    if parallel.expert_nodes == 1:
+        return
+    mesh, per_node, fewest = training_mesh(parallel), cluster.devices_per_node, cluster.num_nodes
+    for rank in range(mesh.size):
+        if not mesh.index(rank, (EXPERT_AXIS,)):
+            fewest = min(fewest, len({member // per_node for member in mesh.group(rank, (EXPERT_AXIS,))}))
+    if parallel.expert_nodes > fewest:
+        key, degree, nodes = "parallel.expert.nodes", parallel.expert_degree, f"{fewest} node{'s' * (fewest > 1)}"
+        rule = f"the {degree} ranks that share out experts lie on {nodes} of {per_node} devices"
+        most = max(number for number in range(1, fewest + 1) if degree % number == 0)
+        raise ScenarioError(document.origin(key.split(".")), key, rule, f"write {most}" if most > 1 else "leave it out")
 
 
 def _refuse_unlike_hosts(document: Document, parallel: ParallelSpec, cluster: ClusterSpec) -> None:

@@ -262,7 +262,8 @@ def test_estimates_know_that_exchanges_with_experts_share_adapters(scenario: Pat
 def test_tokens_that_nodes_hand_on_are_kept_in_a_search(scenario: Path) -> None:
     """Ranks that share out experts lie on the written nodes, two or more on each; others are left out with the rule."""
     experts = "num_experts: 4, top_k: 2, gate: group_limited, num_groups: 2, top_groups: 2, ffn_hidden_size: 4096"
-    keys = ["cluster={node: hgx-h100, num_nodes: 1}", "training={global_batch_size: 8, microbatch_size: 1}"]
+    keys = ["cluster={node: hgx-h100, num_nodes: 2, devices_per_node: 2}"]
+    keys += ["training={global_batch_size: 8, microbatch_size: 1}"]
     keys += ["model.num_layers=2", f"model.experts={{{experts}, routing: balanced, dispatch: exact}}"]
     keys += ["parallel={tensor: {degree: 1}, pipeline: {degree: 1}, data: {zero_stage: 1}, expert: {nodes: 2}}"]
     keys += ["training.recompute=none"]

@@ -70,3 +70,33 @@ def test_what_does_not_fit_is_refused_with_its_key(write, change: tuple[str, str
     with pytest.raises(ScenarioError, match=what) as refusal:
         load(write(SCENARIO, change))
     assert "my.yaml" in str(refusal.value)
+
+
+def test_slots_are_refused_where_rows_follow_choices(write) -> None:
+    """With exact sizes nothing reads how slots are counted; what a system writes of it is a default."""
+    exact = SCENARIO.replace("routing: balanced", "routing: balanced, dispatch: exact").replace("deepspeed", "tutel")
+    assert load(write(exact)).job.model.experts.capacity_rule == "tutel"
+    for key, value in (("capacity_factor", "1.0"), ("capacity_rule", "tutel")):
+        path = write(exact, ("dispatch: exact", f"dispatch: exact, {key}: {value}"))
+        with pytest.raises(
+            ScenarioError, match=rf"(?s)my.yaml:10: model.experts.{key}: it counts slots.*leave it out, or"
+        ):
+            load(path)
+    with pytest.raises(ScenarioError, match=r"(?s)--set model.experts.capacity_factor=2: .* leave it out, or write"):
+        load(write(exact), "model.experts.capacity_factor=2")
+
+
+def test_tokens_are_not_sent_to_more_nodes_than_experts_lie_on(write) -> None:
+    """The nodes are those of the cluster on which the ranks lie that share out experts."""
+    exact = SCENARIO.replace("routing: balanced", "routing: balanced, dispatch: exact").replace("deepspeed", "megatron")
+    path = write(exact.replace("num_nodes: 2, devices_per_node: 2", "num_nodes: 2, devices_per_node: 4"))
+    eight = ["parallel.data.degree=8", "training.global_batch_size=8", "parallel.expert.degree=8"]
+    assert load(path, *eight, "parallel.expert.nodes=2").job.parallel.expert_nodes == 2
+    with pytest.raises(
+        ScenarioError, match=r"the 8 ranks that share out experts lie on 2 nodes of 4 devices;\s+write 2"
+    ):
+        load(path, *eight, "parallel.expert.nodes=4")
+    with pytest.raises(
+        ScenarioError, match=r"the 4 ranks that share out experts lie on 1 node of 4 devices;\s+leave it"
+    ):
+        load(path, *eight[:2], "parallel.expert.degree=4", "parallel.expert.nodes=2")
