@@ -16,10 +16,15 @@ Floats = NDArray[np.float64]
 
 
 class Demands(Struct, frozen=True, eq=False):
-    """What exchanges demand: latencies [exchange], then seconds of exclusive use of links [exchange, link]."""
+    """What exchanges demand: latencies [exchange], then seconds of exclusive use of links [exchange, link].
+
+    ``back_link_s``: the same for the way back, on which every rank sends what it received. Latencies are alike: that of
+    the busiest rank or node, sending or receiving.
+    """
 
     latencies_s: Floats
     link_s: Floats
+    back_link_s: Floats
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,11 @@ class DirectExchanges:
         found = [direct_exchange_costs(tables, seat.ranks_per_node, network) for network in seat.parameters]
         slowest = [_slowest(costs, seat) for costs in zip(*found, strict=True)]
         overheads = np.array([cost.wire_overhead for cost in slowest])
-        link_s = (self._seconds_per_byte @ tables.reshape(len(tables), -1).T).T * overheads[:, None]
-        return Demands(np.array([cost.latency_s - cost.in_turn_s for cost in slowest]), link_s)
+        link_s, back_link_s = (
+            (self._seconds_per_byte @ each.reshape(len(tables), -1).T).T * overheads[:, None]
+            for each in (tables, tables.transpose(0, 2, 1))
+        )
+        return Demands(np.array([cost.latency_s - cost.in_turn_s for cost in slowest]), link_s, back_link_s)
 
     @cached_property
     def _seat(self) -> Seat:

@@ -1,5 +1,7 @@
 """What a step's routing and placement make of ranks: rows of copies, bytes between ranks, who holds what."""
 
+from functools import cached_property
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -9,7 +11,7 @@ Counts = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 
-class PlacedStep(Struct, frozen=True, eq=False):
+class PlacedStep(Struct, frozen=True, eq=False, dict=True):
     """Choices ``counts`` [layer, source, expert] of a micro-batch, and ``vexperts`` [layer, rank, expert].
 
     ``arriving`` [layer, rank, expert]: copies on their way, which get no tokens. ``search_s``: of a host, before they
@@ -21,11 +23,16 @@ class PlacedStep(Struct, frozen=True, eq=False):
     arriving: Mask
     search_s: float = 0.0
 
-    @property
+    @cached_property
     def held(self) -> Mask:
         """Return the copies that ranks have [layer, rank, expert], with those on their way."""
         mask: Mask = (self.vexperts > 0) | self.arriving
         return mask
+
+    @cached_property
+    def rows(self) -> Floats:
+        """Return the rows of each copy [layer, rank, expert]."""
+        return rows_of_copies(self.counts, self.vexperts)
 
 
 def rows_of_copies(counts: Counts, vexperts: Counts) -> Floats:

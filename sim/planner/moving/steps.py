@@ -20,11 +20,12 @@ from sim.engine.prices.activity import Activity, is_link
 from sim.engine.prices.pricing import ClusterPricing
 from sim.planner.moving.arrivals import arrivals_s
 from sim.planner.moving.chain import Exchange, Meeting, Run, Span
-from sim.planner.moving.load import Mask, PlacedStep, rows_between, rows_of_copies
+from sim.planner.moving.instants import Instant, after, latest_s
+from sim.planner.moving.load import Mask, PlacedStep, rows_between
 from sim.planner.moving.profile import StepProfile
 from sim.planner.moving.rules import check_summable
 from sim.planner.moving.tail import Holders, Updates, by_holders, step_end_s, summed
-from sim.planner.moving.traffic import Beside, Flow, flow_over
+from sim.planner.moving.traffic import Beside, Flow, flows_over
 from sim.training.spec.job import DenseTraining
 
 Floats = NDArray[np.float64]
@@ -52,24 +53,24 @@ class StepSums:
 
     def step_s(self, step: PlacedStep) -> float:
         """Return the seconds from the common begin of a step to the end of its last rank."""
-        calls, beside, profile = self._calls(step), Beside(), self._profile
+        calls, beside, profile = self._calls(step), Beside(records=bool(step.arriving.any())), self._profile
         held, arriving = step.held.sum((0, 2)), step.arriving.sum((0, 2))
-        now_s = (held - profile.own_experts * profile.num_layers + arriving) * profile.clearing_s
+        now_s: Instant = (held - profile.own_experts * profile.num_layers + arriving) * profile.clearing_s
         exchanged_s, ends_s = 0.0, dict[int, float]()
         for number, link in enumerate(profile.chain.links):
             if isinstance(link, Run | Span):
-                now_s = np.maximum(now_s, ends_s.get(link.waits_for, 0.0))
+                now_s = after(now_s, ends_s.get(link.waits_for, 0.0))
                 now_s = now_s + (link.seconds if isinstance(link, Run) else calls.span_s[link.kernels][self._at(link)])
                 for flow in self._completed.get(number, ()):
-                    beside.add(float(now_s.max()), flow)
+                    beside.add(latest_s(now_s), flow)
                 continue
             flow = self._meetings[number] if isinstance(link, Meeting) else calls.exchanges[link.back][self._at(link)]
-            exchanged_s = beside.meet(flow, max(exchanged_s, float(now_s.max())))
+            exchanged_s = beside.meet(flow, max(exchanged_s, latest_s(now_s)))
             ends_s[number] = exchanged_s
         groups = self._groups(step.held)
         copies = {holders: self._sum(holders, number) for holders, number in groups.items() if len(holders) > 1}
-        sums = summed(beside, copies, exchanged_s, records=bool(arriving.any()))
-        return step_end_s(float(now_s.max()), sums, groups, self._updates, self._late_s(step, beside))
+        sums = summed(beside, copies, exchanged_s)
+        return step_end_s(latest_s(now_s), sums, groups, self._updates, self._late_s(step, beside))
 
     def _groups(self, held: Mask) -> Mapping[Holders, int]:
         """Return how many experts the same ranks hold; most steps have the placement of the one before."""
@@ -82,7 +83,7 @@ class StepSums:
         return link.layer - self._first_layer
 
     def _calls(self, step: PlacedStep) -> _Calls:
-        rows = rows_of_copies(step.counts, step.vexperts)
+        rows = step.rows
         of_ranks = rows.sum(2)
         layers, ranks, experts = np.nonzero(rows)
         places, several = layers * len(rows[0]) + ranks, rows[layers, ranks, experts]
@@ -90,16 +91,10 @@ class StepSums:
         for kernels, (whole, copies) in self._profile.span_times.items():
             each_s = np.bincount(places, copies.seconds(several), minlength=of_ranks.size)
             span_s[kernels] = whole.seconds(of_ranks) + each_s.reshape(of_ranks.shape)
-        tables = rows_between(step.counts, rows) * self._profile.row_bytes
-        return _Calls(span_s, (self._flows(tables), self._flows(tables.transpose(0, 2, 1))))
-
-    def _flows(self, tables: Floats) -> list[Flow]:
-        demands = self._exchanges.demands(tables)
-        waiting_s = self._pricing.software.waiting_s(self._profile.num_ranks)
-        return [
-            flow_over(latency_s + waiting_s, link_s)
-            for latency_s, link_s in zip(demands.latencies_s.tolist(), demands.link_s, strict=True)
-        ]
+        demands = self._exchanges.demands(rows_between(step.counts, rows) * self._profile.row_bytes)
+        latencies_s = demands.latencies_s + self._pricing.software.waiting_s(self._profile.num_ranks)
+        there, back = (flows_over(latencies_s, link_s) for link_s in (demands.link_s, demands.back_link_s))
+        return _Calls(span_s, (there, back))
 
     @cached_property
     def _meetings(self) -> Mapping[int, Flow]:
@@ -107,11 +102,12 @@ class StepSums:
         return {number: self._flow(link.activity) for number, link in links if isinstance(link, Meeting)}
 
     def _flow(self, activity: Activity) -> Flow:
-        link_s = np.zeros(self._pricing.cluster.topology.num_links)
+        link_s = np.zeros((1, self._pricing.cluster.topology.num_links))
         for resource, seconds in activity.demands:
             if is_link(resource):
-                link_s[resource[1]] = seconds
-        return flow_over(activity.latency_s, link_s)
+                link_s[0, resource[1]] = seconds
+        [flow] = flows_over(np.array([activity.latency_s]), link_s)
+        return flow
 
     @cached_property
     def _bucket_flows(self) -> list[Flow]:

@@ -40,16 +40,16 @@ class Summed(Struct, frozen=True, eq=False):
     copies_s: Mapping[Holders, float]
 
 
-def summed(beside: Beside, copies: Mapping[Holders, Flow], exchanged_s: float, *, records: bool) -> Summed:
+def summed(beside: Beside, copies: Mapping[Holders, Flow], exchanged_s: float) -> Summed:
     """Return when the sums of a step are over, those that ``beside`` has begun and those over ``copies``.
 
-    ``exchanged_s``: when the last exchange is over, after which copies are summed. ``records``: what they use is added
-    to what ``beside`` has been busy with.
+    ``exchanged_s``: when the last exchange is over, after which copies are summed. What they use is added to what
+    ``beside`` has been busy with, if it records that.
     """
     rest, num_ranks = beside.rest(), 1 + max((max(holders) for holders in copies), default=0)
     queued = [Queued(flow, (num_ranks,), ready_s) for ready_s, flow in rest]
     queued += [Queued(flow, holders, exchanged_s) for holders, flow in copies.items()]
-    found_s = queue_ends_s(queued, beside.busy if records else None).tolist()
+    found_s = queue_ends_s(queued, beside.busy if beside.records else None).tolist()
     buckets_s = (*beside.ends_s, *found_s[: len(rest)])
     return Summed(buckets_s, dict(zip(copies, found_s[len(rest) :], strict=True)))
 

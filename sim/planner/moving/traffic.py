@@ -29,10 +29,11 @@ class Flow(Struct, frozen=True, eq=False):
     use: Floats
 
 
-def flow_over(latency_s: float, link_s: Floats) -> Flow:
-    """Return a flow that uses links [link] for so many seconds each."""
-    seconds = float(link_s.max(initial=0.0))
-    return Flow(latency_s, seconds, link_s / seconds if seconds else link_s)
+def flows_over(latencies_s: Floats, link_s: Floats) -> list[Flow]:
+    """Return flows of these latencies [flow] that use links for so many seconds each [flow, link]."""
+    seconds = link_s.max(1, initial=0.0)
+    use = link_s / np.where(seconds > 0.0, seconds, 1.0)[:, None]
+    return [Flow(*each) for each in zip(latencies_s.tolist(), seconds.tolist(), use, strict=True)]
 
 
 class Busy(Struct, frozen=True, eq=False):
@@ -47,9 +48,10 @@ class Busy(Struct, frozen=True, eq=False):
 class Beside:
     """Flows that run one after the other beside others, such as sums of gradients. Begins at time 0.
 
-    ``ends_s``: of those that are over. ``busy``: what has been in use, also by the others.
+    ``records``: what has been in use, also by the others, is added to ``busy``. ``ends_s``: of those that are over.
     """
 
+    records: bool
     now_s: float = 0.0
     ends_s: list[float] = field(default_factory=list)
     busy: list[Busy] = field(default_factory=list)
@@ -88,7 +90,7 @@ class Beside:
                 speed = 1.0 / max(1.0, fullest)
                 end_s = begin_s + min(left_s, self._remaining_s) / speed
                 self._go(begin_s, end_s, speed)
-            self.busy.append(Busy(begin_s, end_s, other.use * speed))
+            self._record(begin_s, end_s, other, speed)
             left_s -= (end_s - begin_s) * speed
         return self.now_s
 
@@ -106,13 +108,17 @@ class Beside:
     def _go(self, begin_s: float, end_s: float, speed: float) -> None:
         """Let the present flow go on at a speed."""
         flow = self._waiting[0][1]
-        self.busy.append(Busy(begin_s, end_s, flow.use * speed))
+        self._record(begin_s, end_s, flow, speed)
         self._left_s = self._remaining_s - (end_s - begin_s) * speed
         self.now_s = end_s
         if self._left_s <= _ROUNDING_S:
             self._waiting.popleft()
             self.ends_s.append(end_s)
             self._left_s = -1.0
+
+    def _record(self, begin_s: float, end_s: float, flow: Flow, speed: float) -> None:
+        if self.records:
+            self.busy.append(Busy(begin_s, end_s, flow.use * speed))
 
 
 class Queued(Struct, frozen=True, eq=False):

@@ -9,7 +9,7 @@ from sim.moe.balancing.flexmoe import FlexMoE
 from sim.moe.balancing.replicas import Placed, Replicas
 from sim.moe.routing import of_ranks
 from sim.moe.statistics import max_over_mean, shares
-from sim.planner.moving.load import PlacedStep, rows_of_copies
+from sim.planner.moving.load import PlacedStep
 from sim.planner.moving.steps import StepSums
 from sim.training.spec.job import DenseTraining
 
@@ -25,8 +25,8 @@ def summed_steps(job: DenseTraining, policy: FlexMoE, pricing: ClusterPricing) -
     for step in range(moving_of(job).steps):
         counts = job.routing_later(step).counts
         replicas, by_expert = placed.replicas, counts.sum(1)
-        step_s = sums.step_s(PlacedStep(counts, replicas.table, replicas.on_the_way, placed.search_s))
-        loads = max_over_mean(rows_of_copies(counts, replicas.table).sum(2))
+        of_step = PlacedStep(counts, replicas.table, replicas.on_the_way, placed.search_s)
+        step_s, loads = sums.step_s(of_step), max_over_mean(of_step.rows.sum(2))
         fixed = max_over_mean(of_ranks(by_expert, replicas.num_ranks))
         steps.append(taken(step_s, placed, loads, fixed, shares(by_expert)))
         if replicas is not shown:
