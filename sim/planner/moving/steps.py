@@ -8,7 +8,7 @@ each rank: kernels add to it, and exchanges bring all ranks to the same. Sums of
 on their way share links with the exchanges.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 
 import numpy as np
@@ -24,7 +24,7 @@ from sim.planner.moving.instants import Instant, after, latest_s
 from sim.planner.moving.load import Mask, PlacedStep, rows_between
 from sim.planner.moving.profile import StepProfile
 from sim.planner.moving.rules import check_summable
-from sim.planner.moving.tail import Holders, Updates, by_holders, step_end_s, summed
+from sim.planner.moving.tail import Holders, Updates, Waiting, by_holders, step_end_s, summed
 from sim.planner.moving.traffic import Beside, Flow, flows_over
 from sim.training.spec.job import DenseTraining
 
@@ -39,6 +39,18 @@ class _Calls(Struct, frozen=True, eq=False):
     exchanges: tuple[list[Flow], list[Flow]]
 
 
+class _Placed(Struct, frozen=True, eq=False):
+    """What follows from which ranks hold which experts: ``groups`` of experts by holders, and the sums over copies.
+
+    ``known_s``: times from the last exchange to the end of the step.
+    """
+
+    held: Mask
+    groups: Mapping[Holders, int]
+    copies: Mapping[Holders, Flow]
+    known_s: dict[Hashable, float]
+
+
 class StepSums:
     """The times of a job's steps under some prices."""
 
@@ -49,7 +61,7 @@ class StepSums:
         self._first_layer = self._profile.experts.first_dense_layers
         self._exchanges = DirectExchanges(pricing.network, range(self._profile.num_ranks))
         self._sums = dict[tuple[Holders, int], Flow]()
-        self._last: tuple[bytes, Mapping[Holders, int]] = (b"", {})
+        self._last: _Placed | None = None
 
     def step_s(self, step: PlacedStep) -> float:
         """Return the seconds from the common begin of a step to the end of its last rank."""
@@ -67,17 +79,29 @@ class StepSums:
             flow = self._meetings[number] if isinstance(link, Meeting) else calls.exchanges[link.back][self._at(link)]
             exchanged_s = beside.meet(flow, max(exchanged_s, latest_s(now_s)))
             ends_s[number] = exchanged_s
-        groups = self._groups(step.held)
-        copies = {holders: self._sum(holders, number) for holders, number in groups.items() if len(holders) > 1}
-        sums = summed(beside, copies, exchanged_s)
-        return step_end_s(latest_s(now_s), sums, groups, self._updates, self._late_s(step, beside))
+        waiting = Waiting(exchanged_s, latest_s(now_s), tuple(beside.ends_s), tuple(beside.rest()))
+        return self._end_s(step, waiting, beside)
 
-    def _groups(self, held: Mask) -> Mapping[Holders, int]:
-        """Return how many experts the same ranks hold; most steps have the placement of the one before."""
-        placement = held.tobytes()
-        if placement != self._last[0]:
-            self._last = placement, by_holders(held)
-        return self._last[1]
+    def _end_s(self, step: PlacedStep, waiting: Waiting, beside: Beside) -> float:
+        """Return when a step ends. What follows the last exchange takes as long in all steps of a placement."""
+        placed = self._placed(step.held)
+        if beside.records:
+            sums = summed(waiting, placed.copies, beside.busy)
+            late_s = arrivals_s(step, self._profile.state_bytes, self._pricing.network, beside.busy)
+            return step_end_s(waiting.computed_s, sums, placed.groups, self._updates, late_s)
+        since = waiting.since_exchanges()
+        if since.key not in placed.known_s:
+            sums = summed(since, placed.copies, None)
+            placed.known_s[since.key] = step_end_s(since.computed_s, sums, placed.groups, self._updates, {})
+        return waiting.exchanged_s + placed.known_s[since.key]
+
+    def _placed(self, held: Mask) -> _Placed:
+        """Return what follows from a placement; most steps have that of the one before."""
+        if self._last is None or not np.array_equal(held, self._last.held):
+            groups = by_holders(held)
+            copies = {holders: self._sum(holders, number) for holders, number in groups.items() if len(holders) > 1}
+            self._last = _Placed(held, groups, copies, {})
+        return self._last
 
     def _at(self, link: Span | Exchange) -> int:
         return link.layer - self._first_layer
@@ -138,8 +162,3 @@ class StepSums:
                 Activity(latency_s, tuple((("link", n), s) for n, s in cost.links))
             )
         return self._sums[holders, number]
-
-    def _late_s(self, step: PlacedStep, beside: Beside) -> Mapping[Holders, Floats]:
-        if not step.arriving.any():
-            return {}
-        return arrivals_s(step, self._profile.state_bytes, self._pricing.network, beside.busy)

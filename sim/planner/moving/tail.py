@@ -1,16 +1,20 @@
 """The end of a step whose experts have copies: sums over copies; updates wait for these, and for copies on the way."""
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import partial
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.planner.moving.load import Mask
-from sim.planner.moving.traffic import Beside, Flow, Queued, queue_ends_s
+from sim.planner.moving.traffic import Busy, Flow, Queued, queue_ends_s
 
 Floats = NDArray[np.float64]
 Holders = tuple[int, ...]
+_DIGITS: Final = 13
+"""Of a second: times that differ by less are taken as equal."""
 
 
 class Updates(Struct, frozen=True):
@@ -40,18 +44,45 @@ class Summed(Struct, frozen=True, eq=False):
     copies_s: Mapping[Holders, float]
 
 
-def summed(beside: Beside, copies: Mapping[Holders, Flow], exchanged_s: float) -> Summed:
-    """Return when the sums of a step are over, those that ``beside`` has begun and those over ``copies``.
+class Waiting(Struct, frozen=True, eq=False):
+    """What is not over when the last exchange ends, at ``exchanged_s``: afterwards copies are summed.
 
-    ``exchanged_s``: when the last exchange is over, after which copies are summed. What they use is added to what
-    ``beside`` has been busy with, if it records that.
+    ``computed_s``: when the last kernel before the updates is over. ``ended_s``: sums of buckets of gradients that are
+    over; ``begun``: the others, each with when it is ready.
     """
-    rest, num_ranks = beside.rest(), 1 + max((max(holders) for holders in copies), default=0)
-    queued = [Queued(flow, (num_ranks,), ready_s) for ready_s, flow in rest]
-    queued += [Queued(flow, holders, exchanged_s) for holders, flow in copies.items()]
-    found_s = queue_ends_s(queued, beside.busy if beside.records else None).tolist()
-    buckets_s = (*beside.ends_s, *found_s[: len(rest)])
-    return Summed(buckets_s, dict(zip(copies, found_s[len(rest) :], strict=True)))
+
+    exchanged_s: float
+    computed_s: float
+    ended_s: tuple[float, ...]
+    begun: tuple[tuple[float, Flow], ...]
+
+    def since_exchanges(self) -> "Waiting":
+        """Return the same with times from the end of the last exchange on, up to rounding."""
+        since = partial(_since, self.exchanged_s)
+        begun = tuple((since(ready_s), flow) for ready_s, flow in self.begun)
+        return Waiting(0.0, since(self.computed_s), tuple(map(since, self.ended_s)), begun)
+
+    @property
+    def key(self) -> Hashable:
+        """Return what is the same where all times and flows are; arrays of links are those of a job's few flows."""
+        begun = tuple((ready_s, flow.latency_s, flow.seconds, id(flow.use)) for ready_s, flow in self.begun)
+        return self.computed_s, self.ended_s, begun
+
+
+def _since(begin_s: float, time_s: float) -> float:
+    return round(time_s - begin_s, _DIGITS)
+
+
+def summed(waiting: Waiting, copies: Mapping[Holders, Flow], busy: list[Busy] | None) -> Summed:
+    """Return when the sums of a step are over, also those over ``copies``.
+
+    ``busy``: the list to which what they use is added; None: to none.
+    """
+    num_ranks = 1 + max((max(holders) for holders in copies), default=0)
+    queued = [Queued(flow, (num_ranks,), ready_s) for ready_s, flow in waiting.begun]
+    queued += [Queued(flow, holders, waiting.exchanged_s) for holders, flow in copies.items()]
+    found_s, num = queue_ends_s(queued, busy).tolist(), len(waiting.begun)
+    return Summed((*waiting.ended_s, *found_s[:num]), dict(zip(copies, found_s[num:], strict=True)))
 
 
 def step_end_s(
@@ -59,7 +90,7 @@ def step_end_s(
 ) -> float:
     """Return when the last rank has updated all that it has.
 
-    ``computed_s``: when the last kernel before the updates is over. ``groups``: the experts by holders. ``late_s``:
+    ``computed_s``: see ``Waiting``. ``groups``: the experts by holders. ``late_s``:
     when copies of experts with these holders have been sent and received, by rank.
     """
     now_s = np.full(1 + max(max(holders) for holders in groups), computed_s)

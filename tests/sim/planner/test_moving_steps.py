@@ -82,6 +82,20 @@ def test_steps_take_as_long_as_by_the_engine(
         assert sums.step_s(step) == pytest.approx(turn.result.duration_s, rel=tolerance)
 
 
+@pytest.mark.parametrize("buckets", [{}, {"bucket_bytes": 20_000_000, "overlap_gradient_sync": True}])
+def test_a_step_does_not_depend_on_those_before_it(buckets: dict[str, int | bool]) -> None:
+    """What is kept of a placement gives the times of a new sum, to rounding; also when copies come and go."""
+    step_job, pricing = job(4, 8, 2, **buckets), prices("dgx-a100-80g", 2, 4)
+    fixed = shared_out(2, 4, 8).table
+    more = fixed + np.roll(fixed, 1, axis=1) * (np.arange(8) < 3)
+    still, coming = np.zeros(fixed.shape, dtype=bool), (more > 0) & (fixed == 0)
+    cases = [(fixed, still), (fixed, still), (fixed, coming), (more, still), (more, still), (fixed, still)]
+    sums = StepSums(step_job, pricing)
+    for number, (vexperts, arriving) in enumerate(cases):
+        step = PlacedStep(step_job.routing_later(number).counts, vexperts, arriving)
+        assert sums.step_s(step) == pytest.approx(StepSums(step_job, pricing).step_s(step), rel=1e-12)
+
+
 def test_rows_are_those_of_the_assignment() -> None:
     """Rows of copies, and rows from rank to rank, are sums of the tokens that ``assigned`` deals out."""
     rng = np.random.default_rng(3)
