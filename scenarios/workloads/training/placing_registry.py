@@ -1,6 +1,6 @@
 """Lazy imports of moving experts and of lock-free executions: other scenarios do without them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import import_module
 from typing import Protocol
 
@@ -33,8 +33,8 @@ class Deciding(Protocol):
     def placed_job(self, job: DenseTraining, placed: Placed, step: int) -> DenseTraining:
         """Return the job of a step."""
 
-    def last_plan(self, job: DenseTraining, placements: Sequence[Placed], name: str) -> Plan:
-        """Return the plan of the last step."""
+    def placed_plan(self, job: DenseTraining, placed: Placed, name: str) -> Plan:
+        """Return the plan of a step."""
 
 
 def load_moving() -> SimulateMoving:

@@ -51,7 +51,7 @@ class TrainingScenario(StepScenario):
 
     ``reliability``: the long run on hardware that fails, None where only a step is asked for.
     ``length_from``: where the sequence length was stated. ``tokens``: to train on in all; None: not stated.
-    ``placements``: of experts that move, for each step up to the one of the job, once a policy has decided them.
+    ``placed``: where experts lie that move, in the step of the job, once a policy has decided that.
     """
 
     job: TrainingJob
@@ -59,7 +59,7 @@ class TrainingScenario(StepScenario):
     reliability: ReliabilitySpec | OpenReliability | None = None
     length_from: str = "model.sequence_length"
     tokens: int | None = None
-    placements: Sequence[Placed] = ()
+    placed: Placed | None = None
 
     @property
     def pipeline(self) -> PipelineSpec:
@@ -121,7 +121,7 @@ class TrainingScenario(StepScenario):
         """Return the scenario with its open decision made (see ``scenarios.choices``)."""
         job = self.open_job
         if job is None:
-            return self._with_experts_placed() if self.moves_experts and not self.placements else self
+            return self._with_experts_placed() if self.moves_experts and self.placed is None else self
         memory_bytes = min(self.software.room_bytes(device) for device, _ in self.devices)
         with located(self.document), locating_algorithms(self.document, self.algorithms):
             return dataclasses.replace(self, job=decide.decided(job, self.pricing(), memory_bytes))
@@ -132,18 +132,18 @@ class TrainingScenario(StepScenario):
         return self.job.model.experts is not None and self.job.model.experts.moving is not None
 
     def _with_experts_placed(self) -> "TrainingScenario":
-        """Return the scenario at its last step, with the placements of all steps."""
+        """Return the scenario at its last step, with the placement of it."""
         deciding, job = load_deciding(), self.dense_job
         with located(self.document):
             placements = deciding.placements_of(job, self.pricing())
         job = deciding.placed_job(job, placements[-1], len(placements) - 1)
-        return dataclasses.replace(self, job=job, placements=placements)
+        return dataclasses.replace(self, job=job, placed=placements[-1])
 
     def build(self) -> Plan:
         """Return the plan of a decided scenario."""
         job = self.dense_job
-        if self.placements:
-            return load_deciding().last_plan(job, self.placements, self.name)
+        if self.placed is not None:
+            return load_deciding().placed_plan(job, self.placed, self.name)
         if job.training.method == "local":
             return local_builder.build_local_training(job, self.name)
         build = delayed.build_delayed_training if self.pipeline.gradient_delay else build_dense_training
@@ -152,14 +152,14 @@ class TrainingScenario(StepScenario):
     @property
     def planned(self) -> bytes:
         """Return a digest of all that the plan of a decided scenario depends on: no price is in it."""
-        return content_digest((self.name, self.job, self.placements))
+        return content_digest((self.name, self.job, self.placed))
 
     @property
     def batched(self) -> bytes:
         """Return the same digest for another batch: plans of equal ones may be alike in all but their calls."""
         job = self.job
         training = {name: getattr(job.training, name) for name in job.training.__struct_fields__ if name != _BATCH}
-        return content_digest((self.name, job.model, job.parallel, job.seed, training, self.placements))
+        return content_digest((self.name, job.model, job.parallel, job.seed, training, self.placed))
 
     @property
     def priced(self) -> bytes:

@@ -70,7 +70,7 @@ class Replicas(Struct, frozen=True, dict=True):
         if len(sizes) != 1:
             rule = f"layers have {sorted(sizes)} ranks and experts"
             raise RoutingError(rule, "place the same experts on the same ranks in all layers")
-        missing = np.argwhere(np.array(self.vexperts).sum(1) < 1)
+        missing = np.argwhere(self.table.sum(1) < 1)
         if len(missing):
             layer, expert = missing[0]
             raise RoutingError(f"expert {expert} of layer {layer} lies on no rank", "give every expert a vExpert")

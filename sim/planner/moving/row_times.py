@@ -33,10 +33,8 @@ class RowTimes:
         self._plan, self._program, self._ops, self._pricing = plan, program, ops, pricing
         self._known = np.zeros(1)
 
-    def seconds(self, rows: Floats) -> Floats:
-        """Return the seconds for numbers of rows of any shape, which need not be whole."""
-        coarse = np.exp2(np.floor(np.log2(np.maximum(rows, 1.0) / (_PARTS * _STEP))).clip(0.0))
-        places = (np.ceil(rows / (_STEP * coarse) - 1e-9) * coarse).astype(np.int64)
+    def seconds(self, places: Ints) -> Floats:
+        """Return the seconds for numbers of rows of any shape; see ``places_of``."""
         most = int(places.max(initial=0))
         if most >= len(self._known):
             self._known = np.append(self._known, np.full(most + 1 - len(self._known), np.nan))
@@ -54,6 +52,13 @@ class RowTimes:
         program = replace(self._program, buffers=buffers, tasks={"rows": Task("rows", Phase.FORWARD, tuple(ops))})
         plan, price = replace(self._plan, programs=(program,)), self._pricing.price
         return [sum(price(plan, program, op, 0).duration_s for op, _ in case) for case in cases]
+
+
+def places_of(rows: Floats) -> Ints:
+    """Return where the times of numbers of rows are found, which need not be whole; many rows share a place."""
+    coarse = np.exp2(np.floor(np.log2(np.maximum(rows, 1.0) / (_PARTS * _STEP))).clip(0.0))
+    places: Ints = (np.ceil(rows / (_STEP * coarse) - 1e-9) * coarse).astype(np.int64)
+    return places
 
 
 def first_copy(ops: Sequence[Compute]) -> list[Compute]:

@@ -23,6 +23,7 @@ from sim.planner.moving.chain import Exchange, Meeting, Run, Span
 from sim.planner.moving.instants import Instant, after, latest_s
 from sim.planner.moving.load import Mask, PlacedStep, rows_between
 from sim.planner.moving.profile import StepProfile
+from sim.planner.moving.row_times import places_of
 from sim.planner.moving.rules import check_summable
 from sim.planner.moving.tail import Holders, Updates, Waiting, by_holders, step_end_s, summed
 from sim.planner.moving.traffic import Beside, Flow, flows_over
@@ -107,15 +108,13 @@ class StepSums:
         return link.layer - self._first_layer
 
     def _calls(self, step: PlacedStep) -> _Calls:
-        rows = step.rows
-        of_ranks = rows.sum(2)
-        layers, ranks, experts = np.nonzero(rows)
-        places, several = layers * len(rows[0]) + ranks, rows[layers, ranks, experts]
-        span_s = {}
+        layers, ranks, experts = np.nonzero(step.rows)
+        rank_of, of_copies = layers * step.rows.shape[1] + ranks, places_of(step.rows[layers, ranks, experts])
+        of_ranks, span_s = places_of(step.rows.sum(2)), {}
         for kernels, (whole, copies) in self._profile.span_times.items():
-            each_s = np.bincount(places, copies.seconds(several), minlength=of_ranks.size)
+            each_s = np.bincount(rank_of, copies.seconds(of_copies), minlength=of_ranks.size)
             span_s[kernels] = whole.seconds(of_ranks) + each_s.reshape(of_ranks.shape)
-        demands = self._exchanges.demands(rows_between(step.counts, rows) * self._profile.row_bytes)
+        demands = self._exchanges.demands(rows_between(step.counts, step.rows) * self._profile.row_bytes)
         latencies_s = demands.latencies_s + self._pricing.software.waiting_s(self._profile.num_ranks)
         there, back = (flows_over(latencies_s, link_s) for link_s in (demands.link_s, demands.back_link_s))
         return _Calls(span_s, (there, back))

@@ -73,16 +73,16 @@ def placed_job(job: DenseTraining, placed: Placed, step: int) -> DenseTraining:
     return with_replicas(job, placed.replicas, step)
 
 
-def last_plan(job: DenseTraining, placements: Sequence[Placed], name: str) -> Plan:
-    """Return the plan of the last step, with the moves of its copies. ``job``: of that step.
+def placed_plan(job: DenseTraining, placed: Placed, name: str) -> Plan:
+    """Return the plan of a step, with the moves of its copies. ``job``: of that step.
 
     Copies that it has no use for are given up before it.
     """
     residents = Residents()
-    if len(placements) > 1:
-        before = with_replicas(job, replace(placements[-1].replicas, arriving=()))
+    if placed.replicas.arriving:
+        before = with_replicas(job, replace(placed.replicas, arriving=()))
         residents = residents.after(build_dense_training(before, name))
-    plan = with_copies_sent(build_dense_training(job, name), residents, placements[-1].search_s, in_background=True)
+    plan = with_copies_sent(build_dense_training(job, name), residents, placed.search_s, in_background=True)
     return replace(plan, barrier=True)
 
 

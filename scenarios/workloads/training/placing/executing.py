@@ -71,7 +71,7 @@ def execute_moving(scenario: TrainingScenario, options: ExecutionOptions) -> Exe
         _record(options.record_routing, job, executions)
     simulated = simulated_turns(scenario, policy)
     found = compared(
-        last_step(scenario, [turn.decision for turn in turns]),
+        last_step(scenario, turns[-1].decision),
         executions[-1],
         backend.timeline(executions[-1]),
         options.device,

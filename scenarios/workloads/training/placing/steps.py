@@ -40,12 +40,12 @@ def simulate_moving(
     policy = policy_of(job, scenario.pricing())
     if moving.step_times == "sums" and isinstance(policy, FlexMoE):
         with located(scenario.document), locating_algorithms(scenario.document, scenario.algorithms):
-            steps, placements = summed_steps(job, policy, scenario.pricing())
+            steps, placed = summed_steps(job, policy, scenario.pricing())
     else:
         turns = simulated_turns(scenario, policy, fold=fold)
-        steps, placements = _taken(job, turns), [turn.decision for turn in turns]
+        steps, placed = _taken(job, turns), turns[-1].decision
     is_first = moving.in_full == "first"
-    chosen = _first_of_busiest(scenario) if is_first else last_step(scenario, placements)
+    chosen = _first_of_busiest(scenario) if is_first else last_step(scenario, placed)
     found = simulate(chosen, detail=detail, fold=fold, announce=announce)
     error = None
     if moving.step_times == "sums" and not is_first:
@@ -81,10 +81,10 @@ def moving_turns(session: Session, policy: FlexMoE | FasterMoE, job: DenseTraini
     return run_policy(session, either, replica_steps(job, policy.observed), moving_of(job).steps)
 
 
-def last_step(scenario: TrainingScenario, placements: Sequence[Placed]) -> TrainingScenario:
-    """Return the scenario at the last of some steps, with the placements of all."""
-    job = placed_job(scenario.dense_job, placements[-1], len(placements) - 1)
-    return dataclasses.replace(scenario, job=job, placements=tuple(placements))
+def last_step(scenario: TrainingScenario, placed: Placed) -> TrainingScenario:
+    """Return the scenario at its last step, in which experts lie so."""
+    job = placed_job(scenario.dense_job, placed, moving_of(scenario.dense_job).steps - 1)
+    return dataclasses.replace(scenario, job=job, placed=placed)
 
 
 def _taken(job: DenseTraining, turns: Sequence[Turn[Placed]]) -> list[TakenStep]:
