@@ -1,6 +1,7 @@
 """Lines of JSON in a file, each kept as it comes: what was cut off goes on where it was."""
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -69,7 +70,7 @@ def _read(file: BinaryIO, path: Path, kept: KeptFile, take: Callable[[Any], None
                 raise _refusal(path, number, kept.no_line)  # not ours, and so not to be written over
             break
         try:
-            entry = json.loads(line)
+            entry = json.loads(line, parse_constant=_finite, parse_float=_finite)
             if number:
                 take(entry)
         except (ValueError, MsgspecError, RecursionError) as error:
@@ -78,6 +79,14 @@ def _read(file: BinaryIO, path: Path, kept: KeptFile, take: Callable[[Any], None
             raise _refusal(path, number, kept.not_ours)
         length += len(line)
     return length
+
+
+def _finite(text: str) -> float:
+    """Return a number as a line has it. Raises ValueError for infinity and for what is no number: we write neither."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
 
 
 def _write(file: BinaryIO, entry: Mapping[str, Any]) -> None:

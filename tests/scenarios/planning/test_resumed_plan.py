@@ -87,7 +87,16 @@ def test_a_search_ends_when_its_time_is_up(scenario: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{}", "7", '{"key": "a"}', '{"key": "a", "proof": {"memory_bytes": "x"}}', "x" * 70_000]
+    "line",
+    [
+        "{}",
+        "7",
+        '{"key": "a"}',
+        '{"key": "a", "proof": {"memory_bytes": "x"}}',
+        '{"key": "a", "proof": {"memory_bytes": 1, "time_s": NaN}}',
+        '{"key": "a", "proof": {"memory_bytes": 1, "interval_s": [1.0, Infinity]}}',
+        "x" * 70_000,
+    ],
 )
 def test_damaged_lines_are_refused(line: str, tmp_path: Path) -> None:
     """A line that is no simulation is an error with file and line, and so are those of another version."""

@@ -1,6 +1,7 @@
 """Sweeps that were cut off: what is done is kept, and a new run simulates the rest, each point once."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import BrokenExecutor, Executor, Future
 from contextlib import contextmanager
@@ -112,6 +113,20 @@ def test_a_file_that_is_not_ours_is_not_written_over(tmp_path: Path) -> None:
     path.write_text('{"schema": "mesh', encoding="utf-8")
     with kept_points(tmp_path, job_of()):
         assert path.read_text(encoding="utf-8").count("\n") == 1
+
+
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_are_not_finite_are_refused(number: str, tmp_path: Path) -> None:
+    """A result that was edited into NaN or infinity is an error with its line: no comparison holds with it."""
+    swept(tmp_path, Mortal(99))
+    path = tmp_path / KEPT
+    edited, count = re.subn(
+        r'("iteration_time_s": )[^,]+', rf"\g<1>{number}", path.read_text(encoding="utf-8"), count=1
+    )
+    assert count == 1
+    path.write_text(edited, encoding="utf-8")
+    with pytest.raises(ScenarioError, match=r"points\.jsonl:2: it is no line of a sweep's points"):
+        swept(tmp_path, Mortal(99))
 
 
 def test_results_that_no_point_has_are_refused(tmp_path: Path) -> None:
