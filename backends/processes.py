@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import get_all_start_methods, get_context, parent_process, resource_tracker
+from multiprocessing import forkserver, get_all_start_methods, get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext, SpawnContext
 from multiprocessing.process import BaseProcess
@@ -106,9 +106,25 @@ def local_processes(
             each.process.join()
 
 
+def import_ahead(modules: Sequence[str]) -> None:
+    """Let the server begin to import modules now, so that processes that ask for them later wait less for it.
+
+    It goes by itself when this process ends. Where no process can be forked, nothing happens.
+    """
+    resource_tracker.ensure_running()
+    if _can_fork():
+        forkserver.set_forkserver_preload(list(modules))
+        with _interrupts_held(), _script_hidden():
+            forkserver.ensure_running()
+
+
+def _can_fork() -> bool:
+    return "forkserver" in get_all_start_methods()
+
+
 def _started(beat_s: float | None, imported: Sequence[str]) -> LocalProcess:
     context: SpawnContext | ForkServerContext = get_context("spawn")
-    if imported and "forkserver" in get_all_start_methods():
+    if imported and _can_fork():
         context = get_context("forkserver")
         context.set_forkserver_preload(list(imported))
     ours, theirs = context.Pipe()

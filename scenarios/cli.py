@@ -56,6 +56,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 """Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""
 
+_WITH_WORKERS: Final = ("plan", "sweep")
 _EXTRA: Final = re.compile(r"Got unexpected extra arguments? \((.*)\)\.?", re.DOTALL)
 _SETTING: Final = re.compile(r"[a-z_.0-9]+=\S+")
 
@@ -175,12 +176,19 @@ def main(args: Sequence[str] | None = None) -> None:
     with safe_streams():
         try:
             with ended_by_signals(), loading_on_use():
+                _import_ahead(sys.argv[1:] if args is None else args)
                 group.main(args=list(args) if args is not None else None, prog_name="simulate")
         except OSError as error:
             _report(error)
             sys.exit(2)
         finally:
             gc.freeze()  # the process ends: all that still lives needs no last walk of the cycle collector
+
+
+def _import_ahead(args: Sequence[str]) -> None:
+    """Let a command that has worker processes begin with what these import, beside its own imports."""
+    if args and args[0] in _WITH_WORKERS:
+        import_module("scenarios.sweep.ahead").import_ahead_of(args)
 
 
 def _report(error: OSError) -> None:

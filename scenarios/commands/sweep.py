@@ -10,6 +10,7 @@ from scenarios.commands.shared.options import Folder, jobs_option, json_option, 
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.sweep.ahead import OF_SWEEP
 from scenarios.sweep.console import print_sweep, progress
 from scenarios.sweep.files import write_sweep
 from scenarios.sweep.kept import kept_points
@@ -44,7 +45,7 @@ def command(
         job = prepare(scenario, read_settings(options))
         if out is not None:
             refuse_unwritable(out)
-        workers, num_jobs = workers_at(scheduler, jobs), jobs or available_cores()
+        workers, num_jobs = workers_at(scheduler, jobs, OF_SWEEP), jobs or available_cores()
         with ExitStack() as opened:
             kept = None if resume is None else opened.enter_context(kept_points(resume, job))
             done, keep = ({}, None) if kept is None else (kept.done, kept.add)

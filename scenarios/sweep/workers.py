@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from queue import SimpleQueue
@@ -99,12 +100,15 @@ def available_cores() -> int:
 
 
 @contextmanager
-def local_workers(num_jobs: int) -> Iterator[Executor]:
-    """Yield so many processes, or this one where one is enough. After an error all work ends at once."""
+def local_workers(num_jobs: int, imported: Sequence[str] = ()) -> Iterator[Executor]:
+    """Yield so many processes, or this one where one is enough. After an error all work ends at once.
+
+    ``imported``: modules that the work needs, as in ``local_processes``.
+    """
     if num_jobs == 1:
         yield ThisProcess()
         return
-    with local_processes(num_jobs) as processes:
+    with local_processes(num_jobs, imported=imported) as processes:
         executor = OtherProcesses(processes)
         try:
             yield executor
@@ -114,13 +118,14 @@ def local_workers(num_jobs: int) -> Iterator[Executor]:
         executor.shutdown()
 
 
-def workers_at(scheduler: str | None, jobs: int | None = None) -> OpenWorkers:
+def workers_at(scheduler: str | None, jobs: int | None = None, imported: Sequence[str] = ()) -> OpenWorkers:
     """Return what opens local processes, or the workers of a Dask scheduler, which has its own number of them.
 
-    Raises ScenarioError where Dask is not installed, or ``jobs`` asks for another number of workers.
+    ``imported``: modules that local processes need. Raises ScenarioError where Dask is not installed, or ``jobs`` asks
+    for another number of workers.
     """
     if scheduler is None:
-        return local_workers
+        return partial(local_workers, imported=imported)
     origin = Origin(option=f"--scheduler {scheduler[:200]}")
     if jobs is not None:
         rule = "a cluster has its own number of workers, and --jobs asks for local processes"

@@ -121,3 +121,20 @@ def test_a_process_beats_before_it_has_work_and_is_ended_where_it_is_stopped() -
         stop()
     assert workers(os.getpid()) == []
     assert time.monotonic() - began_s < BOUND_S
+
+
+AHEAD = """
+from backends.processes import import_ahead
+from scenarios.sweep.workers import local_workers
+import_ahead(["wave"])
+with local_workers(2, imported=["wave"]) as executor:
+    print(*executor.map(eval, ["'wave' in __import__('sys').modules"] * 2), "wave" in __import__("sys").modules)
+"""
+
+
+def test_what_was_imported_ahead_is_there_when_processes_begin() -> None:
+    """Processes have the modules that a server has begun to import before; the process that asks for them has not."""
+    done = subprocess.run(
+        [sys.executable, "-c", AHEAD], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "True True False\n")

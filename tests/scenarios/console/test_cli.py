@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.summaries.measured.validation import ErrorThresholds, PredictedRow, ValidatedTable, Validation
 from scenarios.summaries.steps.advice import AdviceSummary, TriedChange
 from scenarios.summaries.steps.step import EngineWork, Folded, StepSummary
+from scenarios.sweep.ahead import IMPORTED, import_ahead_of
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import KINDS
 from scenarios.workloads.steps.executing.execution import ExecutedStep
@@ -360,3 +362,32 @@ def test_input_errors_of_every_command_are_refusals(capsys, write, monkeypatch) 
     path = str(write())
     for args in ([path], ["execute", path], ["compare", "a", "b"], ["validate"]):
         assert run(capsys, *args) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "ahead"),
+    [
+        ("plan a.yaml", ["scenarios.planning.searched"]),
+        ("plan a.yaml --jobs 3", ["scenarios.planning.searched"]),
+        ("sweep a.yaml --set seed=1,2 --jobs=2", ["scenarios.sweep.run"]),
+        ("sweep a.yaml --jobs=1", []),
+        ("plan a.yaml --jobs 1", []),
+        ("plan a.yaml --scheduler tcp://b:1", []),
+        ("plan --help", []),
+        ("show a.yaml", []),
+    ],
+)
+def test_imports_of_workers_begin_where_there_are_workers(
+    line: str, ahead: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A search and a sweep on several local processes let these import before the command itself; others do not."""
+    begun = list[str]()
+    monkeypatch.setattr("scenarios.sweep.ahead.import_ahead", begun.extend)
+    monkeypatch.setattr("scenarios.sweep.ahead.available_cores", lambda: 2)
+    import_ahead_of(line.split())
+    assert begun == ahead
+
+
+def test_modules_that_workers_import_exist() -> None:
+    """A server leaves out what it cannot import, without a word."""
+    assert all(find_spec(name) for names in IMPORTED.values() for name in names)
