@@ -22,7 +22,7 @@ from scenarios.errors import ScenarioError
 from scenarios.planning.openings import KEYS, openings_of
 from scenarios.planning.pricing import priced
 from scenarios.planning.proof import Proof, prove
-from scenarios.planning.proving import prove_all, prove_best, prover
+from scenarios.planning.proving import done, prove_all, prove_best, prover
 from scenarios.planning.request import Request
 from scenarios.planning.resources import Resources
 from scenarios.planning.studied import rows_with_prices, studied_of
@@ -113,7 +113,7 @@ def loss(number: int, folder: Path, most: int = MOST_SIMULATED, schedules: Sched
     except ScenarioError:
         return None
     known = dict(prove_all(studied, "time", prover(studied, Resources(ThisProcess()))))
-    tried = prove_best(studied, "time", Request().num_proofs, lambda rows, _: [(r, known[r]) for r in rows.tolist()])
+    tried = prove_best(studied, "time", Request().num_proofs, lambda row, _: done(known[row]))
     best, pick = (_fastest_s(outcomes) for outcomes in (known.values(), dict(tried).values()))
     if best is None:
         return None

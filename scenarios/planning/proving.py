@@ -1,6 +1,7 @@
 """Strategies that the engine simulates: the best by estimate, those that may be better, some of the front."""
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -19,8 +20,10 @@ from sim.planner.space import Ints
 from sim.planner.trust import Objective, Seen, hopeful_rows, ordered
 
 _MOST_TRIED: Final = 4
-"""Largest number of strategies that are laid out, for each that is to be simulated."""
+"""Largest number of strategies that are laid out, those of the front too, for each that is to be simulated."""
 _ALL_AT_ONCE: Final = 32
+_LIKELY: Final = 1.05
+"""The most that the best strategy is likely to take, for each second of the best estimate."""
 
 Tried = tuple[int, Proof | str]
 """A row of the grid, and its proof, or the rule that refuses it."""
@@ -31,13 +34,15 @@ def fits(outcome: Proof | str) -> bool:
     return isinstance(outcome, Proof) and outcome.time_s is not None
 
 
-Prover = Callable[[Ints, float], list[Tried]]
-"""Proves rows of the grid, in their order. The second argument is a time in seconds: slower ones get no interval."""
+Prover = Callable[[int, float], Future[Proof | str]]
+"""Asks for the proof of a row of the grid. The second argument is a time in seconds: slower ones get no interval."""
+_Choose = Callable[[Sequence[Tried], Sequence[int]], int | None]
+"""Returns the row to ask for next, None where there is none; from what was tried, and the rows that were asked for."""
 
 
 def prover(studied: Studied, resources: Resources) -> Prover:
     """Return what asks the engine, in worker processes."""
-    return partial(_proved, studied, resources)
+    return partial(_asked_for, studied, resources)
 
 
 def _endless() -> bool:
@@ -48,12 +53,13 @@ def prove_all(
     studied: Studied, objective: Objective, ask: Prover, is_over: Callable[[], bool] = _endless
 ) -> list[Tried]:
     """Return what came of every strategy, or of those whose turn came until a search that found something is over."""
-    rows, tried = ordered(studied.estimates, np.arange(len(studied.grid)), objective), list[Tried]()
-    for begin in range(0, len(rows), _ALL_AT_ONCE):
-        if is_over() and _any_fits(tried):
-            break
-        tried += ask(rows[begin : begin + _ALL_AT_ONCE], _bar_s(objective, tried))
-    return tried
+    rows = iter(ordered(studied.estimates, np.arange(len(studied.grid)), objective).tolist())
+
+    def choose(tried: Sequence[Tried], asked: Sequence[int]) -> int | None:
+        del asked
+        return None if is_over() and _any_fits(tried) else next(rows, None)
+
+    return _in_turn(studied, objective, choose, _ALL_AT_ONCE, ask)
 
 
 def prove_best(
@@ -64,37 +70,90 @@ def prove_best(
     ``num_proofs``: that fit are simulated, or all; and as many at a time. Strategies that may be better are tried
     until none is left, 4 times as many are laid out, or something fits and the search is over.
     """
-    tried = _while_hopeful(studied, objective, num_proofs, [], ask, is_over)
-    if is_over():
-        return tried
-    likely = np.flatnonzero(studied.estimates.memory_bytes <= studied.room_bytes)
-    front = np.setdiff1d(front_rows(studied, likely), [row for row, _ in tried])
-    places = np.linspace(0, len(front) - 1, min(len(front), -(-num_proofs // 2))).round().astype(int)
-    tried = tried + ask(front[places], _bar_s(objective, tried))
-    # Strategies of the front are of other kinds: they show how far estimates of these are to be trusted
-    return _while_hopeful(studied, objective, num_proofs, tried, ask, is_over)
+    return _in_turn(studied, objective, _Best(studied, objective, num_proofs, is_over), num_proofs, ask)
 
 
-def _while_hopeful(
-    studied: Studied, objective: Objective, num_proofs: int, tried: list[Tried], ask: Prover, over: Callable[[], bool]
-) -> list[Tried]:
-    """Return what was tried, and what came of the strategies that may be better, until none is left or time is over."""
-    while len(tried) < _MOST_TRIED * num_proofs:
-        rows = _next_rows(studied, objective, num_proofs, tried)
-        if not len(rows) or (over() and _any_fits(tried)):
-            break
-        tried = tried + ask(rows, _bar_s(objective, tried))
-    return tried
+def _in_turn(studied: Studied, objective: Objective, choose: _Choose, most: int, ask: Prover) -> list[Tried]:
+    """Return what came of the strategies that are chosen, at most so many of which are under way at a time.
+
+    One that was asked for later is not waited for before one that was asked for earlier. So what is known when a row is
+    chosen, and with it the answer, does not depend on how many processes there are.
+    """
+    tried, under_way = list[Tried](), deque[tuple[int, Future[Proof | str]]]()
+    while True:
+        asked = [row for row, _ in under_way]
+        row = choose(tried, asked) if len(asked) < most else None
+        if row is not None:
+            under_way.append((row, ask(row, _bar_s(studied, objective, tried))))
+        elif under_way:
+            first, future = under_way.popleft()
+            tried.append((first, future.result()))
+        else:
+            return tried
+
+
+class _Best:
+    """Chooses the best by estimate until so many fit, then what may be better; some of the front before the last."""
+
+    def __init__(self, studied: Studied, objective: Objective, num_proofs: int, is_over: Callable[[], bool]) -> None:
+        self._studied, self._objective, self._num_proofs, self._is_over = studied, objective, num_proofs, is_over
+        self._front: list[int] | None = None
+
+    def __call__(self, tried: Sequence[Tried], asked: Sequence[int]) -> int | None:
+        """Return the row to try next, None where there is none."""
+        if self._is_over() and _any_fits(tried):
+            return None
+        most, of_front = _MOST_TRIED * self._num_proofs, -(-self._num_proofs // 2)
+        if self._front is None:
+            row = self._likely(tried, asked, most - of_front)
+            if row is not None:
+                return row
+            # Strategies of the front are of other kinds: they show how far estimates of these are to be trusted
+            self._front = self._some_of_front(of_front, _rows(tried, asked))
+        return self._front.pop(0) if self._front else self._likely(tried, asked, most)
+
+    def _likely(self, tried: Sequence[Tried], asked: Sequence[int], most: int) -> int | None:
+        """Return the most hopeful row, None where there is none or ``most`` have been asked for."""
+        studied, taken = self._studied, _rows(tried, asked)
+        if len(taken) >= most:
+            return None
+        if sum(fits(outcome) for _, outcome in tried) + len(asked) < self._num_proofs:
+            rows = ordered(studied.estimates, np.setdiff1d(_likely_to_fit(studied), taken), self._objective)
+            if len(rows):
+                return int(rows[0])
+        rows = hopeful(studied, self._objective, tried)
+        rows = rows[~np.isin(rows, asked)]
+        return int(rows[0]) if len(rows) else None
+
+    def _some_of_front(self, number: int, taken: Sequence[int]) -> list[int]:
+        front = np.setdiff1d(front_rows(self._studied, _likely_to_fit(self._studied)), taken)
+        places = np.linspace(0, len(front) - 1, min(len(front), number)).round().astype(int)
+        rows: list[int] = front[places].tolist()
+        return rows
+
+
+def _rows(tried: Sequence[Tried], asked: Sequence[int]) -> list[int]:
+    return [*(row for row, _ in tried), *asked]
+
+
+def _likely_to_fit(studied: Studied) -> Ints:
+    return np.flatnonzero(studied.estimates.memory_bytes <= studied.room_bytes)
 
 
 def _any_fits(tried: Sequence[Tried]) -> bool:
     return any(fits(outcome) for _, outcome in tried)
 
 
-def _bar_s(objective: Objective, tried: Sequence[Tried]) -> float:
-    """Return the seconds beyond which a strategy is not the best, as far as is known."""
+def _bar_s(studied: Studied, objective: Objective, tried: Sequence[Tried]) -> float:
+    """Return the seconds beyond which a strategy is not the best, as far as is known: the best simulated time.
+
+    While there is none, a little more than the best estimate. Of a search for the least memory none is the best.
+    """
+    if objective != "time":
+        return 0.0
     times_s = [found.time_s for found in seen(tried) if found.time_s is not None]
-    return min(times_s) if times_s and objective == "time" else math.inf
+    estimates_s = studied.estimates.time_s[_likely_to_fit(studied)]
+    return min(times_s, default=_LIKELY * float(estimates_s.min(initial=math.inf)))
 
 
 def hopeful(studied: Studied, objective: Objective, tried: Sequence[Tried]) -> Ints:
@@ -109,16 +168,6 @@ def seen(tried: Sequence[Tried]) -> list[Seen]:
     return [Seen(row, o.memory_bytes, o.time_s) for row, o in tried if isinstance(o, Proof)]
 
 
-def _next_rows(studied: Studied, objective: Objective, number: int, tried: Sequence[Tried]) -> Ints:
-    """Return the rows to try next: the best by estimate until so many fit, then those that may be better."""
-    if sum(fits(outcome) for _, outcome in tried) < number:
-        likely = np.flatnonzero(studied.estimates.memory_bytes <= studied.room_bytes)
-        likely = ordered(studied.estimates, np.setdiff1d(likely, [row for row, _ in tried]), objective)
-        if len(likely):
-            return likely[:number]
-    return hopeful(studied, objective, tried)[:number]
-
-
 def front_rows(studied: Studied, rows: Ints) -> Ints:
     """Return the rows that take less memory than every faster one, by estimate and among ``rows``."""
     by_time = ordered(studied.estimates, rows, "time")
@@ -127,17 +176,20 @@ def front_rows(studied: Studied, rows: Ints) -> Ints:
     return by_time[memory < least]
 
 
-def _proved(studied: Studied, resources: Resources, rows: Ints, bar_s: float) -> list[Tried]:
-    """Return what came of some strategies, in their order."""
-    outcomes: list[tuple[int, Future[Proof | str] | str]] = []
-    for row in rows.tolist():
-        try:
-            scenario = studied.scenario(row)
-        except ScenarioError as error:
-            outcomes.append((row, one_line(error)))
-        else:
-            outcomes.append((row, _asked(scenario, studied.room_bytes, bar_s, resources)))
-    return [(row, found if isinstance(found, str) else found.result()) for row, found in outcomes]
+def _asked_for(studied: Studied, resources: Resources, row: int, bar_s: float) -> Future[Proof | str]:
+    """Return the future of what comes of a strategy."""
+    try:
+        scenario = studied.scenario(row)
+    except ScenarioError as error:
+        return done(one_line(error))
+    return _asked(scenario, studied.room_bytes, bar_s, resources)
+
+
+def done(outcome: Proof | str) -> Future[Proof | str]:
+    """Return a future that is done."""
+    found: Future[Proof | str] = Future()
+    found.set_result(outcome)
+    return found
 
 
 def _asked(scenario: StepScenario, room_bytes: int, bar_s: float, resources: Resources) -> Future[Proof | str]:
@@ -145,9 +197,7 @@ def _asked(scenario: StepScenario, room_bytes: int, bar_s: float, resources: Res
     kept = resources.kept
     key = "" if kept is None else key_of(scenario, room_bytes, bar_s)
     if kept is not None and key in kept.known:
-        known: Future[Proof | str] = Future()
-        known.set_result(kept.known[key])
-        return known
+        return done(kept.known[key])
 
     def end(future: Future[Proof | str]) -> None:
         if kept is not None and not future.cancelled() and future.exception() is None:

@@ -1,9 +1,9 @@
 """Strategies as publications choose them: Megatron-LM's rules of thumb, and OSDP."""
 
+import math
 from concurrent.futures import Executor
 from typing import Final
 
-import numpy as np
 from msgspec.structs import replace
 
 from scenarios.planning.openings import Openings
@@ -29,7 +29,7 @@ def prove_in_turn(studied: Studied, ask: Prover) -> list[Tried]:
     """Return what came of Megatron-LM's strategies, up to the first that fits."""
     tried: list[Tried] = []
     for row in rows_in_turn(studied.grid, studied.estimates, studied.room_bytes):
-        tried += ask(np.array([row]), np.inf)
+        tried.append((row, ask(row, math.inf).result()))
         if fits(tried[-1][1]):
             break
     return tried

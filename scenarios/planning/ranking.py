@@ -7,11 +7,13 @@ from statistics import median
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from scenarios.planning.openings import KEYS, MANAGER
 from scenarios.planning.proof import Proof
-from scenarios.planning.proving import hopeful, seen
+from scenarios.planning.proving import hopeful, prover, seen
 from scenarios.planning.request import Goal, Request
+from scenarios.planning.resources import Resources
 from scenarios.planning.searched import Searched
 from scenarios.summaries.planning import LostStrategies, PlanSummary, ProvedPlan, ShiftedPlan
 from sim.planner.trust import at_least
@@ -58,6 +60,14 @@ def ranked(clusters: Sequence[Searched], goal: Goal) -> list[Ranked]:
         if proof.time_s is not None
     ]
     return sorted(fitting, key=lambda plan: plan.value(goal))
+
+
+def with_interval(plan: Ranked, resources: Resources) -> Ranked:
+    """Return a plan with the interval of its time, which is simulated again where nobody asked for that before."""
+    if plan.interval_s is not None:
+        return plan
+    outcome = prover(plan.of.studied, resources)(plan.row, math.inf).result()
+    return replace(plan, interval_s=outcome.interval_s) if isinstance(outcome, Proof) else plan
 
 
 def summarise(

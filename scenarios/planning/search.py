@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.planning.openings import openings_of
-from scenarios.planning.ranking import ranked, summarise
+from scenarios.planning.ranking import ranked, summarise, with_interval
 from scenarios.planning.request import Request
 from scenarios.planning.resources import Resources
 from scenarios.planning.searched import Searched, searched
@@ -55,7 +55,7 @@ def search(path: Path, overrides: Sequence[str], request: Request, resources: Re
     else:
         clusters, lost = _of_variants(variants, request, resources)
     fitting = ranked(clusters, request.goal)
-    first = fitting[0]
+    first = fitting[0] = with_interval(fitting[0], resources)
     shifted = list(sensitivity(first.of, first.row, request, resources)) if request.sensitivity else []
     summary = summarise(fitting, clusters, lost, request, shifted)
     best = summary.plans[0]

@@ -1,22 +1,22 @@
 """What a search finds with less or more memory, and on a slower or a faster network."""
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from typing import Final
 
-import numpy as np
 from msgspec.structs import replace
 
 from scenarios.errors import ScenarioError
 from scenarios.planning.openings import openings_of
 from scenarios.planning.proof import Proof
-from scenarios.planning.proving import Prover, Tried, prove_best, prover
+from scenarios.planning.proving import Prover, done, prove_best, prover
 from scenarios.planning.request import Request
 from scenarios.planning.resources import Resources
 from scenarios.planning.searched import Searched
 from scenarios.planning.studied import Studied, studied_of
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.summaries.planning import ShiftedPlan
-from sim.planner.space import Ints, Strategy
+from sim.planner.space import Strategy
 
 _ROOMS: Final = (0.75, 1.25)
 _BANDWIDTHS: Final = ("0.5x", "2x")
@@ -50,22 +50,21 @@ def _knowing(known: Mapping[int, Proof | str], room_bytes: int, ask: Prover) -> 
             return Proof(found.memory_bytes)
         return None if isinstance(found, Proof) and found.time_s is None else found
 
-    def asked(rows: Ints, bar_s: float) -> list[Tried]:
-        outcomes = {row: outcome(row) for row in rows.tolist()}
-        new = dict(ask(np.array([row for row in outcomes if outcomes[row] is None], dtype=np.int64), bar_s))
-        return [(row, new[row] if found is None else found) for row, found in outcomes.items()]
+    def asked(row: int, bar_s: float) -> Future[Proof | str]:
+        found = outcome(row)
+        return ask(row, bar_s) if found is None else done(found)
 
     return asked
 
 
 def _shifted(words: str, studied: Studied, kept: Strategy, request: Request, ask: Prover) -> ShiftedPlan:
-    """Return the fastest plan under a condition, and what the strategy ``kept`` takes there."""
-    tried = prove_best(studied, "time", request.num_proofs, ask)
+    """Return the fastest plan under a condition, and what the strategy ``kept`` takes there; intervals of neither."""
+    tried = prove_best(studied, "time", request.num_proofs, lambda row, _: ask(row, 0.0))
     fitting = [(found.time_s, row) for row, found in tried if isinstance(found, Proof) and found.time_s is not None]
     time_s, fastest = min(fitting, default=(None, None))
     row = studied.grid.find(kept)
-    known = dict(tried if row is None or row in dict(tried) else ask(np.array([row]), 0.0))
-    of_kept = None if row is None else known[row]
+    known = dict(tried)
+    of_kept = None if row is None else known[row] if row in known else ask(row, 0.0).result()
     return ShiftedPlan(
         condition=words,
         set={} if fastest is None else studied.values(fastest),
