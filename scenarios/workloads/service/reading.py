@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from costmodels.profile import load_profile
@@ -13,10 +14,10 @@ from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.reading.models.written_out import written_out
-from scenarios.reading.schema.model import GptModel, HuggingFaceModel, LlamaModel, PresetModel
+from scenarios.reading.schema.model import Model
 from scenarios.workloads.service.decoding import TIMED_DRAFTS, read_decoding
 from scenarios.workloads.service.schema import RequestsSection, ServiceScenarioFile, ServiceSection, SloSection
+from scenarios.workloads.steps.transformer import read_transformer
 from scenarios.workloads.workload import Scenario, Workload
 from sim.serving.batching import Batching
 from sim.serving.kv_links import KvLinks
@@ -27,6 +28,7 @@ from sim.serving.prices.model import ServedExperts, ServedLatent, ServedModel
 from sim.serving.prices.software import FRAMEWORKS, ServingSoftware
 from sim.serving.requests import Requests, drawn_lengths, gamma_arrivals_s
 from sim.serving.service import Failure, ServiceSpec
+from sim.training.spec.models.model import TransformerSpec
 from traces.errors import TraceError
 from traces.requests import MOONCAKE_BLOCK_TOKENS, MOST_TOKENS, read_requests
 
@@ -48,10 +50,10 @@ def read_service(document: Document, overrides: tuple[str, ...], kind: Workload[
     """Return the scenario of a document. Raises ScenarioError for whatever is wrong with it."""
     checked = check_document(document, ServiceScenarioFile)
     cluster, section = cluster_spec(document, checked.cluster), checked.service
-    document, written = _written_model(document, checked)
+    document, model = read_transformer(document, checked.model, checked.seed, _model_of)
     requests = _requests(document, checked.requests, checked.seed)
-    _check_attention(document, written, requests)
-    cost = _cost(document, section, cluster, _served_model(written))
+    _check_attention(document, model, requests)
+    cost = _cost(document, section, cluster, _served_model(model))
     if requests.prefixes and requests.prefix_tokens % section.block_tokens:
         rule = f"blocks of {section.block_tokens} tokens do not divide the trace's pieces of {requests.prefix_tokens}"
         raise _error(document, "service.block_tokens", rule, "write a power of 2 up to 512")
@@ -197,53 +199,42 @@ def _software(section: ServiceSection) -> ServingSoftware:
     return replace(named, **{name: value for name, value in stated.items() if value is not None})
 
 
-def _written_model(document: Document, checked: ServiceScenarioFile) -> tuple[Document, GptModel | LlamaModel]:
-    """Return the document with the keys of a preset or configuration in it, and the model that they describe."""
-    section = checked.model
-    if isinstance(section, PresetModel | HuggingFaceModel):
-        document = written_out(document, section)
-        section = check_document(document, ServiceScenarioFile).model
-    if not isinstance(section, GptModel | LlamaModel):
-        message = f"a preset may not name another one: {section}"
-        raise TypeError(message)
-    return document, section
+def _model_of(document: Document) -> Model:
+    return check_document(document, ServiceScenarioFile).model
 
 
-def _check_attention(document: Document, section: GptModel | LlamaModel, requests: Requests) -> None:
+def _check_attention(document: Document, model: TransformerSpec, requests: Requests) -> None:
     """Raise ScenarioError where a request has more tokens than attention's window, or tokens see later ones."""
-    if not section.causal:
+    if not model.causal:
         raise _error(document, "model.causal", "only causal models continue a text", "leave it out")
-    window = section.sliding_window if isinstance(section, LlamaModel) else None
+    window = model.sliding_window
     longest = int((requests.prompt_tokens + requests.output_tokens).max())
     if window is not None and longest > window.size:
         rule = f"a request comes to {longest:,} tokens, and services are built without windows, here of {window.size:,}"
         raise _error(document, "model.sliding_window", rule, "write shorter requests, or take another model")
 
 
-def _served_model(section: GptModel | LlamaModel) -> ServedModel:
+def _served_model(model: TransformerSpec) -> ServedModel:
     """Return the model as a service sees it."""
-    experts = None
-    if section.experts is not None:
-        keys = ServedExperts.__struct_fields__
-        experts = ServedExperts(**{key: getattr(section.experts, key) for key in keys})
-    own_size, latent = None, None
-    if isinstance(section, LlamaModel):
-        own_size = section.head_size
-        if (of := section.latent_attention) is not None:
-            latent = ServedLatent(**{key: getattr(of, key) for key in ServedLatent.__struct_fields__})
+    experts, latent = model.experts, model.latent_attention
     return ServedModel(
-        num_layers=section.num_layers,
-        hidden_size=section.hidden_size,
-        num_heads=section.num_heads,
-        num_kv_heads=section.num_kv_heads or section.num_heads,
-        head_size=own_size or section.hidden_size // section.num_heads,
-        ffn_hidden_size=section.ffn_hidden_size or 4 * section.hidden_size,
-        vocab_size=section.vocab_size,
-        gated=isinstance(section, LlamaModel),
-        tied_embeddings=section.tied_embeddings,
-        experts=experts,
-        latent=latent,
+        num_layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        num_heads=model.num_heads,
+        num_kv_heads=model.num_kv_heads,
+        head_size=model.own_head_size or model.hidden_size // model.num_heads,
+        ffn_hidden_size=model.ffn_hidden_size,
+        vocab_size=model.vocab_size,
+        gated=model.family == "llama",
+        tied_embeddings=model.tied_embeddings,
+        experts=None if experts is None else ServedExperts(**_alike(experts, ServedExperts)),
+        latent=None if latent is None else ServedLatent(**_alike(latent, ServedLatent)),
     )
+
+
+def _alike(spec: Struct, served: type[Struct]) -> dict[str, Any]:
+    """Return the fields of a part of the model that services know, too."""
+    return {key: getattr(spec, key) for key in served.__struct_fields__}
 
 
 def _requests(document: Document, section: RequestsSection, seed: int) -> Requests:

@@ -106,6 +106,13 @@ def test_plan_seeks_the_fewest_replicas(service: Path, tmp_path: Path, capsys) -
         ),
         ("cluster.jitter.gemm=0.1", "cluster.jitter", "devices of a service take equal times"),
         ("model.causal=false", "model.causal", "only causal models continue a text"),
+        ("model.hidden_size=4098", "model.num_heads", "hidden_size 4098 does not divide by num_heads 32"),
+        ("model.num_kv_heads=5", "model.num_kv_heads", "num_heads 32 does not divide by num_kv_heads 5"),
+        (
+            "model={preset: mixtral-8x7b, experts: {top_k: 9}}; service.tensor_degree=4",
+            "model.experts.top_k",
+            "9 of 8 experts",
+        ),
         ("requests.trace=nowhere.csv", "requests.trace", "there is no such file"),
         ("decoding={method: eagle}", "decoding.hit_rates", "eagle needs it"),
         ("decoding={acceptance: 0.5}", "decoding.acceptance", "autoregressive does not read it"),
