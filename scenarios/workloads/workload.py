@@ -27,6 +27,7 @@ from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.sweep import SweepSummary
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
+from scenarios.workloads.unread import Unread, refuse_unread
 from traces.timeline import Timeline
 
 Detail = Literal["op", "task"]
@@ -154,12 +155,16 @@ class Workload(ABC, Generic[S]):
     """The noun for a point of a sweep."""
     has_plan: ClassVar[bool] = True
     """Whether ranks run a plan, of which ``detail`` and ``fold`` say something."""
+    unread: ClassVar[Sequence[Unread]] = ()
+    """Keys of ``schema`` that this kind has no use for: a file that has one is refused."""
     has_size: ClassVar[bool] = False
     """Whether ``simulate plan`` seeks a size, such as a number of replicas, and not a strategy."""
 
     def load(self, document: Document, overrides: Sequence[str], as_read: Document) -> S:
         """Return the scenario of a document that overrides were put into; ``as_read``: before. Raises ScenarioError."""
-        return dataclasses.replace(self.read(document, tuple(overrides)), as_read=as_read)
+        found = self.read(document, tuple(overrides))
+        refuse_unread(document, self.unread)
+        return dataclasses.replace(found, as_read=as_read)
 
     @abstractmethod
     def read(self, document: Document, overrides: tuple[str, ...]) -> S:

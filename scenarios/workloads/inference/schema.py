@@ -7,6 +7,7 @@ from pydantic import Field
 from scenarios.reading.schema.cluster import ClusterSection, SoftwareSection
 from scenarios.reading.schema.model import Model
 from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, ScenarioSection, Section
+from scenarios.workloads.unread import Unread
 
 Tokens = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
 Ranks = Annotated[int, Field(ge=1, le=MAX_WORLD_SIZE)]
@@ -63,3 +64,14 @@ class InferenceScenarioFile(ScenarioSection):
     inference: InferenceSection = InferenceSection()
     parallel: InferenceParallelSection = InferenceParallelSection()
     software: SoftwareSection = SoftwareSection()
+
+
+UNREAD = (
+    Unread(("model.attention", "software.fused_softmax"), "attention to caches is one kernel"),
+    Unread(("model.dropout",), "inference drops nothing out"),
+    Unread(("model.experts.balance_loss",), "inference has no loss"),
+    Unread(("cluster.jitter.optimizer", "software.optimizer_slowdown"), "inference has no optimizer"),
+    Unread(("software.step_spread",), "times of inference have no intervals"),
+    Unread(("cluster.device_price",), "inference is not paid for"),
+)
+"""Keys of sections that inference shares with trainings."""

@@ -7,7 +7,7 @@ from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.inference.outcome import InferenceOutcome, InferenceRow
 from scenarios.workloads.inference.scenario import InferenceScenario, read_inference
-from scenarios.workloads.inference.schema import InferenceScenarioFile
+from scenarios.workloads.inference.schema import UNREAD, InferenceScenarioFile
 from scenarios.workloads.inference.starter import STARTER
 from scenarios.workloads.inference.summary import summarise
 from scenarios.workloads.steps.effort import effort_of
@@ -34,6 +34,7 @@ class Inference(Workload[InferenceScenario]):
     )
     order, ordered_by = "total_time_s", "time of all tokens"
     point = "simulated inference"
+    unread = UNREAD
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> InferenceScenario:
         """Return the scenario of a document."""

@@ -7,6 +7,7 @@ from pydantic import Field, PlainValidator
 from costmodels.units import Dimension
 from scenarios.reading.quantities import Duration, DurationOrZero, Quantity, quantity_schema
 from scenarios.reading.schema.values import ScenarioSection, Section
+from scenarios.workloads.unread import Unread
 from sim.jobs.speed.speed import MOST_LOCAL_BATCH
 from traces.jobs import MAX_GPUS, MAX_JOBS
 
@@ -412,3 +413,14 @@ class JobMixScenario(ScenarioSection):
     policies: PoliciesSection = PoliciesSection()
     costs: CostsSection = CostsSection()
     failures: FailuresSection = FailuresSection()
+
+
+_DRAWN, _LISTED = "failures.mtbf_per_node", "failures.list"
+
+UNREAD = (
+    Unread(("failures.repair",), "no failure is drawn", f"write {_DRAWN}, or leave it out", unless=(_DRAWN,)),
+    Unread(
+        ("failures.save_every",), "no node fails", f"write {_DRAWN} or list, or leave it out", unless=(_DRAWN, _LISTED)
+    ),
+)  # fmt: skip
+"""What comes of failures, where there are none."""

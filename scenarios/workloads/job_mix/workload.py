@@ -11,7 +11,7 @@ from scenarios.workloads.job_mix.execution import execute
 from scenarios.workloads.job_mix.outcome import JobMixSummary, MixRow, SimulatedMix, result_of
 from scenarios.workloads.job_mix.reading import mix_of, policy_of
 from scenarios.workloads.job_mix.scenario import MixScenario
-from scenarios.workloads.job_mix.schema import JobMixScenario
+from scenarios.workloads.job_mix.schema import UNREAD, JobMixScenario
 from scenarios.workloads.job_mix.starter import STARTER
 from scenarios.workloads.workload import Column, Detail, Workload
 from sim.jobs.metrics import measure
@@ -39,6 +39,7 @@ class JobMix(Workload[MixScenario]):
     )
     order = "mean_jct_s"
     ordered_by = "mean completion time"
+    unread = UNREAD
     has_plan = False
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> MixScenario:

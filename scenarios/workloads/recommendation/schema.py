@@ -7,6 +7,7 @@ from pydantic import Field
 from scenarios.reading.quantities import Bandwidth
 from scenarios.reading.schema.cluster import ClusterSection, SoftwareSection
 from scenarios.reading.schema.values import ScenarioSection, Section, Spread
+from scenarios.workloads.unread import Unread
 from sim.embedding.click_model import ClickModelName
 from sim.embedding.het_run import Dense
 from sim.embedding.policies import PolicyName
@@ -137,3 +138,19 @@ class RecommendationScenarioFile(ScenarioSection):
     software: SoftwareSection = SoftwareSection()
     sharding: Sharding = "table"
     """Step times: how the tables lie on several devices: whole, by row, or by column."""
+
+
+_FUSED = ("fused_softmax", "fused_routing", "fused_permutation")
+_SERVED = ("rank_skew", "memory_reserve")
+
+UNREAD = (
+    Unread(("cluster.jitter.attention", *(f"software.{key}" for key in _FUSED)), "click models have no such kernels"),
+    Unread(("software.unaligned_slowdown",), "rows of click models are aligned: their elements have 4 bytes"),
+    Unread(("software.step_spread",), "times of click models have no intervals"),
+    Unread(("cluster.device_price",), "click models are not paid for"),
+    Unread(
+        tuple(f"software.{key}" for key in _SERVED), "workers of parameter servers are timed without it",
+        beside="parameter_server",
+    ),
+)  # fmt: skip
+"""Keys of sections that recommendation shares with trainings, and keys of tables on devices beside servers."""

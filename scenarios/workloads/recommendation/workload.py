@@ -7,7 +7,7 @@ from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.recommendation.outcome import RecommendationOutcome, RecommendationRow
 from scenarios.workloads.recommendation.running import simulate
 from scenarios.workloads.recommendation.scenario import RecommendationScenario, read
-from scenarios.workloads.recommendation.schema import RecommendationScenarioFile
+from scenarios.workloads.recommendation.schema import UNREAD, RecommendationScenarioFile
 from scenarios.workloads.recommendation.starter import STARTER
 from scenarios.workloads.steps.executing.registry import load_execution_of
 from scenarios.workloads.workload import Column, Detail, Workload
@@ -30,6 +30,7 @@ class Recommendation(Workload[RecommendationScenario]):
         Column("samples/s", "samples_per_s", lambda rate: f"{rate:,.0f}"),
     )
     order, ordered_by = "moved_bytes_per_batch", "bytes moved per batch"
+    unread = UNREAD
     has_plan = False
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> RecommendationScenario:

@@ -6,9 +6,11 @@ from pydantic import Field
 
 from scenarios.reading.quantities import Duration, DurationOrZero, WholeBytesOrZero
 from scenarios.reading.schema.cluster import ClusterSection
-from scenarios.reading.schema.model import Model
+from scenarios.reading.schema.model import ExpertsSection, Model
 from scenarios.reading.schema.values import ScenarioSection, Section
+from scenarios.workloads.unread import Unread
 from sim.serving.batching import BatchingName
+from sim.serving.prices.model import ServedExperts
 from sim.serving.prices.software import ExpertMessages, FrameworkName
 from sim.serving.routing import RouterName
 
@@ -170,3 +172,22 @@ class ServiceScenarioFile(ScenarioSection):
     requests: RequestsSection
     service: ServiceSection = ServiceSection()
     decoding: DecodingSection = DecodingSection()
+
+
+_LENGTHS = "services take the lengths of sequences from requests"
+_DRAWN = ("prompt_tokens", "prompt_variation", "output_tokens", "output_variation", "burstiness")
+_NORMS = ("qkv_bias", "query_key_norm", "post_norms")
+_ELEMENTWISE = ("rotary_base", "gate", "scaled_embeddings", "score_cap", "logit_cap")
+_UNSERVED = tuple(key for key in ExpertsSection.model_fields if key not in ServedExperts.__struct_fields__)
+
+UNREAD = (
+    Unread(("model.sequence_length",), _LENGTHS, beside="model.preset"),
+    Unread(("model.sequence_length",), _LENGTHS, beside="model.huggingface"),
+    Unread(("model.attention",), "services price fused attention to caches"),
+    Unread(("model.dropout",), "services drop nothing out"),
+    Unread(tuple(f"model.{key}" for key in (*_NORMS, *_ELEMENTWISE)), "services price no kernel that differs by it"),
+    Unread(tuple(f"model.experts.{key}" for key in _UNSERVED), "all experts of a service get equally many tokens"),
+    Unread(("cluster.device_price",), "services are not paid for"),
+    Unread(tuple(f"requests.{key}" for key in _DRAWN), "the trace says it of every request", beside="requests.trace"),
+)
+"""Keys of sections that services share with trainings, and keys of drawn requests beside recorded ones."""

@@ -9,7 +9,7 @@ from scenarios.workloads.effort import Announce
 from scenarios.workloads.service.capacity import planned
 from scenarios.workloads.service.outcome import ServiceOutcome, ServiceRow
 from scenarios.workloads.service.reading import ServiceScenario, read_service
-from scenarios.workloads.service.schema import ServiceScenarioFile
+from scenarios.workloads.service.schema import UNREAD, ServiceScenarioFile
 from scenarios.workloads.service.starter import STARTER
 from scenarios.workloads.service.summary import summarise
 from scenarios.workloads.workload import Column, Detail, Workload
@@ -38,6 +38,7 @@ class Service(Workload[ServiceScenario]):
     point = "simulated service"
     has_plan = False
     has_size = True
+    unread = UNREAD
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> ServiceScenario:
         """Return the scenario of a document."""

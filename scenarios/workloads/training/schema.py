@@ -10,6 +10,7 @@ from scenarios.reading.schema.parallel import ParallelSection
 from scenarios.reading.schema.training import TrainingSection
 from scenarios.reading.schema.values import ScenarioSection
 from scenarios.workloads.training.long_run.schema import ReliabilitySection
+from scenarios.workloads.unread import Unread
 
 
 class DenseScenario(ScenarioSection):
@@ -29,3 +30,9 @@ class DenseScenario(ScenarioSection):
     software: SoftwareSection = SoftwareSection()
     reliability: ReliabilitySection | None = None
     """A long run on hardware that fails; default: only a step is simulated."""
+
+
+_MOMENTS = tuple(f"training.adam_{key}" for key in ("beta1", "beta2", "epsilon"))
+
+UNREAD = (Unread(_MOMENTS, "sgd has no moments", beside="training.optimizer=sgd"),)
+"""Constants of an optimizer beside another one."""

@@ -19,7 +19,7 @@ from scenarios.workloads.steps.running import SimulatedStep, compared, simulate,
 from scenarios.workloads.training.placing_registry import load_executing, load_lock_free_execution, load_moving
 from scenarios.workloads.training.reading import read_training
 from scenarios.workloads.training.scenario import TrainingScenario
-from scenarios.workloads.training.schema import DenseScenario
+from scenarios.workloads.training.schema import UNREAD, DenseScenario
 from scenarios.workloads.training.starter import STARTER
 from scenarios.workloads.workload import Compared, Detail, Outcome, Swept, Workload
 
@@ -36,6 +36,7 @@ class TrainingStep(Workload[TrainingScenario]):
     order = "iteration_time_s"
     ordered_by = "step time"
     point = "simulated step"
+    unread = UNREAD
 
     def read(self, document: Document, overrides: tuple[str, ...]) -> TrainingScenario:
         """Return the scenario of a document."""

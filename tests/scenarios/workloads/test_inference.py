@@ -108,7 +108,7 @@ LATENT = (
 EXPERTS = (
     "model={family: llama, num_layers: 2, hidden_size: 4096, num_heads: 32, num_kv_heads: 8, ffn_hidden_size: 14336, "
     "vocab_size: 32000, sequence_length: 4096, "
-    "experts: {num_experts: 8, top_k: 2, ffn_hidden_size: 14336, capacity_factor: 1.0}}"
+    "experts: {num_experts: 8, top_k: 2, ffn_hidden_size: 14336}}"
 )
 
 
