@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
-KINDS = tuple(
-    f"scenarios/workloads/{kind}/" for kind in ("steps", "training", "textbook", "service", "recommendation", "job_mix")
-)
+from scenarios.workloads.registry import KINDS as REGISTERED
+
+KINDS = tuple(f"scenarios/workloads/{kind}/" for kind in ("steps", *(kind.name for kind in REGISTERED)))
 """The folders of the kinds of work, and of what two of them share."""
 JOBS = "sim/training/"
 """Where jobs are made and built."""

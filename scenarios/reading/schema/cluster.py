@@ -92,7 +92,7 @@ class SoftwareSection(Section):
     product_slowdown: Factor = 1.0
     """How many times as long matrix products take as under the profile."""
     unaligned_slowdown: Factor = 1.0
-    """The same, beside product_slowdown, of products with a matrix whose rows are no multiple of 16 bytes."""
+    """The same, beside product_slowdown, of products with a matrix whose rows are no multiple of 4 bytes."""
     memory_bound_slowdown: Factor = 1.0
     """How many times as long memory-bound kernels, but for the optimizer's, take as under the profile."""
     optimizer_slowdown: Factor = 1.0

@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document, document_of
 from scenarios.reading.schema.values import Section
+from scenarios.workloads.job_mix.schema import PoliciesSection
 from scenarios.workloads.loading import scenario_of
 from scenarios.workloads.registry import workload_named
 from scenarios.workloads.workload import Scenario
@@ -46,6 +47,12 @@ LENGTH = frozenset({"model.sequence_length"})
 """A model that is written out has to have it; requests of a service have lengths of their own."""
 ALONE = frozenset(f"parallel.context.{key}" for key in ("method", "layout", "inner_degree"))
 """How ranks share a sequence, of which the degree may be swept from 1 on."""
+CHOSEN = frozenset(
+    f"policies.{policy}.{option}"
+    for policy, field in PoliciesSection.model_fields.items()
+    for option in type(field.default).model_fields
+)
+"""Options of policies count for the policy that is chosen, so that policies can be swept."""
 
 
 class Case(NamedTuple):
@@ -72,6 +79,13 @@ def _inference(model: str) -> Case:
     return Case("inference", f"{text}inference: {{prompt_tokens: 64, output_tokens: 2}}\n")
 
 
+def _mix(policy: str) -> Case:
+    text = "cluster: {num_nodes: 4, devices_per_node: 8}\njobs: {draw: {num_jobs: 6, load: 0.9}}\n"
+    return Case(
+        "job_mix", f"{text}policy: {policy}\n", {key for key in CHOSEN if not key.startswith(f"policies.{policy}.")}
+    )
+
+
 CASES = (
     _training(GPT, "{tensor: {degree: 2}, pipeline: {degree: 2}, data: {degree: 2}}", ALONE),
     _training(EXPERTS, "{data: {degree: 8}, expert: {degree: 4}}", ALONE),
@@ -80,7 +94,7 @@ CASES = (
     Case("recommendation", TABLES), Case("recommendation", f"{TABLES}parameter_server: {{workers: 2}}\n"),
     Case("recommendation", TABLES + TIMED),
     Case("recommendation", f"{TABLES}{TIMED}parameter_server: {{workers: 2}}\n"),
-    Case("job_mix", "cluster: {num_nodes: 4, devices_per_node: 8}\njobs: {draw: {num_jobs: 6, load: 0.9}}\n"),
+    *(_mix(policy) for policy in ("fifo", "las", "tiresias", "themis", "gavel", "gandiva")),
 )  # fmt: skip
 
 
@@ -149,7 +163,10 @@ def _plain(value: object) -> object:
         return [(_plain(key), _plain(item)) for key, item in value.items()]
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [_plain(item) for item in value]
-    return value if isinstance(value, str | int | float | None) else repr(value)
+    if isinstance(value, str | int | float | None) or callable(value):
+        return value
+    names = sorted({*getattr(value, "__slots__", ()), *getattr(value, "__dict__", {})})
+    return type(value).__name__, [(name, _plain(getattr(value, name))) for name in names]
 
 
 def _read(case: Case, folder: Path, change: str = "") -> object:
@@ -171,6 +188,7 @@ def test_a_key_that_is_written_is_read_or_refused(case: Case, tmp_path: Path) ->
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.0,100,5\n2023-11-16 18:17:04.0,90,7\n"
     )
     before = _read(case, tmp_path)
+    assert _read(case, tmp_path) == before
     silent = {key for key, values in _candidates(case.kind) if _is_silent(case, tmp_path, key, values, before)}
     assert silent == case.idle
 
