@@ -87,7 +87,7 @@ class LazyGroup(click.Group):
         del ctx
         if cmd_name not in COMMANDS:
             return None
-        with collector_paused():  # what an import makes stays
+        with collector_paused(freeze=True):  # what an import makes stays
             command: click.Command = import_module(f"scenarios.commands.{COMMANDS[cmd_name][0]}").command
         return command
 
@@ -173,6 +173,7 @@ def group() -> None:
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code; 2 where standard output takes nothing (a full disk, say)."""
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic would read a file of each package
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each further one spins when it starts, and has nothing to do
     with safe_streams():
         try:
             with ended_by_signals(), loading_on_use():

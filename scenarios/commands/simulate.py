@@ -46,7 +46,7 @@ def command(  # click passes by name
     fold: bool,
 ) -> None:
     """Simulate a scenario: step time, memory, and causes of waiting."""
-    with refusing_bad_input(), collector_paused():
+    with refusing_bad_input(), collector_paused(freeze=True):
         loaded = load_scenario(scenario, overrides)
         if not loaded.workload.has_plan and (unread := "--detail" if detail else "" if fold else "--no-fold"):
             rule = f"a simulation of {loaded.workload.name} has no ranks with a plan"
@@ -66,10 +66,10 @@ def command(  # click passes by name
         if out is not None:
             with saying(f"Writing {out}"), writing_to(out):
                 result.write(out)
-    if as_json:
-        click.echo(json.dumps(result.as_json(), indent=2))
-        return
-    if closing := result.closing():
-        console.print()
-        blocks.print_blocks(closing, console)
-    blocks.print_written(out, console)
+        if as_json:
+            click.echo(json.dumps(result.as_json(), indent=2))
+            return
+        if closing := result.closing():
+            console.print()
+            blocks.print_blocks(closing, console)
+        blocks.print_written(out, console)

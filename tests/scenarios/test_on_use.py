@@ -1,6 +1,7 @@
-"""Modules that wait until they are used, and commands that do without them."""
+"""Modules that wait until they are used, and commands that do without them and other work."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -73,3 +74,22 @@ def test_a_simulation_as_json_leaves_them_waiting() -> None:
     command = [sys.executable, "-c", code, *sorted(ON_USE)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert json.loads(out.splitlines()[-1]) == []
+
+
+def test_a_simulation_walks_no_objects_and_has_one_thread() -> None:
+    """The cycle collector never walks what a simulation holds, and linear algebra starts no threads of its own."""
+    if not Path("/proc/self/task").is_dir():
+        pytest.skip("threads are counted in /proc/self/task")
+    code = (
+        "import gc, os; from scenarios.cli import main\n"
+        "sizes = []\n"
+        "gc.callbacks.append(lambda phase, _: sizes.append(gc.get_count()[0]) if phase == 'start' else None)\n"
+        "try: main(['tiny-gpt-2x2', '--json'])\n"
+        "except SystemExit: print(); print(max(sizes, default=0), len(os.listdir('/proc/self/task')))"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    command = [sys.executable, "-c", code]
+    out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment).stdout
+    most_new, num_threads = map(int, out.splitlines()[-1].split())
+    assert most_new < 10_000
+    assert num_threads == 1
