@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct
 
 from costmodels.errors import CatalogueError, UnitError, listed, shown
-from costmodels.packaged import packaged_yaml
+from costmodels.packaged import packaged_entries
 from costmodels.units import Dimension, parse_quantity
 
 _KINDS: Final = ("gpu", "cpu")
@@ -177,7 +177,7 @@ def nearest_names(name: str, known: Iterable[str]) -> tuple[str, ...]:
 
 @cache
 def _read(file: str) -> Mapping[str, Any]:
-    return packaged_yaml("catalogue", file)
+    return packaged_entries("catalogue", file)
 
 
 def _lookup(what: str, name: str, entries: Mapping[str, Any]) -> Mapping[str, Any]:
