@@ -17,7 +17,7 @@ from costmodels.kernels.tensor import Family, Work
 from costmodels.profile import Profile
 from costmodels.timing.attention import attention_times, decode_times
 from costmodels.timing.gemm import gemm_times
-from costmodels.timing.streaming import StreamProfile, stream_times
+from costmodels.timing.streaming import KernelProfile, StreamProfile, stream_times
 from costmodels.timing.times import Calls, Times
 
 
@@ -86,8 +86,11 @@ def family_times(
         raise KernelError(f"there is no kernel family {family!r}; known: {', '.join([*_TIMES, *_UNTIMED])}")
     times = _TIMES[family](calls, dtype, device, profile)
     own = profile.kernels.get(kernel)
-    if own is None:
-        return times
+    return times if own is None else times_of_kernel(times, own)
+
+
+def times_of_kernel(times: Times, own: KernelProfile) -> Times:
+    """Return the times of calls of a kernel with numbers of its own, from those of its family."""
     fixed_s = np.full_like(times.latency_s, own.latency_s)
     return Times(fixed_s, times.compute_s * own.slowdown, times.memory_s * own.slowdown)
 

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from costmodels.calibration.batches import batches, predict
+from costmodels.calibration.batches import batches, predict, predict_by_kernel
 from costmodels.calibration.document import file_key
 from costmodels.calibration.fitting import CalibrationError, Parameter, fit, values_of
 from costmodels.calibration.products import LIMITS, fit_products
@@ -18,6 +18,7 @@ from costmodels.calibration.uncertainty import Estimate
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile
 from costmodels.timing.streaming import KernelProfile, StreamProfile
+from costmodels.timing.times import Array
 
 _LEAST_FRACTION: Final = 0.01
 _LEAST_LATENCY_S: Final = 1e-8
@@ -221,7 +222,7 @@ def _with_kernels(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
         if sample.kernel:
             by_kernel.setdefault(sample.kernel, []).append(sample)
     found = {
-        kernel: _fit_kernel(kernel, ours, start)
+        kernel: _fit_kernel(ours, start)
         for kernel, ours in sorted(by_kernel.items()) if len(ours) >= _LEAST_OF_KERNEL
     }  # fmt: skip
     if not found:
@@ -231,14 +232,12 @@ def _with_kernels(start: Fitted, samples: Sequence[KernelSample]) -> Fitted:
     return _changed(start, kernels=own).with_section("kernels", paths)
 
 
-def _fit_kernel(kernel: str, samples: Sequence[KernelSample], start: Fitted) -> dict[str, Estimate]:
+def _fit_kernel(samples: Sequence[KernelSample], start: Fitted) -> dict[str, Estimate]:
     parameters = [Parameter("slowdown", 1.0, 0.02, 50.0), _latency(min(s.seconds for s in samples), samples)]
-    ours = batches(samples)
+    by_kernel = predict_by_kernel(batches(samples), start.node, start.profile)
 
-    def predicted(values: Mapping[str, float]) -> list[float]:
-        trial = replace(start.profile, kernels={kernel: KernelProfile(**values)})
-        found: list[float] = predict(ours, start.node, trial).tolist()
-        return found
+    def predicted(values: Mapping[str, float]) -> Array:
+        return by_kernel(KernelProfile(**values))
 
     return fit(parameters, predicted, [s.seconds for s in samples], by_length=True)
 
@@ -260,10 +259,9 @@ def _fit(
 ) -> Fitted:
     ours = batches(samples)
 
-    def predicted(values: Mapping[str, float]) -> list[float]:
+    def predicted(values: Mapping[str, float]) -> Array:
         trial = fitted(values)
-        found: list[float] = predict(ours, trial.node, trial.profile).tolist()
-        return found
+        return predict(ours, trial.node, trial.profile)
 
     try:
         found = fit(parameters, predicted, [s.seconds for s in samples], outlier=outlier, by_length=by_length)

@@ -16,7 +16,7 @@ from costmodels.calibration.samples import KernelSample
 from costmodels.calibration.tile_choice import offered, with_chosen_kernels, with_tiles
 from costmodels.calibration.uncertainty import Estimate
 from costmodels.hardware import DeviceSpec
-from costmodels.timing.gemm import GemmProfile, Kernels, chosen_kernels, kernel_times
+from costmodels.timing.gemm import GemmProfile, Tiling, chosen_kernels, kernel_times
 from costmodels.timing.times import Array
 
 LIMITS: Final[Mapping[str, tuple[float, float]]] = {
@@ -87,7 +87,7 @@ def _taken_turns(
 
 def _error(ours: Sequence[Batch], seconds: Array, weights: Array, device: DeviceSpec, gemm: GemmProfile) -> float:
     """Return the weighted mean of |predicted/measured - 1|."""
-    predicted = _seconds(ours, _chosen(ours, device, gemm), device, gemm)
+    predicted = _seconds(ours, _chosen(ours, device, gemm), gemm)
     return float(np.average(np.abs(predicted / seconds - 1.0), weights=weights))
 
 
@@ -99,7 +99,7 @@ def _fit_numbers(
     parameters = [Parameter(name, getattr(gemm, name), *limits) for name, limits in LIMITS.items()]
 
     def predicted(values: Mapping[str, float]) -> Array:
-        return _seconds(ours, kernels, device, replace(gemm, **values))
+        return _seconds(ours, kernels, replace(gemm, **values))
 
     found = fit(
         parameters, predicted, seconds, num_evaluations=num_evaluations, outlier=_OUTLIER, weights=weights
@@ -107,14 +107,14 @@ def _fit_numbers(
     return replace(gemm, **values_of(found)), found
 
 
-def _chosen(ours: Sequence[Batch], device: DeviceSpec, gemm: GemmProfile) -> list[Kernels]:
+def _chosen(ours: Sequence[Batch], device: DeviceSpec, gemm: GemmProfile) -> list[Tiling]:
     return [chosen_kernels(batch.calls, device.peak(batch.dtype), device, gemm) for batch in ours]
 
 
-def _seconds(ours: Sequence[Batch], kernels: Sequence[Kernels], device: DeviceSpec, gemm: GemmProfile) -> Array:
+def _seconds(ours: Sequence[Batch], kernels: Sequence[Tiling], gemm: GemmProfile) -> Array:
     """Return the seconds of all samples, each with its kernel, in the order before ``batches``."""
     seconds = np.zeros(sum(len(batch.rows) for batch in ours))
     for batch, chosen in zip(ours, kernels, strict=True):
-        _, whole_s = kernel_times(batch.calls, chosen, device.peak(batch.dtype), device, gemm)
+        _, whole_s = kernel_times(chosen, chosen.device.peak(batch.dtype), gemm)
         seconds[batch.rows] = gemm.latency_s + whole_s[:, 0]
     return seconds

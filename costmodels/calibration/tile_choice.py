@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from costmodels.calibration.batches import Batch
 from costmodels.hardware import DeviceSpec
-from costmodels.timing.gemm import GemmProfile, kernel_times, library_kernels, ranked_times
+from costmodels.timing.gemm import GemmProfile, Tiling, kernel_times, library_kernels, ranked_times
 from costmodels.timing.times import Array
 
 _SHAPES: Final = tuple(
@@ -139,8 +139,9 @@ def _errors(
     tables = []
     for batch in ours:
         calls, rows, peak = batch.calls.every(every), batch.rows[::every], device.peak(batch.dtype)
-        _, whole_s = kernel_times(calls, kernels, peak, device, gemm)
-        ranked_s = ranked_times(calls, kernels, peak, device, gemm)
+        tiling = Tiling(calls, kernels, device)
+        _, whole_s = kernel_times(tiling, peak, gemm)
+        ranked_s = ranked_times(tiling, peak, gemm)
         error = np.abs((gemm.latency_s + whole_s) / seconds[rows, None] - 1.0)
         tables.append((ranked_s.reshape(shape), error.reshape(shape), weights[rows]))
     return _Errors(*(np.concatenate(column) for column in zip(*tables, strict=True)))

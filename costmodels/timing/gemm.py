@@ -13,12 +13,13 @@ Background User's Guide (tiles, waves); CUTLASS, efficient_gemm.md (split k); NV
 Energy (a cap on power as a bound of its own).
 """
 
-from functools import cache, reduce
+from functools import cache, cached_property, reduce
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from costmodels.hardware import DeviceSpec
 from costmodels.timing.times import Array, Calls, Times, cache_speedup, throttling, waves
@@ -113,36 +114,76 @@ class Kernels(Struct, frozen=True):
     sharing: Array
     splits: Array
 
-    @property
+
+class Tiling(Struct, frozen=True, dict=True):
+    """Calls on some kernels of a device, and how these cut them, which no number of a profile changes: found once.
+
+    Its arrays have a row per call, and one column, or a column per kernel of a library.
+    """
+
+    calls: Calls
+    kernels: Kernels
+    device: DeviceSpec
+
+    @cached_property
     def area(self) -> Array:
         """Return the elements of the output that a tile has."""
-        return self.rows * self.columns
+        return self.kernels.rows * self.kernels.columns
 
-    def row_tiles(self, calls: Calls) -> Array:
+    @cached_property
+    def row_tiles(self) -> Array:
         """Return the number of tiles along m, in whole pairs where blocks run in pairs."""
-        whole: Array = np.ceil(calls.m[:, None] / (self.rows * self.sharing)) * self.sharing
+        rows, sharing = self.kernels.rows, self.kernels.sharing
+        whole: Array = np.ceil(self.calls.m[:, None] / (rows * sharing)) * sharing
         return whole
 
-    def column_tiles(self, calls: Calls) -> Array:
+    @cached_property
+    def column_tiles(self) -> Array:
         """Return the number of tiles along n."""
-        whole: Array = np.ceil(calls.n[:, None] / self.columns)
+        whole: Array = np.ceil(self.calls.n[:, None] / self.kernels.columns)
         return whole
 
-    def depth(self, calls: Calls) -> Array:
+    @cached_property
+    def depth(self) -> Array:
         """Return the part of k of each block, in whole steps."""
-        whole: Array = np.ceil(calls.k[:, None] / (self.splits * _K_STEP)) * _K_STEP
+        whole: Array = np.ceil(self.calls.k[:, None] / (self.kernels.splits * _K_STEP)) * _K_STEP
         return whole
 
-    def blocks(self, calls: Calls) -> Array:
+    @cached_property
+    def blocks(self) -> Array:
         """Return the number of blocks: tiles of the output times parts of k."""
-        return self.row_tiles(calls) * self.column_tiles(calls) * calls.batch[:, None] * self.splits
+        return self.row_tiles * self.column_tiles * self.calls.batch[:, None] * self.kernels.splits
+
+    @cached_property
+    def is_split(self) -> NDArray[np.bool_]:
+        """Return whether k is split over several blocks."""
+        return self.kernels.splits > 1
+
+    @cached_property
+    def asked_more(self) -> Array:
+        """Return the elements that full waves of blocks request beyond the operands' own.
+
+        An operand's slices, one per row or column of tiles and part of k, are spread over the multiprocessors.
+        """
+        calls, kernels, units = self.calls, self.kernels, self.device.num_multiprocessors
+        k, batch = calls.k[:, None], calls.batch[:, None]
+        asked = np.zeros(np.broadcast_shapes(k.shape, kernels.splits.shape))
+        sides = (
+            (calls.m[:, None], kernels.rows, self.row_tiles),
+            (calls.n[:, None], kernels.columns, self.column_tiles),
+        )
+        for size, tile, num_tiles in sides:
+            fill = num_tiles * batch * kernels.splits / units
+            whole = np.ceil(fill) * units * tile / kernels.splits
+            asked += np.where(fill > 1.0, whole - size * batch, 0.0) * k
+        return asked
 
 
 def gemm_times(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Times:
     """Return the times of (batched) products on a device whose arithmetic units have a peak rate for their dtype."""
-    kernels = chosen_kernels(calls, peak_flop_per_s, device, gemm)
-    units_s, whole_s = (seconds[:, 0] for seconds in kernel_times(calls, kernels, peak_flop_per_s, device, gemm))
-    memory_s = _memory_s(calls, calls.bytes_read[:, None], device, gemm)[:, 0]
+    tiling = chosen_kernels(calls, peak_flop_per_s, device, gemm)
+    units_s, whole_s = (seconds[:, 0] for seconds in kernel_times(tiling, peak_flop_per_s, gemm))
+    memory_s = _memory_s(tiling, calls.bytes_read[:, None], gemm)[:, 0]
     return Times(gemm.latency_s + whole_s - np.maximum(units_s, memory_s), units_s, memory_s)
 
 
@@ -151,17 +192,17 @@ def library_kernels(gemm: GemmProfile) -> Kernels:
     return Kernels(*(column[None, :] for column in _candidates(gemm.tiles, gemm.paired_tiles, gemm.splits)))
 
 
-def chosen_kernels(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Kernels:
-    """Return the kernel that the library chooses for each call: the first by its own ranking."""
+def chosen_kernels(calls: Calls, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Tiling:
+    """Return the calls on the kernels that the library chooses: the first by its own ranking."""
     everything = library_kernels(gemm)
-    best = np.argmin(ranked_times(calls, everything, peak_flop_per_s, device, gemm), axis=1)
     columns = (everything.rows, everything.columns, everything.sharing, everything.splits)
-    return Kernels(*(column[0, best][:, None] for column in columns))
+    best = np.zeros(len(calls.m), dtype=np.intp)
+    if everything.rows.size > 1:
+        best = np.argmin(ranked_times(Tiling(calls, everything, device), peak_flop_per_s, gemm), axis=1)
+    return Tiling(calls, Kernels(*(column[0, best][:, None] for column in columns)), device)
 
 
-def ranked_times(
-    calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile
-) -> Array:
+def ranked_times(tiling: Tiling, peak_flop_per_s: float, gemm: GemmProfile) -> Array:
     """Return a library's estimated seconds, by which it ranks kernels, per call and kernel.
 
     Infinite if it refuses one.
@@ -172,26 +213,28 @@ def ranked_times(
         split_s=gemm.split_s * gemm.ranked_split, split_part_s=gemm.split_part_s * gemm.ranked_split,
         split_passes=gemm.split_passes * gemm.ranked_split, power_fraction=np.inf, k_overhead=0.0,
     )  # fmt: skip
-    _, whole_s = kernel_times(calls, kernels, peak_flop_per_s, device, library)
-    shallow = (calls.k > _SHALLOW_K[0]) & (calls.k <= _SHALLOW_K[1])
-    too_deep = (kernels.splits > 1) & (kernels.depth(calls) < _LEAST_SPLIT_K)
-    return np.where(too_deep | (shallow[:, None] & (kernels.area > gemm.shallow_area)), np.inf, whole_s)
+    _, whole_s = kernel_times(tiling, peak_flop_per_s, library)
+    k = tiling.calls.k[:, None]
+    shallow = (k > _SHALLOW_K[0]) & (k <= _SHALLOW_K[1])
+    too_deep = tiling.is_split & (tiling.depth < _LEAST_SPLIT_K)
+    return np.where(too_deep | (shallow & (tiling.area > gemm.shallow_area)), np.inf, whole_s)
 
 
-def kernel_times(
-    calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile
-) -> tuple[Array, Array]:
+def kernel_times(tiling: Tiling, peak_flop_per_s: float, gemm: GemmProfile) -> tuple[Array, Array]:
     """Return the seconds of the multiprocessors and of all, less the fixed time, per call and kernel."""
-    units_s = _units_s(calls, kernels, peak_flop_per_s, device, gemm)
-    asked_bytes = _asked_bytes(calls, kernels, device, gemm.memory_quantisation)
-    whole_s = _norm(gemm.memory_overlap, units_s, _memory_s(calls, asked_bytes, device, gemm))
-    return units_s, whole_s + np.where(kernels.splits > 1, _reduction_s(calls, kernels, device, gemm), 0.0)
+    calls = tiling.calls
+    units_s = _units_s(tiling, peak_flop_per_s, gemm)
+    asked_bytes = calls.bytes_read[:, None] + gemm.memory_quantisation * calls.element_bytes * tiling.asked_more
+    whole_s = _norm(gemm.memory_overlap, units_s, _memory_s(tiling, asked_bytes, gemm))
+    if not tiling.is_split.any():
+        return units_s, whole_s
+    return units_s, whole_s + np.where(tiling.is_split, _reduction_s(tiling, gemm), 0.0)
 
 
-def _units_s(calls: Calls, kernels: Kernels, peak_flop_per_s: float, device: DeviceSpec, gemm: GemmProfile) -> Array:
+def _units_s(tiling: Tiling, peak_flop_per_s: float, gemm: GemmProfile) -> Array:
     """Return the seconds of the multiprocessors, per call and kernel."""
-    units, area, depth = device.num_multiprocessors, kernels.area, kernels.depth(calls)
-    blocks = kernels.blocks(calls)
+    calls, kernels, device = tiling.calls, tiling.kernels, tiling.device
+    units, area, depth, blocks = device.num_multiprocessors, tiling.area, tiling.depth, tiling.blocks
     fill = blocks / units
     in_turn = waves(fill, gemm.wave_quantisation) * units
     overhead = gemm.k_overhead * (units + gemm.later_overhead * (in_turn - units))
@@ -214,29 +257,12 @@ def _powered_s(calls: Calls, peak_flop_per_s: float, gemm: GemmProfile) -> Array
     return seconds
 
 
-def _asked_bytes(calls: Calls, kernels: Kernels, device: DeviceSpec, quantisation: float) -> Array:
-    """Return the operand bytes that full waves of blocks request, per call and kernel; ``quantisation``: how full.
-
-    An operand's slices, one per row or column of tiles and part of k, are spread over the multiprocessors.
-    """
-    k, batch = calls.k[:, None], calls.batch[:, None]
-    asked = np.zeros(np.broadcast_shapes(k.shape, kernels.splits.shape))
-    sides = (
-        (calls.m[:, None], kernels.rows, kernels.row_tiles(calls)),
-        (calls.n[:, None], kernels.columns, kernels.column_tiles(calls)),
-    )
-    for size, tile, num_tiles in sides:
-        fill = num_tiles * batch * kernels.splits / device.num_multiprocessors
-        whole = np.ceil(fill) * device.num_multiprocessors * tile / kernels.splits
-        asked += np.where(fill > 1.0, whole - size * batch, 0.0) * k
-    return calls.bytes_read[:, None] + quantisation * calls.element_bytes * asked
-
-
-def _memory_s(calls: Calls, asked_bytes: Array, device: DeviceSpec, gemm: GemmProfile) -> Array:
+def _memory_s(tiling: Tiling, asked_bytes: Array, gemm: GemmProfile) -> Array:
     """Return the seconds to move operands and result; small transfers do not reach the memory's full rate.
 
     ``asked_bytes``: of the operands, of shape (calls, 1) or (calls, kernels), which is also the shape of the result.
     """
+    calls, device = tiling.calls, tiling.device
     held_bytes = gemm.cache_fraction * device.l2_cache_bytes
     faster = cache_speedup(calls.bytes_read, held_bytes, gemm.cache_speedup, _CACHE_SHARPNESS)
     num_bytes = asked_bytes / faster[:, None] + calls.bytes_written[:, None]
@@ -245,8 +271,9 @@ def _memory_s(calls: Calls, asked_bytes: Array, device: DeviceSpec, gemm: GemmPr
     return seconds
 
 
-def _reduction_s(calls: Calls, kernels: Kernels, device: DeviceSpec, gemm: GemmProfile) -> Array:
+def _reduction_s(tiling: Tiling, gemm: GemmProfile) -> Array:
     """Return the seconds to add up the partial sums of a split k, per call and kernel."""
+    calls, kernels, device = tiling.calls, tiling.kernels, tiling.device
     num_bytes = kernels.splits * (calls.m * calls.n * calls.batch)[:, None] * _PARTIAL_BYTES
     spilled = num_bytes / (num_bytes + gemm.split_cache_fraction * device.l2_cache_bytes)
     adding_s = spilled * num_bytes * gemm.split_passes / device.memory_bandwidth_bytes_per_s

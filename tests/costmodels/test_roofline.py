@@ -16,7 +16,7 @@ from costmodels.kernels.tensor import GemmShape
 from costmodels.profile import load_profile, network_parameters
 from costmodels.roofline import KernelTime, kernel_time
 from costmodels.timing.attention import attention_times
-from costmodels.timing.gemm import GemmProfile, chosen_kernels, kernel_times, library_kernels, ranked_times
+from costmodels.timing.gemm import GemmProfile, Tiling, chosen_kernels, kernel_times, library_kernels, ranked_times
 from costmodels.timing.times import Calls
 
 A100 = load_device("a100-sxm4-80gb")
@@ -55,9 +55,9 @@ def fastest_s(m: int, n: int, k: int, device: DeviceSpec, gemm: GemmProfile, *, 
     """Return what a product takes with the fastest of the library's kernels, with those that it refuses."""
     kernel, inputs = KERNELS["matmul"], [half(m, k), half(k, n)]
     calls = Calls.of([kernel.work(inputs, kernel.outputs(inputs, {}), {})], "bfloat16")
-    peak, kernels = device.peak("bfloat16"), library_kernels(gemm)
-    _, whole_s = kernel_times(calls, kernels, peak, device, gemm)
-    allowed = np.isfinite(ranked_times(calls, kernels, peak, device, gemm))
+    peak, tiling = device.peak("bfloat16"), Tiling(calls, library_kernels(gemm), device)
+    _, whole_s = kernel_times(tiling, peak, gemm)
+    allowed = np.isfinite(ranked_times(tiling, peak, gemm))
     return float(gemm.latency_s + whole_s[allowed | refused].min())
 
 
@@ -143,7 +143,7 @@ def test_large_tiles_are_refused_where_k_is_shallow(k: int) -> None:
     work = Work(0.0, 2.0 * 8192 * 8192 * k, 2 * 8192 * 2 * k, 2 * 8192 * 8192, GemmShape(8192, 8192, k))
     calls = Calls.of([work], "bfloat16")
     rows = [
-        chosen_kernels(calls, A100.peak("bfloat16"), A100, replace(gemm, shallow_area=area)).rows[0, 0]
+        chosen_kernels(calls, A100.peak("bfloat16"), A100, replace(gemm, shallow_area=area)).kernels.rows[0, 0]
         for area in (8192.0, 32768.0)
     ]
     assert rows == ([64, 128] if 64 < k <= 128 else [128, 128])
