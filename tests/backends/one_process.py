@@ -48,7 +48,7 @@ class _Given(Exception):  # noqa: N818 - no error: it ends a member's first pass
 
 @dataclass(slots=True)
 class _Meeting:
-    """What all members of a group give to a collective, in order; nothing in the first pass, which asks for it.
+    """What the members of a group give to a collective, in order; nothing in the first pass, which asks for it.
 
     What is the same for all members is computed once.
     """
@@ -73,7 +73,10 @@ class _Meeting:
 
 @dataclass(slots=True)
 class _Member:
-    """The collectives of one member of a group: the first pass asks what all members give, the second has it."""
+    """The collectives of one member of a group: the first pass asks what all but the last give, the second has it.
+
+    The last member begins the second pass, and adds what it gives itself.
+    """
 
     meeting: _Meeting
     size: int
@@ -105,7 +108,10 @@ class _Member:
 
     def _all_with(self, own: Tensor) -> _Meeting:
         """Return what all members give. Raises _Given in the first pass."""
-        if not self.meeting.given:
+        given = self.meeting.given
+        if self.position == self.size - 1 == len(given):
+            given.append(own.clone())
+        elif not given:
             raise _Given(own)
         return self.meeting
 
@@ -275,10 +281,11 @@ class _AllRanks:
         else:
             meeting = _Meeting()
             members = [_Member(meeting, len(group), position) for position in range(len(group))]
-            given = [part.gives(member) for part, member in zip(parts, members, strict=True)]
-            meeting.given = [tensor for tensor in given if tensor is not None]
+            first = [part.gives(member) for part, member in zip(parts[:-1], members[:-1], strict=True)]
+            meeting.given = [tensor for tensor in first if tensor is not None]
+            parts[-1].communicate(members[-1])
             if meeting.given:
-                for part, member in zip(parts, members, strict=True):
+                for part, member in zip(parts[:-1], members[:-1], strict=True):
                     part.communicate(member)
         for part in parts:
             part.rank.finish(part.instance)
