@@ -50,7 +50,8 @@ def scenario(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def studied(scenario: Path) -> Studied:
     """The estimates of all its strategies with micro-batches of 2."""
-    document = apply_overrides(read_document(scenario), ["training.microbatch_size=2"])
+    keys = ["training.microbatch_size=2", "model.sequence_length=1064"]  # in steps of 56 tokens
+    document = apply_overrides(read_document(scenario), keys)
     return studied_of(openings_of(document, SCHEDULES), ThisProcess())
 
 
