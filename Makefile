@@ -6,6 +6,9 @@ VERSION = $(shell python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])'
 PYTHON ?= $(shell /usr/bin/python$(VERSION) -c 'import ensurepip' 2>/dev/null && echo /usr/bin/python$(VERSION) || echo python3)
 # Test processes: as many as a small machine has cores, as some tests measure on two
 JOBS ?= 2
+# Tests that mostly wait, for processes that they start, stop or kill: a process of its own runs them beside the others
+WAITING := tests/backends/launching tests/backends/live_jobs tests/backends/session tests/scenarios/console/test_stopping.py \
+	tests/scenarios/running/test_moving_experts.py tests/scenarios/workloads/test_executed_jobs.py
 OUT ?= out
 
 CALIBRATE ?= yes
@@ -24,7 +27,7 @@ PROFILE := $(if $(MEASURING),--set cluster.profile=$(abspath $(OUT)/tiny/execute
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test tests validate lint style types layers format bench docs clean
+.PHONY: help setup demo test tests computing waiting validate lint style types layers format bench docs clean
 
 help:  ## say what the targets do
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,12 +62,18 @@ demo: $(RUNS)  ## simulate the quickstart; run a tiny plan for real beside a cal
 	@echo 'Timelines (open them in Perfetto, https://ui.perfetto.dev):'
 	@find $(OUT)/quickstart $(OUT)/tiny -name timeline.json.gz | sort | sed 's/^/  /'
 
-# Types are checked beside the first tests: some of these wait, for processes that end, and leave a core to others
+# Types are checked beside the tests that compute and those that wait
 test: setup  ## check style, types and layers, and run all tests
-	@$(MAKE) --no-print-directory -j 2 style types tests layers
+	@$(MAKE) --no-print-directory -j 3 style types tests layers
 
-tests: $(COMPILED)
-	$(BIN)/pytest -n $(JOBS) --dist worksteal
+tests: computing waiting
+
+computing: $(COMPILED)
+	$(BIN)/pytest -n $(JOBS) --dist worksteal $(WAITING:%=--ignore=%)
+
+# Shown at its end: nobody could read the lines of two runs at once
+waiting: $(COMPILED)
+	@$(BIN)/pytest $(WAITING) >.venv/.waiting 2>&1; status=$$?; cat .venv/.waiting; exit $$status
 
 validate: setup  ## calibrate this machine, run plans on it, and compare with their simulation (8 min)
 	$(SIMULATE) validate --here --out $(OUT)/here
