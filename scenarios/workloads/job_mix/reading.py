@@ -56,6 +56,10 @@ _WITH_DURATIONS: Final = ("sjf", "srtf", "srsf", "themis", "optimus", "afs")
 _WITH_SPEEDS: Final = (*_WITH_DURATIONS, "sia", "learned")
 _TURNS: Final = {"las": "quantum", "themis": "lease", "gavel": "round", "gandiva": "slice", "pollux": "round"}
 """Options by which policies let jobs take turns."""
+_SPACING: Final = {**_TURNS, "ones": "generation"}
+"""Options by which policies decide again and again, whatever happens."""
+MOST_DECISIONS: Final = 1_000_000
+"""Decisions that a simulation is sure to need, at most: more take hours."""
 _FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "pollux", "ones", "learned")
 
 
@@ -122,6 +126,7 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
         raise ScenarioError(document.origin(("policy",)), "policy", rule, remedy)
     if file.policy in _TURNS:
         _check_turn(document, file, file.policy, _TURNS[file.policy])
+    _check_decisions(document, file, mix)
     if file.policy == "gavel":
         _check_gavel(document, file, mix)
     if file.policy == "learned":
@@ -181,6 +186,24 @@ def _check_turn(document: Document, file: JobMixScenario, policy: str, option: s
     if turn_s <= resume_s:
         rule = f"a {key} of {turn_s:g} s ends before a restart of {resume_s:g} s, so no job would end"
         raise ScenarioError(document.origin(path), ".".join(path), rule, f"write a longer {key}")
+
+
+def _check_decisions(document: Document, file: JobMixScenario, mix: Mix) -> None:
+    """Raise ScenarioError where decisions fall so often that the simulation would hardly end."""
+    path: tuple[str, ...] = ("round",)
+    spacing_s = file.round
+    if spacing_s is None and file.policy in _SPACING:
+        path = ("policies", file.policy, _SPACING[file.policy])
+        spacing_s = getattr(getattr(file.policies, file.policy), path[-1])
+    work_gpu_s = sum(job.num_gpus * job.duration_s for job in mix.jobs)
+    span_s = max(work_gpu_s / sum(mix.gpus_per_node), *(job.arrival_s for job in mix.jobs))
+    if spacing_s is not None and span_s > MOST_DECISIONS * spacing_s:
+        rule = (
+            f"jobs for {span_s:.3g} s and a decision every {spacing_s:.3g} s make {span_s / spacing_s:.1e} decisions, "
+            f"and at most {MOST_DECISIONS:,} are simulated"
+        )
+        remedy = f"write more than {span_s / MOST_DECISIONS:.3g} s"
+        raise ScenarioError(document.origin(path), ".".join(path), rule, remedy)
 
 
 def _check_predicted(document: Document, file: JobMixScenario, rigid: Sequence[str]) -> None:
