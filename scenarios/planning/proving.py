@@ -20,7 +20,7 @@ from sim.planner.space import Ints
 from sim.planner.trust import Objective, Seen, hopeful_rows, ordered
 
 _MOST_TRIED: Final = 4
-"""Largest number of strategies that are laid out, those of the front too, for each that is to be simulated."""
+"""Largest number of strategies that are laid out, before those of the front, for each that is to be simulated."""
 _ALL_AT_ONCE: Final = 32
 _LIKELY: Final = 1.05
 """The most that the best strategy is likely to take, for each second of the best estimate."""
@@ -103,19 +103,16 @@ class _Best:
         """Return the row to try next, None where there is none."""
         if self._is_over() and _any_fits(tried):
             return None
-        most, of_front = _MOST_TRIED * self._num_proofs, -(-self._num_proofs // 2)
-        if self._front is None:
-            row = self._likely(tried, asked, most - of_front)
-            if row is not None:
-                return row
+        row = None if self._front else self._likely(tried, asked)
+        if row is None and self._front is None:
             # Strategies of the front are of other kinds: they show how far estimates of these are to be trusted
-            self._front = self._some_of_front(of_front, _rows(tried, asked))
-        return self._front.pop(0) if self._front else self._likely(tried, asked, most)
+            self._front = self._some_of_front(-(-self._num_proofs // 2), _rows(tried, asked))
+        return self._front.pop(0) if row is None and self._front else row
 
-    def _likely(self, tried: Sequence[Tried], asked: Sequence[int], most: int) -> int | None:
-        """Return the most hopeful row, None where there is none or ``most`` have been asked for."""
+    def _likely(self, tried: Sequence[Tried], asked: Sequence[int]) -> int | None:
+        """Return the most hopeful row, None where there is none or enough have been tried."""
         studied, taken = self._studied, _rows(tried, asked)
-        if len(taken) >= most:
+        if len(taken) >= _MOST_TRIED * self._num_proofs:
             return None
         if sum(fits(outcome) for _, outcome in tried) + len(asked) < self._num_proofs:
             rows = ordered(studied.estimates, np.setdiff1d(_likely_to_fit(studied), taken), self._objective)

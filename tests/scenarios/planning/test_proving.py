@@ -76,10 +76,10 @@ def test_the_answer_does_not_depend_on_what_ends_first(studied: Studied) -> None
 
 
 def test_a_search_tries_so_many_and_some_of_the_front(studied: Studied) -> None:
-    """At most four times ``num_proofs`` are tried, no strategy twice, enough of them fit, and some are of the front."""
+    """At most four times ``num_proofs`` and two of the front are tried, none twice; enough fit, and some are of it."""
     tried = prove_best(studied, "time", NUM_PROOFS, at_once(studied))
     rows = [row for row, _ in tried]
-    assert len(rows) == len(set(rows)) <= 4 * NUM_PROOFS
+    assert len(rows) == len(set(rows)) <= 4 * NUM_PROOFS + 2
     assert sum(fits(outcome) for _, outcome in tried) >= NUM_PROOFS
     by_memory = front_rows(studied, (studied.estimates.memory_bytes <= studied.room_bytes).nonzero()[0])
     assert len(set(rows) & set(by_memory.tolist())) > 1
