@@ -19,9 +19,10 @@ from sim.moe.routing import Counts
 
 _LEAST_GAIN_S: Final = 1e-12
 ESTIMATE_S: Final = 1.5e-6
-"""This search itself, with the bounds of neighbours that it does not estimate: 2,100 estimates of 64 ranks take 0.2 s.
+"""This search itself, with the bounds of neighbours that it does not estimate: 3,400 estimates of 64 ranks take 0.3 s.
 
-From its speed beside the search that estimated all, of which 40,737 for 64 ranks took a core of 2024 0.6 s.
+From its speed, before it looked at the slowest rank first, beside the search that estimated all, of which 40,737 for 64
+ranks took a core of 2024 0.6 s. It takes little more than half of that since, and this is about what a slow core takes.
 """
 
 
