@@ -118,14 +118,16 @@ class ExpansionBounds(_Bounds):
 
     def __init__(self, here: Neighbours, experts: Ints, donors: Ints) -> None:
         super().__init__(here)
-        self._experts, self._donors = experts, donors
-        self._gaining, self._giving = self._columns(experts, 1), self._columns(donors, -1)
+        self._experts = experts
+        self._donors, self._donor_of = np.unique(donors, return_inverse=True)
+        self._gaining, self._giving = self._columns(experts, 1), self._columns(self._donors, -1)
 
     def slowest_s(self) -> Floats:
         """Return the time of the slowest rank [alone or in a place, expert, rank of the vExpert]."""
-        places = np.arange(len(self._experts))[:, None]
+        places, givers = (np.arange(len(of))[:, None] for of in (self._experts, self._donors))
         alone = self._here.totals[:, self._slowest] + self._gained(places, self._ranks, self._slowest)
-        return self._below(np.stack([alone, alone + self._given(places, self._ranks, self._slowest)], axis=1))
+        given = self._given(givers, self._ranks, self._slowest)[:, self._donor_of]
+        return self._below(np.stack([alone, alone + given], axis=1))
 
     def rest_s(self, place: int, alone: Ints, instead: Ints) -> Floats:
         """Return the longest time of other ranks, of vExperts of one of the experts on ranks, alone and in a place."""
@@ -133,7 +135,7 @@ class ExpansionBounds(_Bounds):
         at = self._beside(ranks[None])
         parts = self._here.totals[:, at] + self._gained(places, ranks, at)
         if len(instead):
-            parts[:, :, len(alone) :] += self._given(places, instead, at[:, len(alone) :])
+            parts[:, :, len(alone) :] += self._given(self._donor_of[places], instead, at[:, len(alone) :])
         found: Floats = self._below(parts).max(0)
         return found
 
@@ -141,9 +143,9 @@ class ExpansionBounds(_Bounds):
         """Return what a vExpert more on ``ranks`` adds to the ranks ``at``."""
         return self._gaining.parts(places, (Gain(ranks, 1),), at) - self._here.parts[:, self._experts[places], at]
 
-    def _given(self, places: Ints, ranks: Ints, at: Ints) -> Floats:
-        """Return what the donor's vExpert less on ``ranks`` adds to the ranks ``at``."""
-        return self._giving.parts(places, (Gain(ranks, -1),), at) - self._here.parts[:, self._donors[places], at]
+    def _given(self, givers: Ints, ranks: Ints, at: Ints) -> Floats:
+        """Return what a donor's vExpert less on ``ranks`` adds to the ranks ``at``."""
+        return self._giving.parts(givers, (Gain(ranks, -1),), at) - self._here.parts[:, self._donors[givers], at]
 
 
 class ExchangeBounds(_Bounds):
