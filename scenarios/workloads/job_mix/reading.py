@@ -34,7 +34,7 @@ from sim.jobs.policy import Policy
 from sim.jobs.simulator import Mix
 from traces.jobs import MAX_GPUS
 
-_POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
+POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "fifo": lambda _: FifoStrict(),
     "fifo_fit_first": lambda _: FifoFitFirst(),
     "sjf": lambda _: ShortestJobFirst(),
@@ -52,6 +52,7 @@ _POLICIES: Final[Mapping[str, Callable[[JobMixScenario], Policy]]] = {
     "ones": lambda file: _ones(file.policies.ones, file),
     "learned": lambda file: Learned(shipped_weights(observed=file.speeds == "observed")),
 }
+"""How the policy of a file is made, by its name."""
 _WITH_DURATIONS: Final = ("sjf", "srtf", "srsf", "themis", "optimus", "afs")
 _WITH_SPEEDS: Final = (*_WITH_DURATIONS, "sia", "learned")
 _TURNS: Final = {"las": "quantum", "themis": "lease", "gavel": "round", "gandiva": "slice", "pollux": "round"}
@@ -133,7 +134,7 @@ def policy_of(document: Document, file: JobMixScenario, mix: Mix) -> Policy:
         _check_learned(document, file)
     if file.policy == "tiresias":
         _check_tiresias(document, file, max(job.num_gpus for job in mix.jobs))
-    policy = _POLICIES[file.policy](file)
+    policy = POLICIES[file.policy](file)
     if file.speeds == "observed":
         policy = Observed(policy)
     return Predicted(policy, file.seed, past_jobs_of(file)) if file.durations == "predicted" else policy

@@ -1,8 +1,10 @@
 """Job mixes from file to report."""
 
 import json
+import re
 from itertools import pairwise
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -12,6 +14,8 @@ from scenarios.report.blocks import Chart
 from scenarios.report.rendering.notebook import notebook_html
 from scenarios.report.rendering.surfaces import every_block
 from scenarios.workloads.job_mix.cluster_chart import cluster_section, gpu_bars
+from scenarios.workloads.job_mix.reading import POLICIES
+from scenarios.workloads.job_mix.schema import PolicyName
 from scenarios.workloads.loading import load_scenario
 from tests.scenarios.refusing import refuse
 from tests.traces.test_job_logs import ALIBABA, ONES, PHILLY
@@ -27,7 +31,15 @@ jobs:
     - {id: three, arrival: 20 s, num_gpus: 1, duration: 30 s}
 policy: srtf
 """
+PAGE = Path(__file__).parents[3] / "docs" / "jobs.md"
 NODE = "{name: %s, num_nodes: 1, devices_per_node: %d}"
+
+
+def test_every_policy_can_be_made_and_is_on_the_page() -> None:
+    """The names that a file may hold, those with a class, and the rows of the table of policies are the same."""
+    table = PAGE.read_text(encoding="utf-8").partition("## Policies")[2].partition("##")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) - {"policy"} == set(get_args(PolicyName))
+    assert set(POLICIES) == set(get_args(PolicyName))
 
 
 @pytest.fixture
