@@ -13,7 +13,7 @@ def time_unit(duration_s: float) -> tuple[str, float]:
     for unit, factor in _TIME_UNITS:
         if duration_s >= 2 * factor:
             return unit, factor
-    return "µs", 1e-6
+    return "us", 1e-6
 
 
 def memory_unit(num_bytes: float) -> tuple[str, float]:

@@ -59,7 +59,7 @@
 
   function inWords(ticks) {
     const seconds = ticks * header.tick_s;
-    const [unit, factor] = seconds >= 1 ? ["s", 1] : seconds >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6];
+    const [unit, factor] = seconds >= 1 ? ["s", 1] : seconds >= 1e-3 ? ["ms", 1e3] : ["us", 1e6];
     return `${Number((seconds * factor).toPrecision(4))} ${unit}`;
   }
 

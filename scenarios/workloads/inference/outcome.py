@@ -67,13 +67,15 @@ class InferenceOutcome(Outcome):
 
     def _headline(self) -> Headline:
         found, memory = self.summary, self.summary.memory
-        held = f"{format_bytes(memory.peak_bytes)} of {format_bytes(memory.capacity_bytes)}"
+        peak, capacity = format_bytes(memory.peak_bytes), f"of {format_bytes(memory.capacity_bytes)}"
         per_token = "none" if found.time_per_output_token_s is None else format_time(found.time_per_output_token_s)
         cards = (
             Card("Time to first token", format_time(found.prefill_time_s)),
             Card("Time per output token", per_token, self._steps()),
             Card("Output", format_tokens_rate(found.output_tokens_per_s)),
-            Card("Memory", held) if memory.fits else Card("Memory", "does not fit", held, "bad"),
+            Card("Memory", peak, f"{capacity}: fits")
+            if memory.fits
+            else Card("Memory", "does not fit", f"{peak} {capacity}", "bad"),
         )
         devices = format_count(found.num_devices, "device")
         return Headline(found.scenario, f"{format_count(found.num_sequences, 'sequence')} on {devices}", cards)

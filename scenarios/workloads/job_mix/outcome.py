@@ -120,10 +120,10 @@ class SimulatedMix(Outcome):
             for job in slowest
         ]  # fmt: skip
         table = Table(("job", "GPUs", "arrival", "first start", "completion time", "preemptions", "rescales"), rows)
-        which = "with the longest completion times"
-        shown = f"{len(rows)} of {len(self.summary.jobs):,} jobs, those {which}"
-        said = (Only("terminal", (Text(shown),)),) if len(rows) < len(self.summary.jobs) else ()
-        return Section("Jobs", (*said, table), f"The {len(rows)} jobs {which}.")
+        if len(rows) == len(self.summary.jobs):
+            return Section("Jobs", (table,), "The longest completion time first.")
+        shown = f"{len(rows)} of {len(self.summary.jobs):,} jobs, those with the longest completion times"
+        return Section("Jobs", (Only("terminal", (Text(shown),)), table), f"{shown}.")
 
 
 def _others(found: MixMetrics) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from costmodels.units import format_bytes, format_percent
 from scenarios.report.blocks import Block, Card, Curve, Headline, Limit, Lines, Section, Table
 from scenarios.workloads.recommendation.scenario import RecommendationScenario
-from scenarios.workloads.recommendation.step_section import step_cards, step_sections, timed_section
+from scenarios.workloads.recommendation.step_section import step_cards, step_sections, worker_cards, worker_sections
 from scenarios.workloads.recommendation.summary import RecommendationSummary
 from scenarios.workloads.workload import Outcome
 from sim.embedding.run import CacheRun
@@ -78,6 +78,8 @@ class RecommendationOutcome(Outcome):
         )
         if found.step is not None:
             cards = (*step_cards(found.step), *cards)
+        elif found.parameter_server is not None and found.parameter_server.times is not None:
+            cards = (*worker_cards(found.parameter_server.times, found.parameter_server.num_workers), *cards)
         return Headline(found.scenario, f"{found.num_rows:,} rows, policy {found.policy}", cards)
 
     def _moved(self) -> Section:
@@ -106,7 +108,7 @@ class RecommendationOutcome(Outcome):
             f"a copy may lack {found.read_bound:,} updates, and a worker keeps {found.write_bound:,} to itself."
         )
         counted = Section("Parameter servers", (Table(("what", "of different rows"), rows),), lead)
-        return (counted,) if found.times is None else (timed_section(found.times), counted)
+        return (counted,) if found.times is None else (*worker_sections(found.times), counted)
 
     def _tables(self) -> Section:
         rows = [

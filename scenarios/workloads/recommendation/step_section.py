@@ -14,11 +14,12 @@ from traces.timeline import Timeline
 
 def step_cards(found: StepTimeSummary) -> tuple[Card, ...]:
     """Return the time of the step, its rate, and whether it fits."""
-    memory = f"{format_bytes(found.peak_memory_bytes)} of {format_bytes(found.memory_capacity_bytes)}"
+    peak, host = format_bytes(found.peak_memory_bytes), format_bytes(found.host_memory_bytes)
+    capacity = f"of {format_bytes(found.memory_capacity_bytes)}"
     fits = (
-        Card("Memory", memory, f"on the host {format_bytes(found.host_memory_bytes)}")
+        Card("Memory", peak, f"{capacity}: fits; on the host {host}")
         if found.fits_memory
-        else Card("Memory", "does not fit", memory, "bad")
+        else Card("Memory", "does not fit", f"{peak} {capacity}", "bad")
     )
     rate = f"{found.samples_per_s:,.0f} samples/s"
     return (
@@ -48,8 +49,16 @@ def step_sections(found: StepTimeSummary, timeline: Timeline | None) -> tuple[Se
     return (*sections, Section("Timeline of the step", (bars,), "Computing above, copies and communication below."))
 
 
-def timed_section(found: ServerTimes) -> Section:
-    """Return the times of workers with parameter servers, beside those of workers without a cache."""
+def worker_cards(found: ServerTimes, num_workers: int) -> tuple[Card, ...]:
+    """Return the time of the step of workers with parameter servers, and their rate together."""
+    return (
+        Card("Time per step", format_time(found.step_s), f"{format_count(num_workers, 'worker')}, the mean"),
+        Card("Throughput", f"{found.samples_per_s:,.0f} samples/s"),
+    )
+
+
+def worker_sections(found: ServerTimes) -> tuple[Section, ...]:
+    """Return the times of workers with parameter servers, and those of workers without a cache."""
     waiting_s = max(found.step_s - found.pull_s - found.local_s - found.push_s, 0.0)
     parts = [
         ("rows asked for and pulled", found.pull_s),
@@ -64,11 +73,10 @@ def timed_section(found: ServerTimes) -> Section:
     ]
     rows = [(words, format_time(s), format_percent(s / found.step_s)) for words, s in parts]
     beside = [(words, format_time(s), f"{s / found.step_s:.2f} times as long") for words, s in others]
-    tables = (
-        Table(("what the mean worker does", "time", "of the step"), rows),
-        Table(("the step of workers", "time", "beside these"), beside),
+    return (
+        Section("Time of a step", (Table(("what the mean worker does", "time", "of the step"), rows),)),
+        Section("Steps without a cache", (Table(("workers", "step", "beside the one with it"), beside),)),
     )
-    return Section("Time of a step", tables, f"{found.samples_per_s:,.0f} samples/s of all workers.")
 
 
 def _words(cause: str) -> str:

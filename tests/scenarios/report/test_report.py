@@ -335,7 +335,7 @@ def test_a_notebook_shows_a_figure(timeline: Timeline) -> None:
 
 def test_units_suit_the_values() -> None:
     """Axes have the unit that keeps numbers readable."""
-    assert [time_unit(seconds)[0] for seconds in (30.0, 0.03, 3e-5)] == ["s", "ms", "µs"]
+    assert [time_unit(seconds)[0] for seconds in (30.0, 0.03, 3e-5)] == ["s", "ms", "us"]
     assert [memory_unit(size)[0] for size in (80 * GIB, 5 * 2**20, 9 * 2**10, 12)] == ["GiB", "MiB", "KiB", "bytes"]
 
 

@@ -157,7 +157,9 @@ def test_steps_of_workers_with_servers_are_timed(path: Path, tmp_path: Path, cap
     with pytest.raises(SystemExit) as caught:
         main([str(path), "--out", str(out), *options])
     assert caught.value.code == 0
-    assert "without a cache, and layers on the servers" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "without a cache, and layers on the servers" in printed
+    assert printed.splitlines()[1].startswith("time per step")
     times = json.loads((out / "summary.json").read_text(encoding="utf-8"))["parameter_server"]["times"]
     assert times["step_s"] < times["uncached_step_s"]
     assert times["pull_s"] + times["local_s"] + times["push_s"] <= times["step_s"] * (1 + 1e-9)
