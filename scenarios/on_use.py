@@ -45,7 +45,14 @@ ON_USE: Final = frozenset({
     "sim.training.layers.experts",
     "sim.training.layers.latent_attention",
     "sim.training.local.builder",
+    "sim.training.sequence.key_exchange",
+    "sim.training.sequence.ring_self_attention",
+    "sim.training.sequence.two_level",
+    "sim.training.sequence.ulysses",
     "sim.training.steps.delayed",
+    "sim.training.tensor.three_dimensional",
+    "sim.training.tensor.two_and_a_half_dimensional",
+    "sim.training.tensor.two_dimensional",
 })  # fmt: skip
 """What only people's output needs, and techniques that few scenarios use."""
 

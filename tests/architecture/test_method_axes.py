@@ -27,12 +27,12 @@ NAMES = {"TENSOR_AXIS", "TENSOR_PLACE", "CONTEXT_AXIS", "CONTEXT_PLACE"}
 
 def axes_of_methods() -> set[str]:
     """Return the names of the axes of all tensor-parallel methods that are built."""
-    return {axis for make in TENSOR_METHODS.values() for axis, _ in make().axes}
+    return {axis for class_of in TENSOR_METHODS.values() for axis, _ in class_of()().axes}
 
 
 def axes_of_sequences() -> set[str]:
     """Return the names of the axes of all methods that share sequences."""
-    return {axis for make in SEQUENCE_METHODS.values() for axis, _ in make(degree=4).axes}
+    return {axis for class_of in SEQUENCE_METHODS.values() for axis, _ in class_of()(degree=4).axes}
 
 
 def named_axes(nodes: Iterable[ast.AST], axes: set[str]) -> list[int]:
@@ -74,15 +74,17 @@ def test_the_rule_sees_what_it_forbids(code: str) -> None:
 def test_the_registry_holds_what_scenarios_may_choose() -> None:
     """The choices of parallel.tensor.method are the registry's names, and each makes a method of that name."""
     assert set(get_args(TensorMethodName)) == set(TENSOR_METHODS)
-    assert {name: make(degree=4).name for name, make in TENSOR_METHODS.items()} == {n: n for n in TENSOR_METHODS}
+    assert {name: class_of()(degree=4).name for name, class_of in TENSOR_METHODS.items()} == {
+        n: n for n in TENSOR_METHODS
+    }
     assert OneDimensional(degree=4).degree == 4
 
 
 def test_a_method_and_its_keys_have_the_same_defaults() -> None:
     """A scenario hands a method only the options that differ from the defaults of the keys."""
     keys = {name: field.default for name, field in TensorSection.model_fields.items()}
-    for make in TENSOR_METHODS.values():
-        own = {name: option.default for name, option in signature(make).parameters.items()}
+    for class_of in TENSOR_METHODS.values():
+        own = {name: option.default for name, option in signature(class_of()).parameters.items()}
         assert own.items() <= keys.items()
 
 
@@ -91,8 +93,10 @@ def test_the_registry_of_sequences_holds_what_scenarios_may_choose() -> None:
     assert set(get_args(SequenceMethodName)) == set(SEQUENCE_METHODS)
     assert {name: sequence_method(name, 4, {}).name for name in SEQUENCE_METHODS} == {n: n for n in SEQUENCE_METHODS}
     keys = {name: field.default for name, field in ContextSection.model_fields.items()}
-    for make in SEQUENCE_METHODS.values():
-        assert {name: option.default for name, option in signature(make).parameters.items()}.items() <= keys.items()
+    for class_of in SEQUENCE_METHODS.values():
+        assert {
+            name: option.default for name, option in signature(class_of()).parameters.items()
+        }.items() <= keys.items()
 
 
 def test_an_axis_is_named_for_its_purpose() -> None:

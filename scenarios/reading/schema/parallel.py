@@ -9,12 +9,11 @@ from scenarios.reading.schema.layer_ranges import LayerRanges
 from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
-from sim.training.sequence.key_exchange import SequenceLayout
+from sim.training.sequence.method import SequenceLayout
 from sim.training.sequence.registry import SequenceMethodName
 from sim.training.spec.parallelism.sharding import GradientSync, Offload
+from sim.training.tensor.method import DepthSync, Overlap
 from sim.training.tensor.registry import TensorMethodName
-from sim.training.tensor.two_and_a_half_dimensional import DepthSync
-from sim.training.tensor.two_dimensional import Overlap
 
 MAX_PIECES: Final = 10_000
 MAX_SIDE: Final = 1000

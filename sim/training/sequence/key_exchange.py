@@ -8,7 +8,7 @@ blocks of scores. Every place along the axis then has a program of its own.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from sim.plan.functions.context import SharedSequence, gathering_attention
 from sim.plan.functions.ring_attention import ring_attention
@@ -16,10 +16,8 @@ from sim.plan.functions.rows import Rows
 from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.plan.words.mesh import Axes
-from sim.training.sequence.method import AXIS, Role, SequenceMethod, Shares
+from sim.training.sequence.method import AXIS, Role, SequenceLayout, SequenceMethod, Shares
 from sim.training.sequence.rules import check_blocks, check_chunks, check_tokens
-
-SequenceLayout = Literal["zigzag", "contiguous"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

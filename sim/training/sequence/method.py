@@ -12,7 +12,7 @@ builders ask for ``rows``, and data parallelism sums gradients over all axes who
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, Literal, NamedTuple
 
 from sim.plan.functions.rows import Rows
 from sim.plan.functions.token_part import Scoring
@@ -24,6 +24,8 @@ AXIS: Final = "cp"
 
 Role = Mapping[str, int]
 """Coordinates along the axes of a method."""
+SequenceLayout = Literal["zigzag", "contiguous"]
+"""Choices of methods in which a rank keeps its queries: two chunks of every sequence on a rank, or one block."""
 
 
 class Shares(NamedTuple):

@@ -4,24 +4,21 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from sim.training.method_options import check_options
-from sim.training.sequence.key_exchange import AllGather, PointToPoint
+from sim.training.sequence import key_exchange, ring_self_attention, two_level, ulysses
 from sim.training.sequence.method import SequenceMethod
-from sim.training.sequence.ring_self_attention import RingSelfAttention
-from sim.training.sequence.two_level import TwoLevel
-from sim.training.sequence.ulysses import Ulysses
 from sim.training.sequence.unshared import Unshared
 
 SequenceMethodName = Literal["p2p", "all_gather", "ulysses", "ring_self_attention", "two_level"]
 """The choices of ``parallel.context.method``; a test holds them to the registry."""
 
-SEQUENCE_METHODS: Final[Mapping[SequenceMethodName, Callable[..., SequenceMethod]]] = {
-    "p2p": PointToPoint,
-    "all_gather": AllGather,
-    "ulysses": Ulysses,
-    "ring_self_attention": RingSelfAttention,
-    "two_level": TwoLevel,
+SEQUENCE_METHODS: Final[Mapping[SequenceMethodName, Callable[[], Callable[..., SequenceMethod]]]] = {
+    "p2p": lambda: key_exchange.PointToPoint,
+    "all_gather": lambda: key_exchange.AllGather,
+    "ulysses": lambda: ulysses.Ulysses,
+    "ring_self_attention": lambda: ring_self_attention.RingSelfAttention,
+    "two_level": lambda: two_level.TwoLevel,
 }
-"""The class of each method; it takes the degree and the method's own options."""
+"""What names the class of each method, whose file may wait until then; it takes the degree and its own options."""
 
 
 def sequence_method(name: SequenceMethodName, degree: int, options: Mapping[str, object]) -> SequenceMethod:
@@ -29,8 +26,8 @@ def sequence_method(name: SequenceMethodName, degree: int, options: Mapping[str,
 
     Raises SpecError for an option that the method does not have.
     """
-    make = SEQUENCE_METHODS[name]
     if degree == 1:
         return Unshared()
+    make = SEQUENCE_METHODS[name]()
     check_options("parallel.context", name, make, options)
     return make(degree=degree, **options)

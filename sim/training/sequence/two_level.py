@@ -15,8 +15,7 @@ from sim.plan.functions.rows import Rows
 from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.plan.words.mesh import Axes
-from sim.training.sequence.key_exchange import SequenceLayout
-from sim.training.sequence.method import Role, SequenceMethod, Shares
+from sim.training.sequence.method import Role, SequenceLayout, SequenceMethod, Shares
 from sim.training.sequence.rules import check_blocks, check_chunks, check_heads, check_levels, check_tokens
 from sim.training.sequence.ulysses import by_heads
 

@@ -28,7 +28,7 @@ as it sums those of sequence parallelism. ``cross_entropy`` reads the axes that 
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from msgspec import Struct
 
@@ -41,6 +41,10 @@ from sim.training.tensor.boundary import Boundary
 
 Sizes = Mapping[str, int]
 """Sizes of a job by scenario key: ``model.num_heads``, ``training.microbatch_size``, ..."""
+Overlap = Literal["none", "prefetch"]
+"""Choices of 2D: its broadcasts run during products, or not."""
+DepthSync = Literal["per_backward", "per_step"]
+"""Choices of 2.5D: when the gradients of weights are summed over the squares."""
 
 
 class Factor(Struct, frozen=True):

@@ -4,22 +4,19 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from sim.training.method_options import check_options
+from sim.training.tensor import one_dimensional, three_dimensional, two_and_a_half_dimensional, two_dimensional
 from sim.training.tensor.method import TensorMethod
-from sim.training.tensor.one_dimensional import OneDimensional
-from sim.training.tensor.three_dimensional import ThreeDimensional
-from sim.training.tensor.two_and_a_half_dimensional import TwoAndAHalfDimensional
-from sim.training.tensor.two_dimensional import TwoDimensional
 
 TensorMethodName = Literal["1d", "2d", "2.5d", "3d"]
 """The choices of ``parallel.tensor.method``; a test holds them to the registry."""
 
-TENSOR_METHODS: Final[Mapping[TensorMethodName, Callable[..., TensorMethod]]] = {
-    "1d": OneDimensional,
-    "2d": TwoDimensional,
-    "2.5d": TwoAndAHalfDimensional,
-    "3d": ThreeDimensional,
+TENSOR_METHODS: Final[Mapping[TensorMethodName, Callable[[], Callable[..., TensorMethod]]]] = {
+    "1d": lambda: one_dimensional.OneDimensional,
+    "2d": lambda: two_dimensional.TwoDimensional,
+    "2.5d": lambda: two_and_a_half_dimensional.TwoAndAHalfDimensional,
+    "3d": lambda: three_dimensional.ThreeDimensional,
 }
-"""The class of each method; it takes the degree and the method's own options."""
+"""What names the class of each method, whose file may wait until then; it takes the degree and its own options."""
 
 
 def tensor_method(name: TensorMethodName, degree: int, options: Mapping[str, object]) -> TensorMethod:
@@ -27,6 +24,6 @@ def tensor_method(name: TensorMethodName, degree: int, options: Mapping[str, obj
 
     Raises SpecError for an option that the method does not have.
     """
-    make = TENSOR_METHODS[name]
+    make = TENSOR_METHODS[name]()
     check_options("parallel.tensor", name, make, options)
     return make(degree=degree, **options)

@@ -1,18 +1,16 @@
 """Tesseract: layers of squares that share out the batch and have the same weights (Wang et al. 2021)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 from sim.plan.functions.blocks.summa import Grid
 from sim.plan.words.mesh import Axes
-from sim.training.tensor.method import Sizes
+from sim.training.tensor.method import DepthSync, Sizes
 from sim.training.tensor.rules import check_divisors, check_form
 from sim.training.tensor.two_dimensional import COLUMN, CUT, ROW, TwoDimensional
 
 DEPTH: Final = "tp_depth"
 _BATCH: Final = "training.microbatch_size"
-
-DepthSync = Literal["per_backward", "per_step"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

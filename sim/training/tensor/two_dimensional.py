@@ -1,7 +1,7 @@
 """Optimus: every matrix lies in blocks on a square of ranks, and products are SUMMA's (Xu et al. 2021)."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 from sim.plan.functions.blocks.summa import Grid, summa_embedding, summa_linear
 from sim.plan.functions.linear import Products
@@ -9,7 +9,7 @@ from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.layout import Layout, Shard, sharded
 from sim.plan.words.mesh import Axes
 from sim.training.tensor.mesh_method import MeshMethod
-from sim.training.tensor.method import Factor, Sizes
+from sim.training.tensor.method import Factor, Overlap, Sizes
 from sim.training.tensor.rules import check_divisors, check_form
 
 ROW: Final = "tp_row"
@@ -18,8 +18,6 @@ CUT: Final = (
     "model.num_heads", "model.num_kv_heads", "model.hidden_size", "model.ffn_hidden_size", "model.vocab_size",
     "training.microbatch_size",
 )  # fmt: skip
-
-Overlap = Literal["none", "prefetch"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,7 @@ def test_two_levels_need_groups() -> None:
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
 def test_chunks_of_ranks_are_the_rows_that_kernels_know(name: SequenceMethodName, layout: str) -> None:
     """What the dense model of a check takes for a rank's tokens is where kernels place them."""
-    own = signature(SEQUENCE_METHODS[name]).parameters
+    own = signature(SEQUENCE_METHODS[name]()).parameters
     method = sequence_method(name, 6, {"layout": layout} if "layout" in own else {})
     rows, num_chunks, mesh = method.rows(48), sum(map(len, method.chunks)), Mesh(method.axes)
     assert {len(own) for own in method.chunks} == {num_chunks // 6}

@@ -22,7 +22,7 @@ JOBS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("name", JOBS)
 def test_a_method_without_collectives_makes_plans_without_collectives_on_its_axis(name: str, monkeypatch: Any) -> None:
     """Made by its name, it builds plans that pass all checks, and its ranks only compute."""
-    monkeypatch.setitem(TENSOR_METHODS, "replicated", Replicated)
+    monkeypatch.setitem(TENSOR_METHODS, "replicated", lambda: Replicated)
     plan = dense_plan(tp=2, tensor_method="replicated", **JOBS[name])
     check(plan)
     assert plan.mesh.degree("tp_copy") == 2
