@@ -15,8 +15,10 @@ import simpy
 from simpy.events import NORMAL, Event
 
 from sim.engine.compiling.graph import Graph, NodeKind
+from sim.engine.prices.activity import Activity
 from sim.engine.running.collector import collector_paused
-from sim.engine.running.sharing import SharedResources
+from sim.engine.running.rows import Rows
+from sim.engine.running.sharing import LATER, Flow, SharedResources, Use
 from sim.engine.running.stretches import Stretch, Stretches
 
 _FIXED, _JOIN = int(NodeKind.FIXED), int(NodeKind.JOIN)
@@ -68,7 +70,10 @@ class EventLoop:
         self._arrived = [joint.pending for joint in self.graph.joints]
         self._pending = {node: block.pending for node, block in self.graph.blocks.items()}
         self._resources = SharedResources(self._schedule_shared)
-        self._stretches = Stretches(self.graph, self._waits, self._resources)
+        self._uses: dict[int, Use] = {}
+        self._on_earlier = self._begins_again
+        self._rows = Rows.of(self.graph)
+        self._stretches = Stretches(self.graph, self._waits, self._resources, self._rows)
         self._processed: list[Event] = []
         self._begin: dict[int, Callable[[int], None]] = {
             NodeKind.SHARED: self._start_shared,
@@ -193,25 +198,39 @@ class EventLoop:
     # --- shared resources ----------------------------------------------------------------------------------
 
     def _start_shared(self, node: int) -> None:
-        stretch = self._stretches.begin(node, self.environment._now, self._interrupted)
-        if stretch is not None:
-            self._at(stretch.ends_s[-1], stretch, self._on_stretch)
-            return
-        latency_s = self.graph.durations_s[node]
-        if latency_s:
-            self._at(self.environment._now + latency_s, node, self._on_demand)
+        if self._rows.stops[node] > node:
+            stretch = self._stretches.begin(node, self.environment._now, self._interrupted)
+            if stretch is not None:
+                self._at(stretch.end_s, stretch, self._on_stretch)
+                return
+        self._use(node, self.graph.shared[node], self.graph.durations_s[node])
+
+    def _use(self, key: int, activity: Activity, latency_s: float) -> None:
+        """Use resources after a latency (negative key: a joint activity's)."""
+        now, use = self.environment._now, self._uses.get(id(activity)) or self._use_of(key, activity)
+        if not latency_s:
+            self._resources.begin(key, use, now)
+        elif self._resources.begin_later(key, use, now + latency_s, self._on_earlier):
+            self._at(now + latency_s + use.alone_s, (key, LATER), self._on_shared)
         else:
-            activity = self.graph.shared[node]
-            self._resources.start(
-                node, activity.demands, self.environment._now, activity.single_s, yields=activity.yields
-            )
+            self._at(now + latency_s, (key, use), self._on_demand)
+
+    def _use_of(self, key: int, activity: Activity) -> Use:
+        """Return what an activity of the graph uses, found once."""
+        use = self._resources.use_of(key, activity.demands, activity.single_s, yields=activity.yields)
+        self._uses[id(activity)] = use
+        return use
+
+    def _begins_again(self, flow: Flow) -> None:
+        """Let an activity begin when its latency is over, as another one begins before it on its resources."""
+        activity = self.graph.joints[-flow.key - 1].activity if flow.key < 0 else self.graph.shared[flow.key]
+        self._at(flow.since_s, (flow.key, self._uses[id(activity)]), self._on_demand)
 
     def _demand(self, event: Event) -> None:
-        """Begin the demand that follows a latency (negative: a joint activity's)."""
+        """Begin the demand that follows a latency."""
         self._processed.append(event)
-        key = event._value
-        activity = self.graph.joints[-key - 1].activity if key < 0 else self.graph.shared[key]
-        self._resources.start(key, activity.demands, self.environment._now, activity.single_s, yields=activity.yields)
+        key, use = event._value
+        self._resources.begin(key, use, self.environment._now)
 
     def _schedule_shared(self, delay_s: float, key: int, version: int) -> None:
         self._at(self.environment._now + delay_s, (key, version), self._on_shared)
@@ -234,26 +253,28 @@ class EventLoop:
         self._processed.append(event)
         stretch = event._value
         if not stretch.is_interrupted:
-            stretch.hold.let_go()
-            stretch.note(len(stretch.nodes), self.starts_s, self.ends_s)
-            self._release(stretch.nodes[-1])
+            stretch.hold.leave()
+            stretch.note(self.starts_s, self.ends_s)
+            self._release(stretch.last_node)
 
     def _interrupted(self, stretch: Stretch) -> None:
         """Let the op of a stretch that is under way go on by itself; later ones follow when it is done."""
-        now, count = self.environment._now, stretch.num_over(self.environment._now)
-        if count == len(stretch.nodes):
+        now = self.environment._now
+        found = stretch.cut(now, self.starts_s, self.ends_s)
+        if found is None:
             return
         stretch.is_interrupted = True
-        stretch.note(count, self.starts_s, self.ends_s)
-        node, used_from_s, end_s = stretch.nodes[count], stretch.used_from_s[count], stretch.ends_s[count]
+        node, used_from_s, end_s = found
         if self.graph.kinds[node] == _FIXED:
             self.ends_s[node] = end_s
             self._at(end_s, node, self._on_exit)
-        elif used_from_s > now:
-            self._at(used_from_s, node, self._on_demand)
+            return
+        activity = self.graph.shared[node]
+        use = self._uses.get(id(activity)) or self._use_of(node, activity)
+        if used_from_s > now:
+            self._at(used_from_s, (node, use), self._on_demand)
         else:
-            activity = self.graph.shared[node]
-            self._resources.resume(node, activity.demands, used_from_s, activity.single_s, yields=activity.yields)
+            self._resources.resume(node, use, used_from_s)
             self._at(end_s, (node, 1), self._on_shared)
 
     # --- collectives --------------------------------------------------------------------------------------
@@ -269,7 +290,7 @@ class EventLoop:
         for member in joint.members:
             self.starts_s[member] = now
         if joint.shared:
-            self._at(now + joint.activity.latency_s, -index - 1, self._on_demand)
+            self._use(-index - 1, joint.activity, joint.activity.latency_s)
         else:
             self._at(now + joint.activity.duration_s, index, self._on_joint)
 

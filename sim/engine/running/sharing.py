@@ -7,7 +7,7 @@ what the others leave; they may stand still meanwhile.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
@@ -24,6 +24,10 @@ SETTLE = -(2**62)
 """The key of the event that finds the speeds anew once the activities of a time have started and ended."""
 
 
+LATER = -1
+"""The version of an activity that has its resources before it begins (see ``SharedResources.begin_later``)."""
+
+
 @dataclass(slots=True, eq=False)
 class Supply:
     """A resource: its users by key; and while it fills, what is free of it and the load of those who still rise.
@@ -31,7 +35,7 @@ class Supply:
     ``summed`` is the load when it was last added up.
     """
 
-    users: dict[int, "_Flow"] = field(default_factory=dict)
+    users: dict[int, "Flow"] = field(default_factory=dict)
     free: float = 1.0
     load: float = 0.0
     summed: float = 0.0
@@ -52,84 +56,98 @@ Supplies = tuple[Supply, ...]
 
 
 @dataclass(slots=True, eq=False)
-class _Flow:
-    """An activity: its demands in seconds, how long it (or one that it stands for) lasts alone, what part is left.
+class Use:
+    """What an activity uses: the supply of each resource with its demand in seconds.
 
-    ``target`` is the fraction that a filling has found for it, 0 before; ``rises``: while it is looked for. ``yields``:
-    see Activity.
+    ``single_s``: how long it, or one that it stands for, lasts alone; ``yields``: see Activity. Without others on its
+    resources it lasts ``alone_s`` and goes at ``alone_fraction`` of its speed.
+    """
+
+    supplies: Supplies
+    parts: tuple[tuple[Supply, float], ...]
+    single_s: float
+    yields: bool
+    alone_s: float
+    alone_fraction: float
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """An activity among the users of its resources since ``since_s``, and what part of it was left then.
+
+    ``parts`` and ``single_s`` are those of its use. ``target`` is the fraction that a filling has found for it, 0
+    before; ``rises``: while it is looked for. One whose ``since_s`` is to come has its resources for itself until
+    another begins on one of them: then it leaves them, and is handed to ``interrupt``.
     """
 
     key: int
     since_s: float
-    parts: list[tuple[Supply, float]]
+    supplies: Supplies
+    parts: tuple[tuple[Supply, float], ...] = ()
     single_s: float = 0.0
-    remaining: float = 1.0
+    yields: bool = False
     fraction: float = 0.0
+    version: int = 0
+    interrupt: "Callable[[Flow], None] | None" = None
+    remaining: float = 1.0
     target: float = 0.0
     rises: bool = False
-    version: int = 0
-    yields: bool = False
 
-
-@dataclass(slots=True, eq=False)
-class Hold(_Flow):
-    """Activities in a row that have resources for themselves, each at its own speed: one user, with a key of its own.
-
-    ``interrupt`` is called when another activity begins on one of the resources, and the hold has let go.
-    """
-
-    supplies: Supplies = ()
-    interrupt: Callable[[], None] = field(kw_only=True)
-
-    def let_go(self) -> None:
-        """Leave the resources to others."""
+    def enter(self) -> bool:
+        """Become a user of the resources; return whether there are others."""
+        key, has_others = self.key, False
         for supply in self.supplies:
-            del supply.users[self.key]
-        self.supplies = ()
+            if supply.users:
+                has_others = True
+            supply.users[key] = self
+        return has_others
+
+    def leave(self) -> bool:
+        """Leave the resources; return whether there are others."""
+        key, has_others = self.key, False
+        for supply in self.supplies:
+            users = supply.users
+            del users[key]
+            if users:
+                has_others = True
+        return has_others
 
 
-def _enter(
-    key: int, demands: Demands, supplies: dict[Resource, Supply], now_s: float, single_s: float
-) -> tuple[_Flow, float, bool]:
-    """Return a new activity among the users of its resources, its largest demand in seconds, and whether others use
-    one of its resources.
-
-    Raises ValueError as ``SharedResources.start``.
-    """
-    flow, occupancy_s, shared = _Flow(key, now_s, []), 0.0, False
-    parts = flow.parts
+def _use(
+    key: int, demands: Demands, supplies: dict[Resource, Supply], single_s: float = 0.0, *, yields: bool = False
+) -> Use:
+    """Return what an activity uses; new resources are added to the supplies. Raises as ``SharedResources.start``."""
+    occupancy_s = 0.0
     for r, d in demands:
         if d > occupancy_s:
             occupancy_s = d
         elif not d > 0:
             raise ValueError(f"activity {key} demands {d} s of {r}; leave out what it does not use")
-        supply = supplies.get(r)
-        if supply is None:
-            supply = supplies[r] = Supply()
-        elif supply.users:
-            shared = True
-            if key in supply.users:
-                raise ValueError(f"activity {key} names {r} twice; add the demands up")
-        supply.users[key] = flow
-        parts.append((supply, d))
+    parts: dict[Supply, float] = {}
+    for r, d in demands:
+        supply = supplies.setdefault(r, Supply())
+        if supply in parts:
+            raise ValueError(f"activity {key} names {r} twice; add the demands up")
+        parts[supply] = d
     if not 0 < occupancy_s < math.inf:
         raise ValueError(f"activity {key} demands {occupancy_s} s in all; it must be more than 0 and finite: {demands}")
-    flow.single_s = single_s or occupancy_s
-    return flow, occupancy_s, shared
+    single_s = single_s or occupancy_s
+    fraction = 1.0 if occupancy_s <= single_s else single_s / occupancy_s
+    return Use(tuple(parts), tuple(parts.items()), single_s, yields, max(single_s, occupancy_s), fraction)
 
 
-def _go_alone(flow: _Flow, occupancy_s: float) -> float:
-    """Let an activity go on as fast as it can without others; return how long it then lasts, in seconds."""
-    flow.version = 1
-    if occupancy_s <= flow.single_s:
-        flow.fraction = 1.0
-        return flow.single_s
-    flow.fraction = flow.single_s / occupancy_s
-    return occupancy_s
+def are_free(supplies: Supplies) -> bool:
+    """Return whether nobody uses any of some resources."""
+    for supply in supplies:  # noqa: SIM110 - a generator takes longer than the loop
+        if supply.users:
+            return False
+    return True
 
 
-def _fill(flows: Sequence[_Flow], supplies: Sequence[Supply]) -> None:
+def _fill(flows: Sequence[Flow], supplies: Sequence[Supply]) -> None:
     """Set the target of each flow to its max-min fair fraction. The flows are all users of the supplies."""
+    if len(flows) < 3 and _fill_at_once(flows):
+        return
     for supply in supplies:
         supply.free = 1.0
     for flow in flows:
@@ -143,7 +161,29 @@ def _fill(flows: Sequence[_Flow], supplies: Sequence[Supply]) -> None:
         _raise(yielding, supplies)
 
 
-def _raise(flows: Sequence[_Flow], supplies: Sequence[Supply]) -> None:
+def _fill_at_once(flows: Sequence[Flow]) -> bool:
+    """Set the targets of flows that the same resource fills up for, as it mostly is with two; return whether it is so.
+
+    The numbers are those of ``_raise``.
+    """
+    loads: dict[Supply, float] = {}
+    for flow in flows:
+        if flow.yields:
+            return False
+        for supply, d in flow.parts:
+            loads[supply] = loads.get(supply, 0.0) + d / flow.single_s
+    highest = max(loads.values(), default=0.0)
+    level = 1.0 / highest if highest > 1.0 else 1.0
+    if level >= 1.0 - TIE:
+        level = 1.0
+    elif not any(len(supply.users) == len(flows) for supply, load in loads.items() if load == highest):
+        return False
+    for flow in flows:
+        flow.target = level if level > TIE else 0.0
+    return True
+
+
+def _raise(flows: Sequence[Flow], supplies: Sequence[Supply]) -> None:
     """Set the target of flows to their max-min fair fractions of what is free.
 
     The resources fill up in the order of their levels. A level only rises as users stop rising elsewhere; so one
@@ -191,7 +231,7 @@ def _pop_full(heap: list[tuple[float, int, Supply]]) -> tuple[list[Supply], floa
     return full, lowest
 
 
-def _stop(flow: _Flow, level: float) -> None:
+def _stop(flow: Flow, level: float) -> None:
     flow.target, flow.rises = level, False
     for supply, d in flow.parts:
         part = d / flow.single_s
@@ -207,7 +247,10 @@ def fair_fractions(shares: Sequence[Mapping[_Name, float]]) -> list[float]:
     fair_fractions([{"link": 0.9}, {"link": 0.6}, {"other link": 0.5}])     # 2/3, 2/3, 1
     """
     supplies: dict[Resource, Supply] = {}
-    flows = [_enter(key, tuple(each.items()), supplies, 0.0, 1.0)[0] for key, each in enumerate(shares)]
+    uses = [_use(key, tuple(each.items()), supplies, 1.0) for key, each in enumerate(shares)]
+    flows = [Flow(key, 0.0, use.supplies, use.parts, use.single_s) for key, use in enumerate(uses)]
+    for flow in flows:
+        flow.enter()
     _fill(flows, list(supplies.values()))
     return [flow.target for flow in flows]
 
@@ -228,7 +271,7 @@ class SharedResources:
     """
 
     schedule: Callable[[float, int, int], None]
-    flows: dict[int, _Flow] = field(default_factory=dict)
+    flows: dict[int, Flow] = field(default_factory=dict)
     supplies: dict[Resource, Supply] = field(default_factory=dict)
     unsettled: list[Supply] = field(default_factory=list)
     spans: list[tuple[int, float, float, float]] = field(default_factory=list)
@@ -241,42 +284,67 @@ class SharedResources:
 
         Raises ValueError where there is no demand, one is not more than 0 or not finite, or a resource is named twice.
         """
-        flow, occupancy_s, shared = _enter(key, demands, self.supplies, now_s, single_s)
-        self.flows[key] = flow
-        flow.yields = yields
-        if shared:
-            self._interrupt(flow)
-            self._unsettle([supply for supply, _ in flow.parts])
+        self.begin(key, self.use_of(key, demands, single_s, yields=yields), now_s)
+
+    def use_of(self, key: int, demands: Demands, single_s: float, *, yields: bool) -> Use:
+        """Return what activities use that are like one. ``key`` and errors: as in ``start``."""
+        return _use(key, demands, self.supplies, single_s, yields=yields)
+
+    def begin(self, key: int, use: Use, now_s: float) -> None:
+        """Begin an activity, as ``start`` does."""
+        flow = self.flows[key] = Flow(key, now_s, use.supplies, use.parts, use.single_s, use.yields)
+        if flow.enter() and self._meets_others(flow):
+            self._unsettle(flow.supplies)
             return
-        self.schedule(_go_alone(flow, occupancy_s), key, 1)
+        flow.fraction, flow.version = use.alone_fraction, 1
+        self.schedule(use.alone_s, key, 1)
 
-    def supplies_of(self, demands: Demands) -> Supplies:
-        """Return the resources of some demands; none where one is not more than 0, which is for ``start`` to refuse."""
-        if any(not d > 0 for _, d in demands):
-            return ()
-        return tuple(self.supplies.setdefault(r, Supply()) for r, _ in demands)
+    def begin_later(self, key: int, use: Use, begin_s: float, interrupt: Callable[[Flow], None]) -> bool:
+        """Let an activity begin at a later time, if nobody uses its resources now; return whether it will.
 
-    def hold(self, key: int, supplies: Supplies, interrupt: Callable[[], None]) -> Hold:
-        """Take resources that nobody uses for several activities in a row. ``key``: that of the first."""
-        hold = Hold(key, 0.0, [], fraction=1.0, supplies=supplies, interrupt=interrupt)
-        for supply in supplies:
-            supply.users[key] = hold
+        The caller finishes it with version ``LATER``, or lets it begin again where it is handed to ``interrupt``
+        because another one begins before it.
+        """
+        for supply in use.supplies:
+            if supply.users:
+                return False
+        flow = self.flows[key] = Flow(
+            key, begin_s, use.supplies, use.parts, use.single_s, use.yields, use.alone_fraction, LATER, interrupt
+        )
+        for supply in use.supplies:
+            supply.users[key] = flow
+        return True
+
+    def supplies_of(self, needs: Iterable[Resource]) -> Supplies:
+        """Return the supplies of some resources."""
+        return tuple(self.supplies.setdefault(resource, Supply()) for resource in needs)
+
+    def hold(self, key: int, supplies: Supplies, interrupt: Callable[[Flow], None]) -> Flow:
+        """Take resources that nobody uses for several activities in a row, each at its own speed.
+
+        ``key``: that of the first. The caller lets the resources go, or is interrupted.
+        """
+        hold = Flow(key, math.inf, supplies, interrupt=interrupt)
+        hold.enter()
         return hold
 
-    def resume(self, key: int, demands: Demands, since_s: float, single_s: float, *, yields: bool) -> None:
+    def resume(self, key: int, use: Use, since_s: float) -> None:
         """Let an activity go on by itself that began within a hold. The caller finishes it, with version 1."""
-        flow, occupancy_s, _ = _enter(key, demands, self.supplies, since_s, single_s)
+        flow = Flow(key, since_s, use.supplies, use.parts, use.single_s, use.yields, use.alone_fraction, 1)
         self.flows[key] = flow
-        flow.yields = yields
-        _go_alone(flow, occupancy_s)
+        flow.enter()
 
-    def _interrupt(self, flow: _Flow) -> None:
-        """End the holds of resources that an activity uses from now on."""
-        for supply, _ in flow.parts:
+    def _meets_others(self, flow: Flow) -> bool:
+        """Interrupt those that have resources which an activity uses from now on; return whether some use them too."""
+        for supply in flow.supplies:
             for user in tuple(supply.users.values()):
-                if isinstance(user, Hold):
-                    user.let_go()
-                    user.interrupt()
+                if user.since_s > flow.since_s:
+                    assert user.interrupt is not None
+                    user.leave()
+                    user.supplies = ()
+                    self.flows.pop(user.key, None)
+                    user.interrupt(user)
+        return any(len(supply.users) > 1 for supply in flow.supplies)
 
     def finish(self, key: int, version: int, now_s: float) -> bool:
         """End an activity if ``version`` is still current; return whether it ended."""
@@ -288,24 +356,18 @@ class SharedResources:
             return False
         del self.flows[key]
         self.spans.append((key, flow.since_s, now_s, flow.fraction / flow.single_s))
-        shared = False
-        for supply, _ in flow.parts:
-            users = supply.users
-            del users[key]
-            if users:
-                shared = True
-        if shared:
-            self._unsettle([supply for supply, _ in flow.parts])
+        if flow.leave():
+            self._unsettle(flow.supplies)
         return True
 
-    def _unsettle(self, supplies: list[Supply]) -> None:
+    def _unsettle(self, supplies: Supplies) -> None:
         if not self.unsettled:
             self.schedule(0.0, SETTLE, 0)
         self.unsettled += supplies
 
     def _settle(self, now_s: float) -> None:
         """Find the speeds of all activities that share, however indirectly, an unsettled resource, and re-time them."""
-        flows, supplies = self._component()
+        flows, supplies = self._component(now_s)
         self.unsettled = []
         _fill(flows, supplies)
         for flow in flows:
@@ -319,16 +381,19 @@ class SharedResources:
             if flow.fraction:
                 self.schedule(max(flow.remaining, 0.0) * flow.single_s / flow.fraction, flow.key, flow.version)
 
-    def _component(self) -> tuple[list[_Flow], list[Supply]]:
-        """Return the users of the unsettled resources and all who share with them, by key; and their resources."""
+    def _component(self, now_s: float) -> tuple[list[Flow], list[Supply]]:
+        """Return the users of the unsettled resources and all who share with them, by key; and their resources.
+
+        One that begins later shares with nobody.
+        """
         supplies = dict.fromkeys(self.unsettled)
-        queue, flows = list(supplies), dict[int, _Flow]()
+        queue, flows = list(supplies), dict[int, Flow]()
         while queue:
             for key, flow in queue.pop().users.items():
-                if key in flows:
+                if key in flows or flow.since_s > now_s:
                     continue
                 flows[key] = flow
-                for supply, _ in flow.parts:
+                for supply in flow.supplies:
                     if supply not in supplies:
                         supplies[supply] = None
                         queue.append(supply)

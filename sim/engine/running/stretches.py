@@ -10,13 +10,12 @@ and later ones have not begun. Times are those of single events, to the last bit
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import accumulate, chain
+from typing import Final, NamedTuple
 
-from sim.engine.compiling.graph import Graph, NodeKind
-from sim.engine.prices.activity import Activity
-from sim.engine.running.sharing import Hold, SharedResources, Supplies, Supply
-
-_FIXED, _SHARED = int(NodeKind.FIXED), int(NodeKind.SHARED)
+from sim.engine.compiling.graph import Graph
+from sim.engine.running.rows import Rows
+from sim.engine.running.sharing import Flow, SharedResources, Supplies, are_free
 
 MOST: Final = 64
 """Ops of a stretch: one that is soon interrupted has been timed in vain."""
@@ -24,91 +23,109 @@ MOST: Final = 64
 
 @dataclass(slots=True, eq=False)
 class Stretch:
-    """Ops in a row from ``nodes[0]`` on, which begins at ``begin_s``.
+    """Ops whose nodes are those of ``rows``, one after the other.
 
-    Op k uses its resources from ``used_from_s[k]`` to ``ends_s[k]``, and the next one begins. ``hold``: of the
-    resources. ``is_interrupted``: not all ops ran in it.
+    ``moments_s``: of each row when its first op begins; then when each op begins to use its resources, and when it ends
+    and the next one begins. ``hold``: of the resources. ``is_interrupted``: not all ops ran in it.
     """
 
-    nodes: list[int]
-    begin_s: float
-    used_from_s: list[float]
-    ends_s: list[float]
-    hold: Hold | None = None
+    rows: list[range] = field(default_factory=list)
+    moments_s: list[list[float]] = field(default_factory=list)
+    hold: Flow | None = None
     is_interrupted: bool = False
 
-    def note(self, count: int, starts_s: list[float], ends_s: list[float]) -> None:
-        """Note the times of the first ops, and the start of the op after them."""
-        begin_s = self.begin_s
-        for node, end_s in zip(self.nodes[:count], self.ends_s, strict=False):
-            starts_s[node], ends_s[node] = begin_s, end_s
-            begin_s = end_s
-        if count < len(self.nodes):
-            starts_s[self.nodes[count]] = begin_s
+    @property
+    def end_s(self) -> float:
+        """Return when the last op is over."""
+        return self.moments_s[-1][-1]
 
-    def num_over(self, now_s: float) -> int:
-        """Return how many ops are over."""
-        return bisect_right(self.ends_s, now_s)
+    @property
+    def last_node(self) -> int:
+        """Return the node of the last op."""
+        return self.rows[-1][-1]
+
+    def note(self, starts_s: list[float], ends_s: list[float]) -> None:
+        """Note the times of all ops."""
+        for row, moments_s in zip(self.rows, self.moments_s, strict=True):
+            starts_s[row.start : row.stop] = moments_s[:-1:2]
+            ends_s[row.start : row.stop] = moments_s[2::2]
+
+    def cut(self, now_s: float, starts_s: list[float], ends_s: list[float]) -> "UnderWay | None":
+        """Note the times of the ops that have begun, and return the one that is not over; None: all are."""
+        for row, moments_s in zip(self.rows, self.moments_s, strict=True):
+            over_s = moments_s[2::2]
+            count = bisect_right(over_s, now_s)
+            ends_s[row.start : row.start + count] = over_s[:count]
+            if count < len(row):
+                starts_s[row.start : row.start + count + 1] = moments_s[: 2 * count + 1 : 2]
+                return UnderWay(row[count], moments_s[2 * count + 1], over_s[count])
+            starts_s[row.start : row.stop] = moments_s[:-1:2]
+        return None
+
+
+class UnderWay(NamedTuple):
+    """An op of a stretch that has begun: its node, when it begins to use its resources, and when it would end."""
+
+    node: int
+    used_from_s: float
+    end_s: float
 
 
 @dataclass(slots=True)
 class Stretches:
-    """The stretches of a graph. ``waits``: what each node still waits for."""
+    """The stretches of a graph, of whose nodes each still waits for so many (``waits``)."""
 
     graph: Graph
     waits: list[int]
     resources: SharedResources
-    _known: dict[int, tuple[Supplies, float]] = field(default_factory=dict)
-    _alike: dict[Supplies, Supplies] = field(default_factory=dict)
+    rows: Rows
+    _supplies: list[Supplies] = field(init=False)
+    _together: dict[frozenset[int], Supplies] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._supplies = [self.resources.supplies_of(needs) for needs in self.rows.kinds_of_needs]
 
     def begin(self, node: int, now_s: float, interrupted: Callable[[Stretch], None]) -> Stretch | None:
         """Return the ops in a row that begin with a node, their resources held; None where they are fewer than two.
 
         ``interrupted`` is called with a stretch when another activity begins on its resources.
         """
-        graph, waits, known = self.graph, self.waits, self._known
-        kinds, durations, successors, shared = graph.kinds, graph.durations_s, graph.successors, graph.shared
-        found = Stretch([], now_s, [], [])
-        nodes, used_from_s, ends_s = found.nodes, found.used_from_s, found.ends_s
-        moment_s, held = now_s, dict[Supply, None]()
-        needs: Supplies | None = None
-        while len(nodes) < MOST:
-            moment_s += durations[node]
-            if kinds[node] == _FIXED:
-                used_from_s.append(moment_s)
-            elif kinds[node] == _SHARED:
-                activity, before = shared[node], needs
-                needs, lasting_s = known.get(id(activity)) or self._find(activity)
-                if needs is not before and not _are_free(needs, held):
-                    break
-                used_from_s.append(moment_s)
-                moment_s += lasting_s
-            else:
-                break
-            nodes.append(node)
-            ends_s.append(moment_s)
-            after = successors[node]
-            if len(after) != 1 or waits[after[0]] != 1:
+        stop = self._free_until(node, MOST)
+        if stop == node:
+            return None
+        parts_s, needs, successors, waits = self.rows.parts_s, self.rows.needs, self.graph.successors, self.waits
+        found, first, room, held = Stretch(), node, MOST, set[int]()
+        while stop > node:
+            moments_s = list(accumulate(parts_s[2 * node : 2 * stop], initial=now_s))
+            found.rows.append(range(node, stop))
+            found.moments_s.append(moments_s)
+            held.update(needs[node:stop])
+            now_s = moments_s[-1]
+            room -= stop - node
+            after = successors[stop - 1]
+            if not room or len(after) != 1 or waits[after[0]] != 1:
                 break
             node = after[0]
-        if len(nodes) < 2:
+            stop = self._free_until(node, room)
+        if room > MOST - 2:
             return None
-        found.hold = self.resources.hold(nodes[0], tuple(held), lambda: interrupted(found))
+        found.hold = self.resources.hold(first, self._needed(frozenset(held)), lambda _: interrupted(found))
         return found
 
-    def _find(self, activity: Activity) -> tuple[Supplies, float]:
-        """Return the resources that an activity of the graph needs for itself in a stretch, and how long it uses them.
+    def _free_until(self, node: int, room: int) -> int:
+        """Return the first node after those of a node's row whose resources nobody uses, at most ``room`` of them."""
+        stop = min(self.rows.stops[node], node + room)
+        if stop == node:
+            return stop
+        needs = self.rows.needs
+        if are_free(self._needed(frozenset(needs[node:stop]))):
+            return stop
+        return next(at for at in range(node, stop) if not are_free(self._supplies[needs[at]]))
 
-        Activities on links are of no stretch, and need none: others begin there too often. Equal needs are one tuple.
-        """
-        needs = () if activity.uses_links else self.resources.supplies_of(activity.demands)
-        found = self._known[id(activity)] = self._alike.setdefault(needs, needs), activity.occupancy_s
+    def _needed(self, numbers: frozenset[int]) -> Supplies:
+        """Return the resources of several numbers of needs; found once."""
+        found = self._together.get(numbers)
+        if found is None:
+            found = tuple(dict.fromkeys(chain.from_iterable(self._supplies[number] for number in numbers)))
+            self._together[numbers] = found
         return found
-
-
-def _are_free(needs: Supplies, held: dict[Supply, None]) -> bool:
-    """Return whether nobody uses any of some resources, and add these to those that are held."""
-    if not needs or any(supply.users for supply in needs):
-        return False
-    held.update(dict.fromkeys(needs))
-    return True
