@@ -76,7 +76,8 @@ class RankCompiler(Struct, dict=True):
         self.wires = {table.channel: table.wire for table in self.tables.values() if table.wire is not None}
         self._holders: dict[str, list[TaskTable]] = {}
         for table in self.tables.values():
-            for buffer in table.shape.leaves if table.candidate else ():
+            touched = table.shape.leaves if table.candidate else [b for _, alone in table.tracked_alone for b in alone]
+            for buffer in touched:
                 self._holders.setdefault(buffer, []).append(table)
         self._tails: dict[str, Ref] = {}
         self._state: dict[tuple[str, int | None], HazardState] = {}
@@ -193,9 +194,10 @@ class RankCompiler(Struct, dict=True):
             self._waited.add((*ref, shape.streams[j]))
         if table.tracked:
             self._num_single += 1
-            for ref, j in self._hazards(call, table, table.tracked):
+            tracked = self._met(table)
+            for ref, j in self._hazards(call, table, tracked):
                 graph.link(self._node(ref), base + j)
-            self._note(unit, call, table, table.tracked)
+            self._note(unit, call, table, tracked)
 
     # --- blocks --------------------------------------------------------------------------------------------
 
@@ -374,6 +376,17 @@ class RankCompiler(Struct, dict=True):
                 if not any(shape.descends(j, i) for i in waiting):
                     waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
         return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]
+
+    def _met(self, table: TaskTable) -> tuple[str, ...]:
+        """Return the tracked buffers of a task but those that so far ops of one stream alone have touched.
+
+        Its stream keeps these in order. What has touched them is noted when an op of another stream does.
+        """
+        alone = [buffers for others, buffers in table.tracked_alone if all(other.last_unit < 0 for other in others)]
+        if not alone:
+            return table.tracked
+        found = frozenset[str]().union(*alone)
+        return tuple([buffer for buffer in table.tracked if buffer not in found])
 
     def _last_of_each_stream(self, state: HazardState) -> list[Ref]:
         """Return the ops that must end before a buffer is overwritten: the last of each stream."""

@@ -32,6 +32,8 @@ class TaskTable(Struct, dict=True):
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
     read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
     several calls write and several streams touch, ``tracked_each`` those of them with an instance per micro-batch.
+    ``tracked_alone`` lists those with one instance that it touches on one stream alone, by the tasks that touch them on
+    another.
     ``first_sources`` are the single sources that its first op on the main stream reads, ``late_sources`` the
     others. ``steady``: its links can be those of the steady state (see the compiler).
     ``on_main``: on a stream that coalescing tasks use. ``message``: one send or receive and nothing else;
@@ -62,6 +64,7 @@ class TaskTable(Struct, dict=True):
     receives: Callable[[], int] | None = None
     tracked: tuple[str, ...] = ()
     tracked_each: tuple[str, ...] = ()
+    tracked_alone: "list[tuple[list[TaskTable], frozenset[str]]]" = field(default_factory=list)
     sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     single_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     first_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
@@ -101,10 +104,14 @@ class _Outline(Struct, frozen=True):
 
 
 class _Links(Struct, frozen=True):
-    """What a task waits for by its buffers: ``tracked`` ones, and (writing task, its op, reading ops) of others."""
+    """What a task waits for by its buffers: ``tracked`` ones, and (writing task, its op, reading ops) of others.
+
+    ``alone``: tracked ones with one instance that it touches on one stream alone, by the tasks that do so on another.
+    """
 
     tracked: tuple[str, ...]
     sources: tuple[tuple[str, int, tuple[int, ...]], ...]
+    alone: tuple[tuple[tuple[str, ...], frozenset[str]], ...]
 
 
 class KnownTasks(Struct, frozen=True):
@@ -238,18 +245,36 @@ def _connect(tables: Mapping[str, TaskTable], links: Mapping[str, _Links]) -> No
         table.first_sources = [source for source in table.single_sources if source[2] == first]
         table.late_sources = [source for source in table.single_sources if source[2] != first]
         table.steady = table.candidate and not table.tracked_each
+        table.tracked_alone = [([tables[other] for other in others], alone) for others, alone in links[name].alone]
 
 
 def _links(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> dict[str, _Links]:
     """Return what each task waits for. ``kinds``: see ``_kinds_of_microbatch``."""
     once = _written_once(program, shapes, kinds)
     several = _on_several_streams(program)
-    return {
-        name: _Links(
-            tuple(b for b in shapes[name].leaves if b in several and b not in once), _sources(name, shapes, once)
-        )
-        for name in program.tasks
+    tracked = {
+        name: tuple([b for b in shapes[name].leaves if b in several and b not in once]) for name in program.tasks
     }
+    alone = _alone(program, shapes, tracked)
+    return {name: _Links(tracked[name], _sources(name, shapes, once), alone[name]) for name in program.tasks}
+
+
+def _alone(
+    program: Program, shapes: Mapping[str, TaskShape], tracked: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[tuple[tuple[str, ...], frozenset[str]], ...]]:
+    """Return the tracked buffers of every task that it touches on one stream alone (see ``_Links``)."""
+    touched: dict[str, dict[str, frozenset[str]]] = {}
+    for name, buffers in tracked.items():
+        for buffer in buffers:
+            if program.buffers[buffer].scope is not Scope.MICROBATCH:
+                touched.setdefault(buffer, {})[name] = shapes[name].streams_of(buffer)
+    found: dict[str, dict[tuple[str, ...], list[str]]] = {name: {} for name in tracked}
+    for buffer, streams_of in touched.items():
+        for name, own in streams_of.items():
+            if len(own) == 1:
+                others = tuple([other for other, streams in streams_of.items() if streams != own])
+                found[name].setdefault(others, []).append(buffer)
+    return {name: tuple((key, frozenset(alone)) for key, alone in each.items()) for name, each in found.items()}
 
 
 def _written_once(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> dict[str, tuple[str, ...]]:
@@ -280,12 +305,14 @@ def _kinds_of_microbatch(program: Program) -> Ints:
 
 def _on_several_streams(program: Program) -> set[str]:
     """Return the buffers that ops of more than one stream touch."""
-    streams: dict[str, set[str]] = {}
-    for task in program.tasks.values():
-        for op in task.ops:
-            for buffer in (*op.reads, *op.writes):
-                streams.setdefault(buffer, set()).add(op.stream)
-    return {buffer for buffer, found in streams.items() if len(found) > 1}
+    touched: dict[str, set[str]] = {}
+    for op in (op for task in program.tasks.values() for op in task.ops):
+        touched.setdefault(op.stream, set()).update(op.reads, op.writes)
+    seen, several = set[str](), set[str]()
+    for buffers in touched.values():
+        several |= seen & buffers
+        seen |= buffers
+    return several
 
 
 def _sources(

@@ -372,4 +372,4 @@ def _yielding(op: Collective | Send, activity: Activity) -> Activity:
 
 
 def _activity(cost: LinkCost) -> Activity:
-    return Activity(cost.latency_s, tuple((("link", link), seconds) for link, seconds in cost.links))
+    return Activity(cost.latency_s, tuple([(("link", link), seconds) for link, seconds in cost.links]))

@@ -55,9 +55,11 @@ class ErrorClasses(Struct):
     def of(self, program: Program, op: Op) -> ErrorClass:
         """Return an op's class. The program must live as long as this."""
         key = (id(program.buffers), id(op))
-        if key not in self._known:
-            self._known[key] = self._kernel(program, op) if isinstance(op, Compute) else _transfer(program, op)
-        return self._known[key]
+        found = self._known.get(key)
+        if found is None:
+            found = self._kernel(program, op) if isinstance(op, Compute) else _transfer(program, op)
+            self._known[key] = found
+        return found
 
     def predicted_s(self, run: SimulatedRun) -> Mapping[ErrorClass, float]:
         """Return how long calls of every class of a run take alone, at most."""
@@ -70,13 +72,14 @@ class ErrorClasses(Struct):
         return found
 
     def _kernel(self, program: Program, op: Compute) -> ErrorClass:
-        buffers = (program.buffers[name] for name in (*op.reads, *op.writes))
-        shape = (op.kernel, *((buffer.shape, buffer.dtype) for buffer in buffers))
-        if shape not in self._kernels:
+        buffers = map(program.buffers.__getitem__, op.reads + op.writes)
+        shape = (op.kernel, *[(buffer.shape, buffer.dtype) for buffer in buffers])
+        found = self._kernels.get(shape)
+        if found is None:
             family = kind_of(op)
             place = kernel_place(family, op.kernel, kernel_work(program, op))
-            self._kernels[shape] = ErrorClass(spread_family(family), place, shape, family)
-        return self._kernels[shape]
+            found = self._kernels[shape] = ErrorClass(spread_family(family), place, shape, family)
+        return found
 
 
 def _transfer(program: Program, op: Op) -> ErrorClass:
