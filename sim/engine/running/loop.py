@@ -9,6 +9,7 @@ Worlds with a clock of their own (job mixes, services, failures) are processes o
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from heapq import heappop, heappush
 
 import simpy
@@ -72,8 +73,6 @@ class EventLoop:
         self._resources = SharedResources(self._schedule_shared)
         self._uses: dict[int, Use] = {}
         self._on_earlier = self._begins_again
-        self._rows = Rows.of(self.graph)
-        self._stretches = Stretches(self.graph, self._waits, self._resources, self._rows)
         self._processed: list[Event] = []
         self._begin: dict[int, Callable[[int], None]] = {
             NodeKind.SHARED: self._start_shared,
@@ -87,6 +86,11 @@ class EventLoop:
         self._on_shared = [self._shared_finished]
         self._on_joint = [self._joint_finished]
         self._on_stretch = [self._stretch_finished]
+
+    @cached_property
+    def _stretches(self) -> Stretches:
+        """Return the stretches of the graph; one without shared resources needs no rows."""
+        return Stretches(self.graph, self._waits, self._resources, Rows.of(self.graph))
 
     def run(self) -> float:
         """Run to the end of all events; return the time at which the last node is done, in seconds."""
@@ -198,8 +202,9 @@ class EventLoop:
     # --- shared resources ----------------------------------------------------------------------------------
 
     def _start_shared(self, node: int) -> None:
-        if self._rows.stops[node] > node:
-            stretch = self._stretches.begin(node, self.environment._now, self._interrupted)
+        stretches = self._stretches
+        if stretches.rows.stops[node] > node:
+            stretch = stretches.begin(node, self.environment._now, self._interrupted)
             if stretch is not None:
                 self._at(stretch.end_s, stretch, self._on_stretch)
                 return
@@ -223,8 +228,7 @@ class EventLoop:
 
     def _begins_again(self, flow: Flow) -> None:
         """Let an activity begin when its latency is over, as another one begins before it on its resources."""
-        activity = self.graph.joints[-flow.key - 1].activity if flow.key < 0 else self.graph.shared[flow.key]
-        self._at(flow.since_s, (flow.key, self._uses[id(activity)]), self._on_demand)
+        self._at(flow.since_s, (flow.key, flow.use), self._on_demand)
 
     def _demand(self, event: Event) -> None:
         """Begin the demand that follows a latency."""
@@ -253,13 +257,14 @@ class EventLoop:
         self._processed.append(event)
         stretch = event._value
         if not stretch.is_interrupted:
-            stretch.hold.leave()
+            if stretch.hold is not None:
+                stretch.hold.leave()
             stretch.note(self.starts_s, self.ends_s)
             self._release(stretch.last_node)
 
     def _interrupted(self, stretch: Stretch) -> None:
         """Let the op of a stretch that is under way go on by itself; later ones follow when it is done."""
-        now = self.environment._now
+        now, stretch.hold = self.environment._now, None
         found = stretch.cut(now, self.starts_s, self.ends_s)
         if found is None:
             return

@@ -46,9 +46,9 @@ class Supply:
         Adds everything up anew where half of the load has been taken away, lest rounding errors outweigh what is left.
         """
         if self.load < 0.5 * self.summed:
-            parts = [(flow, d / flow.single_s) for flow in self.users.values() for s, d in flow.parts if s is self]
-            self.free = 1.0 - math.fsum(flow.target * part for flow, part in parts)
-            self.load = self.summed = math.fsum(part for flow, part in parts if flow.rises)
+            shares = [(flow, share) for flow in self.users.values() for s, share in flow.use.shares if s is self]
+            self.free = 1.0 - math.fsum(flow.target * share for flow, share in shares)
+            self.load = self.summed = math.fsum(share for flow, share in shares if flow.rises)
         return self.free / self.load if self.load > 0 else math.inf
 
 
@@ -57,35 +57,32 @@ Supplies = tuple[Supply, ...]
 
 @dataclass(slots=True, eq=False)
 class Use:
-    """What an activity uses: the supply of each resource with its demand in seconds.
+    """What an activity uses: the supply of each resource, and which part of it at its own speed (``shares``).
 
     ``single_s``: how long it, or one that it stands for, lasts alone; ``yields``: see Activity. Without others on its
     resources it lasts ``alone_s`` and goes at ``alone_fraction`` of its speed.
     """
 
     supplies: Supplies
-    parts: tuple[tuple[Supply, float], ...]
-    single_s: float
-    yields: bool
-    alone_s: float
-    alone_fraction: float
+    shares: tuple[tuple[Supply, float], ...] = ()
+    single_s: float = 0.0
+    yields: bool = False
+    alone_s: float = 0.0
+    alone_fraction: float = 1.0
 
 
 @dataclass(slots=True, eq=False)
 class Flow:
     """An activity among the users of its resources since ``since_s``, and what part of it was left then.
 
-    ``parts`` and ``single_s`` are those of its use. ``target`` is the fraction that a filling has found for it, 0
-    before; ``rises``: while it is looked for. One whose ``since_s`` is to come has its resources for itself until
-    another begins on one of them: then it leaves them, and is handed to ``interrupt``.
+    ``target`` is the fraction that a filling has found for it, 0 before; ``rises``: while it is looked for. One whose
+    ``since_s`` is to come has its resources for itself until another begins on one of them: then it leaves them, and is
+    handed to ``interrupt``.
     """
 
     key: int
     since_s: float
-    supplies: Supplies
-    parts: tuple[tuple[Supply, float], ...] = ()
-    single_s: float = 0.0
-    yields: bool = False
+    use: Use
     fraction: float = 0.0
     version: int = 0
     interrupt: "Callable[[Flow], None] | None" = None
@@ -96,7 +93,7 @@ class Flow:
     def enter(self) -> bool:
         """Become a user of the resources; return whether there are others."""
         key, has_others = self.key, False
-        for supply in self.supplies:
+        for supply in self.use.supplies:
             if supply.users:
                 has_others = True
             supply.users[key] = self
@@ -105,7 +102,7 @@ class Flow:
     def leave(self) -> bool:
         """Leave the resources; return whether there are others."""
         key, has_others = self.key, False
-        for supply in self.supplies:
+        for supply in self.use.supplies:
             users = supply.users
             del users[key]
             if users:
@@ -133,7 +130,8 @@ def _use(
         raise ValueError(f"activity {key} demands {occupancy_s} s in all; it must be more than 0 and finite: {demands}")
     single_s = single_s or occupancy_s
     fraction = 1.0 if occupancy_s <= single_s else single_s / occupancy_s
-    return Use(tuple(parts), tuple(parts.items()), single_s, yields, max(single_s, occupancy_s), fraction)
+    shares = tuple([(supply, d / single_s) for supply, d in parts.items()])
+    return Use(tuple(parts), shares, single_s, yields, max(single_s, occupancy_s), fraction)
 
 
 def are_free(supplies: Supplies) -> bool:
@@ -152,11 +150,11 @@ def _fill(flows: Sequence[Flow], supplies: Sequence[Supply]) -> None:
         supply.free = 1.0
     for flow in flows:
         flow.target = 0.0
-    yielding = [flow for flow in flows if flow.yields]
-    _raise([flow for flow in flows if not flow.yields] if yielding else flows, supplies)
+    yielding = [flow for flow in flows if flow.use.yields]
+    _raise([flow for flow in flows if not flow.use.yields] if yielding else flows, supplies)
     if yielding:
         for supply in supplies:
-            taken = (f.target * d / f.single_s for f in supply.users.values() for s, d in f.parts if s is supply)
+            taken = (f.target * share for f in supply.users.values() for s, share in f.use.shares if s is supply)
             supply.free = max(0.0, 1.0 - math.fsum(taken))
         _raise(yielding, supplies)
 
@@ -168,10 +166,10 @@ def _fill_at_once(flows: Sequence[Flow]) -> bool:
     """
     loads: dict[Supply, float] = {}
     for flow in flows:
-        if flow.yields:
+        if flow.use.yields:
             return False
-        for supply, d in flow.parts:
-            loads[supply] = loads.get(supply, 0.0) + d / flow.single_s
+        for supply, share in flow.use.shares:
+            loads[supply] = loads.get(supply, 0.0) + share
     highest = max(loads.values(), default=0.0)
     level = 1.0 / highest if highest > 1.0 else 1.0
     if level >= 1.0 - TIE:
@@ -193,8 +191,8 @@ def _raise(flows: Sequence[Flow], supplies: Sequence[Supply]) -> None:
         supply.load = 0.0
     for flow in flows:
         flow.rises = True
-        for supply, d in flow.parts:
-            supply.load += d / flow.single_s
+        for supply, share in flow.use.shares:
+            supply.load += share
     heap = []
     for at, supply in enumerate(supplies):
         supply.summed = supply.load
@@ -233,10 +231,9 @@ def _pop_full(heap: list[tuple[float, int, Supply]]) -> tuple[list[Supply], floa
 
 def _stop(flow: Flow, level: float) -> None:
     flow.target, flow.rises = level, False
-    for supply, d in flow.parts:
-        part = d / flow.single_s
-        supply.free -= level * part
-        supply.load -= part
+    for supply, share in flow.use.shares:
+        supply.free -= level * share
+        supply.load -= share
 
 
 def fair_fractions(shares: Sequence[Mapping[_Name, float]]) -> list[float]:
@@ -248,7 +245,7 @@ def fair_fractions(shares: Sequence[Mapping[_Name, float]]) -> list[float]:
     """
     supplies: dict[Resource, Supply] = {}
     uses = [_use(key, tuple(each.items()), supplies, 1.0) for key, each in enumerate(shares)]
-    flows = [Flow(key, 0.0, use.supplies, use.parts, use.single_s) for key, use in enumerate(uses)]
+    flows = [Flow(key, 0.0, use) for key, use in enumerate(uses)]
     for flow in flows:
         flow.enter()
     _fill(flows, list(supplies.values()))
@@ -292,9 +289,9 @@ class SharedResources:
 
     def begin(self, key: int, use: Use, now_s: float) -> None:
         """Begin an activity, as ``start`` does."""
-        flow = self.flows[key] = Flow(key, now_s, use.supplies, use.parts, use.single_s, use.yields)
+        flow = self.flows[key] = Flow(key, now_s, use)
         if flow.enter() and self._meets_others(flow):
-            self._unsettle(flow.supplies)
+            self._unsettle(use.supplies)
             return
         flow.fraction, flow.version = use.alone_fraction, 1
         self.schedule(use.alone_s, key, 1)
@@ -308,9 +305,7 @@ class SharedResources:
         for supply in use.supplies:
             if supply.users:
                 return False
-        flow = self.flows[key] = Flow(
-            key, begin_s, use.supplies, use.parts, use.single_s, use.yields, use.alone_fraction, LATER, interrupt
-        )
+        flow = self.flows[key] = Flow(key, begin_s, use, use.alone_fraction, LATER, interrupt)
         for supply in use.supplies:
             supply.users[key] = flow
         return True
@@ -319,32 +314,30 @@ class SharedResources:
         """Return the supplies of some resources."""
         return tuple(self.supplies.setdefault(resource, Supply()) for resource in needs)
 
-    def hold(self, key: int, supplies: Supplies, interrupt: Callable[[Flow], None]) -> Flow:
+    def hold(self, key: int, use: Use, interrupt: Callable[[Flow], None]) -> Flow:
         """Take resources that nobody uses for several activities in a row, each at its own speed.
 
         ``key``: that of the first. The caller lets the resources go, or is interrupted.
         """
-        hold = Flow(key, math.inf, supplies, interrupt=interrupt)
+        hold = Flow(key, math.inf, use, interrupt=interrupt)
         hold.enter()
         return hold
 
     def resume(self, key: int, use: Use, since_s: float) -> None:
         """Let an activity go on by itself that began within a hold. The caller finishes it, with version 1."""
-        flow = Flow(key, since_s, use.supplies, use.parts, use.single_s, use.yields, use.alone_fraction, 1)
-        self.flows[key] = flow
+        flow = self.flows[key] = Flow(key, since_s, use, use.alone_fraction, 1)
         flow.enter()
 
     def _meets_others(self, flow: Flow) -> bool:
         """Interrupt those that have resources which an activity uses from now on; return whether some use them too."""
-        for supply in flow.supplies:
+        for supply in flow.use.supplies:
             for user in tuple(supply.users.values()):
                 if user.since_s > flow.since_s:
                     assert user.interrupt is not None
                     user.leave()
-                    user.supplies = ()
                     self.flows.pop(user.key, None)
                     user.interrupt(user)
-        return any(len(supply.users) > 1 for supply in flow.supplies)
+        return any(len(supply.users) > 1 for supply in flow.use.supplies)
 
     def finish(self, key: int, version: int, now_s: float) -> bool:
         """End an activity if ``version`` is still current; return whether it ended."""
@@ -355,9 +348,9 @@ class SharedResources:
         if flow is None or flow.version != version:
             return False
         del self.flows[key]
-        self.spans.append((key, flow.since_s, now_s, flow.fraction / flow.single_s))
+        self.spans.append((key, flow.since_s, now_s, flow.fraction / flow.use.single_s))
         if flow.leave():
-            self._unsettle(flow.supplies)
+            self._unsettle(flow.use.supplies)
         return True
 
     def _unsettle(self, supplies: Supplies) -> None:
@@ -374,12 +367,12 @@ class SharedResources:
             if flow.target == flow.fraction:
                 continue
             if now_s > flow.since_s:
-                self.spans.append((flow.key, flow.since_s, now_s, flow.fraction / flow.single_s))
-            flow.remaining -= (now_s - flow.since_s) * flow.fraction / flow.single_s
+                self.spans.append((flow.key, flow.since_s, now_s, flow.fraction / flow.use.single_s))
+            flow.remaining -= (now_s - flow.since_s) * flow.fraction / flow.use.single_s
             flow.since_s, flow.fraction = now_s, flow.target
             flow.version += 1
             if flow.fraction:
-                self.schedule(max(flow.remaining, 0.0) * flow.single_s / flow.fraction, flow.key, flow.version)
+                self.schedule(max(flow.remaining, 0.0) * flow.use.single_s / flow.fraction, flow.key, flow.version)
 
     def _component(self, now_s: float) -> tuple[list[Flow], list[Supply]]:
         """Return the users of the unsettled resources and all who share with them, by key; and their resources.
@@ -393,7 +386,7 @@ class SharedResources:
                 if key in flows or flow.since_s > now_s:
                     continue
                 flows[key] = flow
-                for supply in flow.supplies:
+                for supply in flow.use.supplies:
                     if supply not in supplies:
                         supplies[supply] = None
                         queue.append(supply)

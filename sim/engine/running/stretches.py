@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from sim.engine.compiling.graph import Graph
 from sim.engine.running.rows import Rows
-from sim.engine.running.sharing import Flow, SharedResources, Supplies, are_free
+from sim.engine.running.sharing import Flow, SharedResources, Supplies, Use, are_free
 
 MOST: Final = 64
 """Ops of a stretch: one that is soon interrupted has been timed in vain."""
@@ -26,7 +26,8 @@ class Stretch:
     """Ops whose nodes are those of ``rows``, one after the other.
 
     ``moments_s``: of each row when its first op begins; then when each op begins to use its resources, and when it ends
-    and the next one begins. ``hold``: of the resources. ``is_interrupted``: not all ops ran in it.
+    and the next one begins. ``hold``: of the resources, none once interrupted. ``is_interrupted``: not all ops ran
+    in it.
     """
 
     rows: list[range] = field(default_factory=list)
@@ -80,7 +81,7 @@ class Stretches:
     resources: SharedResources
     rows: Rows
     _supplies: list[Supplies] = field(init=False)
-    _together: dict[frozenset[int], Supplies] = field(default_factory=dict)
+    _together: dict[frozenset[int], Use] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._supplies = [self.resources.supplies_of(needs) for needs in self.rows.kinds_of_needs]
@@ -118,14 +119,14 @@ class Stretches:
         if stop == node:
             return stop
         needs = self.rows.needs
-        if are_free(self._needed(frozenset(needs[node:stop]))):
+        if are_free(self._needed(frozenset(needs[node:stop])).supplies):
             return stop
         return next(at for at in range(node, stop) if not are_free(self._supplies[needs[at]]))
 
-    def _needed(self, numbers: frozenset[int]) -> Supplies:
+    def _needed(self, numbers: frozenset[int]) -> Use:
         """Return the resources of several numbers of needs; found once."""
         found = self._together.get(numbers)
         if found is None:
-            found = tuple(dict.fromkeys(chain.from_iterable(self._supplies[number] for number in numbers)))
-            self._together[numbers] = found
+            supplies = dict.fromkeys(chain.from_iterable(self._supplies[number] for number in numbers))
+            found = self._together[numbers] = Use(tuple(supplies))
         return found
