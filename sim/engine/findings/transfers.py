@@ -12,7 +12,6 @@ from sim.engine.prices.activity import Activity
 from sim.engine.prices.traffic import signature
 from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
-from sim.engine.running.task_times import TaskTimes
 from sim.plan.words.op import Collective, Compute, Op, Send
 from sim.plan.words.program import Program
 
@@ -80,7 +79,7 @@ def transfers(run: SimulatedRun) -> Transfers:
     An op alone on its links moves its bytes evenly once its latency is over; one that shares them, as fast as the
     event loop let it.
     """
-    num_ranks = _counter(run)
+    num_ranks, key_of = _counter(run), _keys(run.graph)
     numbers: dict[tuple[object, ...], int] = {}
     flows: list[Flow] = []
     parts: list[tuple[Ints, Times, Times, Times, Ints, Ints, Times]] = []
@@ -98,7 +97,8 @@ def transfers(run: SimulatedRun) -> Transfers:
                 starts = times.starts_s[:, j]
                 begins = starts if isinstance(op, Send) else starts + activity.latency_s
                 of_flow, as_often = np.full(len(starts), number), run.counts(rank, times, j)
-                key = _keys(run.graph, times, j)
+                key, own = np.full(len(starts), _ALONE), times.nodes >= 0
+                key[own] = key_of[times.nodes[own] + j]
                 parts.append((of_flow, starts, begins, times.ends_s[:, j], key, as_often, paces_s[:, j]))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0)] * 7
     order = np.argsort(columns[0], kind="stable")
@@ -128,19 +128,14 @@ def _counter(run: SimulatedRun) -> Callable[[int, Op], int]:
     return num_ranks
 
 
-def _keys(graph: Graph, times: TaskTimes, j: int) -> Ints:
-    """Return under which key each call of an op went through the shared resources."""
-    return np.array([_key(graph, first + j) if first >= 0 else _ALONE for first in times.nodes.tolist()], np.int64)
-
-
-def _key(graph: Graph, node: int) -> int:
-    """Return under which key the op of a node went through the shared resources; _ALONE where it did not."""
-    kind = graph.kinds[node]
-    if kind == NodeKind.SHARED:
-        return node
-    if kind == NodeKind.MEMBER and graph.joints[graph.joint_of[node]].shared:
-        return -graph.joint_of[node] - 1
-    return _ALONE
+def _keys(graph: Graph) -> Ints:
+    """Return, per node, under which key its op went through the shared resources; _ALONE where it did not."""
+    kinds = np.frombuffer(bytes(graph.kinds), dtype=np.uint8)
+    keys: Ints = np.where(kinds == NodeKind.SHARED, np.arange(len(kinds)), _ALONE)
+    for number, joint in enumerate(graph.joints):
+        if joint.shared:
+            keys[joint.members] = -number - 1
+    return keys
 
 
 def _spans(run: SimulatedRun, begins: Times, ends: Times, keys: Ints) -> tuple[Ints, Times, Times, Times]:
