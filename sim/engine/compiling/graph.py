@@ -140,7 +140,9 @@ class Graph(Struct):
         base = len(self.kinds)
         self.kinds += nodes.kinds
         self.waits += nodes.waits
-        self.successors += [[base + op for op in after] for after in nodes.successors]
+        self.successors += [
+            [base + after[0]] if len(after) == 1 else [base + op for op in after] for after in nodes.successors
+        ]  # one is by far the most frequent number
         self.durations_s += nodes.durations_s
         self.shared += nodes.shared
         return base

@@ -69,9 +69,13 @@ def analyse(task: Task) -> TaskShape:
                 waits.add(written)
             else:
                 reads.setdefault(name, []).append(j)
-            readers.setdefault(name, []).append(j)
+            if name in readers:
+                readers[name].append(j)
+            else:
+                readers[name] = [j]
         for name in op.writes:
-            waits.update(readers.get(name, ()))
+            if before := readers.get(name):
+                waits.update(before)
             if (written := writer.get(name)) is not None:
                 waits.add(written)
             else:
@@ -80,12 +84,12 @@ def analyse(task: Task) -> TaskShape:
         waits.discard(j)
         tail[stream] = j
         first.setdefault(stream, j)
-        waits = _reduced(waits, ancestors)
-        predecessors.append(tuple(sorted(waits)))
-        mask = 1 << j
+        mask = implied = 0
         for i in waits:
             mask |= ancestors[i]
-        ancestors.append(mask)
+            implied |= ancestors[i] ^ 1 << i
+        predecessors.append(tuple(sorted([i for i in waits if not implied >> i & 1])))
+        ancestors.append(mask | 1 << j)
     return TaskShape(
         streams=tuple(op.stream for op in task.ops),
         predecessors=tuple(predecessors),
@@ -96,10 +100,3 @@ def analyse(task: Task) -> TaskShape:
         overwrites=overwrites,
         leaves={name: (writer.get(name, -1), tuple(readers.get(name, ()))) for name in {**writer, **readers}},
     )
-
-
-def _reduced(waits: set[int], ancestors: Sequence[int]) -> set[int]:
-    """Drop the waits that another awaited op implies."""
-    if len(waits) < 2:
-        return waits
-    return {i for i in waits if not any(k != i and ancestors[k] >> i & 1 for k in waits)}

@@ -154,10 +154,10 @@ def tabulate(
     ``in_team``: calls may be blocks with all of them (see teams).
     """
     streams, outlines = _main_streams(program, shapes), known.outlines(program, shapes)
-    tables = {}
+    sharing, tables = _sharing(priced, contention), dict[str, TaskTable]()
     for name, task in program.tasks.items():
         shape, activities = shapes[name], priced[name].activities
-        recipe = [_recipe(op, activity, contention, joint) for op, activity in zip(task.ops, activities, strict=True)]
+        recipe = [_recipe(op, activity, sharing, joint) for op, activity in zip(task.ops, activities, strict=True)]
         coalescable = (NodeKind.FIXED, NodeKind.SHARED, *([NodeKind.MEMBER] if in_team else []))
         local = all(kind in coalescable for _, kind, _, _ in recipe)
         local = local and not any(isinstance(op, Send) for op in task.ops)
@@ -208,19 +208,25 @@ def _channel(op: Op) -> tuple[str, int, str, bool]:
 
 
 def _recipe(
-    op: Op, activity: Activity, contention: Contention, joint: Callable[[Collective], bool]
+    op: Op, activity: Activity, sharing: Set[int], joint: Callable[[Collective], bool]
 ) -> tuple[Op, NodeKind, float, Activity]:
-    kind = _kind(op, activity, contention, joint)
+    kind = _kind(op, activity, sharing, joint)
     return op, kind, lasting_s(op, kind, activity), activity
 
 
-def _kind(op: Op, activity: Activity, contention: Contention, joint: Callable[[Collective], bool]) -> NodeKind:
+def _sharing(priced: Mapping[str, PricedTask], contention: Contention) -> set[int]:
+    """Return the identities of the activities that may meet others on a resource; many ops have one activity."""
+    activities = {id(activity): activity for task in priced.values() for activity in task.activities}
+    contended = contention.contended
+    return {key for key, found in activities.items() if any(r in contended and d > 0 for r, d in found.demands)}
+
+
+def _kind(op: Op, activity: Activity, sharing: Set[int], joint: Callable[[Collective], bool]) -> NodeKind:
     if isinstance(op, Recv):
         return NodeKind.JOIN
     if isinstance(op, Collective) and joint(op):
         return NodeKind.MEMBER
-    shared = any(r in contention.contended and d > 0 for r, d in activity.demands)
-    return NodeKind.SHARED if shared else NodeKind.FIXED
+    return NodeKind.SHARED if id(activity) in sharing else NodeKind.FIXED
 
 
 def lasting_s(op: Op, kind: NodeKind, activity: Activity) -> float:

@@ -121,11 +121,12 @@ class ClusterPricing:
     def _number(self, program: Program, op: Compute | Collective) -> int:
         """Return a number per signature: ops alike in all but names and ranks have the same."""
         key = (id(program.buffers), id(op))
-        if key not in self._known:
+        known = self._known.get(key)
+        if known is None:
             signature = kernel_signature(program, op) if isinstance(op, Compute) else _signature(program, op)
             number = self._signatures.setdefault(signature, len(self._signatures))
-            self._known[key] = number, program, op  # kept, so that no others get their identities
-        return self._known[key][0]
+            known = self._known[key] = number, program, op  # kept, so that no others get their identities
+        return known[0]
 
     # --- kernels -------------------------------------------------------------------------------------------
 
@@ -133,7 +134,8 @@ class ClusterPricing:
         """Return a kernel's demands; calls alike in all but names are priced once per rank."""
         number = self._number(program, op)
         of_rank = self._computes.setdefault(rank, {})
-        if number not in of_rank:
+        found = of_rank.get(number)
+        if found is None:
             device = self._device_types[rank]
             time = self._kernel_time(plan, program, op, device)
             slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
@@ -143,8 +145,8 @@ class ClusterPricing:
                 compute_s = max(compute_s, memory_s)
             demands = ((("compute", rank), compute_s), (("memory", rank), memory_s))
             used = tuple(demand for demand in demands if demand[1] > 0)
-            of_rank[number] = Activity(time.latency_s * slowdown, used)
-        return of_rank[number]
+            found = of_rank[number] = Activity(time.latency_s * slowdown, used)
+        return found
 
     @cached_property
     def _slowdowns(self) -> list[float]:
