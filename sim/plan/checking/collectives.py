@@ -191,7 +191,7 @@ def _check_all_to_all(program: Program, op: Collective, parts: int, positions: S
 def _check_table(op: Collective, parts: int, positions: Sequence[int], given: Shape, got: Shape) -> None:
     """Check that buffers have the lengths that the table of sizes demands."""
     assert op.dim is not None
-    square = len(op.sizes) == parts and all(len(row) == parts for row in op.sizes)
+    square = len(op.sizes) == parts and {*map(len, op.sizes)} == {parts}
     _require(square, f"a group of {parts} needs {parts} x {parts} sizes")
     sizes = np.array(op.sizes)
     _require(sizes.min() >= 0, "a size is negative")

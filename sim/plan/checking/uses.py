@@ -54,7 +54,7 @@ def _unread(program: Program, task: Task) -> list[Op]:
     found: list[Op] = []
     read_later: set[str] = set()
     for op in reversed(task.ops):
-        if not (_is_exempt(program, op) or _keeps(program, op)) and read_later.isdisjoint(op.writes):
+        if read_later.isdisjoint(op.writes) and not (_is_exempt(program, op) or _keeps(program, op)):
             found.append(op)
         read_later.update(op.reads)
     return found
