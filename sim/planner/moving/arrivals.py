@@ -23,7 +23,7 @@ def arrivals_s(step: PlacedStep, copy_bytes: float, network: Network, busy: Sequ
     layers, targets, experts = np.nonzero(step.arriving)
     sources = _nearest(step.vexperts[layers, :, experts] > 0, targets)
     pairs, of_pair, copies = np.unique(np.stack([sources, targets]), axis=1, return_inverse=True, return_counts=True)
-    ends_s = _message_ends_s(pairs, (copies * copy_bytes).astype(np.float64), network, busy, step.search_s)
+    ends_s = _message_ends_s(pairs, copies, copy_bytes, network, busy, step.search_s)
     held, found = step.held, dict[Holders, Floats]()
     for number, pair in enumerate(of_pair.ravel().tolist()):
         holders = tuple(np.flatnonzero(held[layers[number], :, experts[number]]).tolist())
@@ -39,18 +39,23 @@ def _nearest(holds: NDArray[np.bool_], targets: Ints) -> Ints:
     return nearest
 
 
-def _message_ends_s(pairs: Ints, num_bytes: Floats, network: Network, busy: Sequence[Busy], begin_s: float) -> Floats:
-    """Return when the message from each source to its target [2, message] is over."""
-    uses = [
-        network.message(round(size), *pair) for size, pair in zip(num_bytes.tolist(), pairs.T.tolist(), strict=True)
-    ]
-    load_s = np.zeros(network.topology.num_links)
-    for use in uses:
-        for link, seconds in use.links:
-            load_s[link] += seconds
-    links = np.flatnonzero(load_s)
-    over_s = dict(zip(links.tolist(), _over_s(links, load_s[links], busy, begin_s), strict=True))
-    return np.array([max([over_s[link] for link, _ in use.links], default=begin_s) + use.latency_s for use in uses])
+def _message_ends_s(
+    pairs: Ints, copies: Ints, copy_bytes: float, network: Network, busy: Sequence[Busy], begin_s: float
+) -> Floats:
+    """Return when the message of so many copies [message] from each source to its target [2, message] is over."""
+    latencies_s, rows, links, seconds = np.zeros(len(copies)), list[Ints](), list[Ints](), list[Floats]()
+    for number in np.unique(copies).tolist():
+        alike = np.flatnonzero(copies == number)
+        use = network.messages(round(number * copy_bytes), *pairs[:, alike])
+        latencies_s[alike] = use.latencies_s
+        rows, links, seconds = [*rows, alike[use.rows]], [*links, use.links], [*seconds, use.seconds]
+    link = np.concatenate(links)
+    load_s: Floats = np.bincount(link, np.concatenate(seconds), minlength=network.topology.num_links).astype(np.float64)
+    used, over_s = np.flatnonzero(load_s), np.full(len(load_s), begin_s)
+    over_s[used] = _over_s(used, load_s[used], busy, begin_s)
+    ends_s = np.full(len(copies), begin_s)
+    np.maximum.at(ends_s, np.concatenate(rows), over_s[link])
+    return ends_s + latencies_s
 
 
 def _over_s(links: Ints, load_s: Floats, busy: Sequence[Busy], begin_s: float) -> list[float]:
