@@ -39,53 +39,50 @@ class Columns:
 
     def __init__(self, counts: Ints, vexperts: Ints, per_vexpert: Floats, rates: Rates) -> None:
         self._counts, self._vexperts, self._per_vexpert, self._rates = counts, vexperts, per_vexpert, rates
-        self._room = per_vexpert[:, None] * vexperts
-        self._sent, self._received = self._exchanged(self._room)
-        self._holds = (vexperts > 0).astype(np.float64)
-        self._replicas, self._total = self._holds.sum(1), self._sent.sum(1)
-        ranks_per_node = rates.ranks_per_node or counts.shape[1]
-        self._node = np.arange(counts.shape[1]) // ranks_per_node
-        self._sent_by, self._received_by, self._on_node = (
-            by_node(values, ranks_per_node) for values in (self._sent, self._received, self._holds)
-        )
+        self._num_ranks = counts.shape[1]
+        ranks_per_node = rates.ranks_per_node or self._num_ranks
+        self._node = np.arange(self._num_ranks) // ranks_per_node
+        self._own = self._with_more(0)
+        self._total, self._replicas = self._own[0].sum(1), self._own[2].sum(1)
+        room, by = per_vexpert[:, None] * vexperts, by_node(self._own, ranks_per_node)
+        self._table = np.concatenate([self._own, by, room[None]]).reshape(7, -1)
         self._more = dict[int, Floats]()
 
-    def _exchanged(self, room: Floats) -> tuple[Floats, Floats]:
-        """Return the tokens that ranks send and receive, [expert, rank], with room for so many."""
-        return np.maximum(self._counts - room, 0.0), np.maximum(room - self._counts, 0.0)
+    def _with_more(self, number: int) -> Floats:
+        """Return tokens sent, received and copies [3, expert, rank] with so many vExperts more on every rank."""
+        had = self._vexperts + number
+        room = self._per_vexpert[:, None] * had
+        return np.stack([np.maximum(self._counts - room, 0.0), np.maximum(room - self._counts, 0.0), had > 0])
 
     def _gained(self, number: int) -> Floats:
-        """Return what so many vExperts more add where they are: tokens sent, received and copies [3, expert, rank]."""
+        """Return what so many vExperts more add where they are [3, expert and rank], as ``_with_more``."""
         if number not in self._more:
-            had = self._vexperts + number
-            sent, received = self._exchanged(self._per_vexpert[:, None] * had)
-            self._more[number] = np.stack([sent - self._sent, received - self._received, (had > 0) - self._holds])
+            self._more[number] = (self._with_more(number) - self._own).reshape(3, -1)
         return self._more[number]
 
     def parts(self, experts: Ints, gains: Sequence[Gain], ranks: Ints) -> Floats:
-        """Return what an expert of each neighbour adds to a rank, [7, ...], as ``Neighbours.parts``.
+        """Return what an expert adds to a rank, [7, rank, neighbour], as ``Neighbours.parts``.
 
-        ``experts``, ``gains`` and ``ranks`` together have the shape of the neighbours.
+        ``experts``, ``gains`` and ``ranks`` together have this shape, or that of a table of neighbours.
         """
-        at = (experts, ranks)
-        room, sent, received, holds = self._room[at], self._sent[at], self._received[at], self._holds[at]
-        sent_by, received_by, on_node = self._sent_by[at], self._received_by[at], self._on_node[at]
-        replicas, total = self._replicas[experts], self._total[experts]
-        for changed, number in gains:
-            more_sent, more_received, more_holds = self._gained(number)[:, experts, changed]
+        experts, ranks = np.atleast_2d(experts, ranks)
+        first = experts * self._num_ranks
+        found = self._table.take(first + ranks, axis=1)
+        own, by, room, replicas, total = found[:3], found[3:6], found[6], self._replicas[experts], self._total[experts]
+        for changed, number in [(np.atleast_2d(gain.ranks), gain.number) for gain in gains]:
+            more = self._gained(number).take(first + changed, axis=1)
             here, near = changed == ranks, self._node[changed] == self._node[ranks]
-            room = room + here * number * self._per_vexpert[experts]
-            sent, received, holds = sent + here * more_sent, received + here * more_received, holds + here * more_holds
-            sent_by, received_by = sent_by + near * more_sent, received_by + near * more_received
-            on_node, replicas, total = on_node + near * more_holds, replicas + more_holds, total + more_sent
+            own, by, room = own + here * more, by + near * more, room + here * (number * self._per_vexpert[experts])
+            replicas, total = replicas + more[2], total + more[0]
+        sent, received, holds = own
         gradient_bytes = 2.0 * (replicas - 1) / np.maximum(replicas, 1) * self._rates.gradient_bytes
-        own = [room, sent, received, holds * gradient_bytes]
         if not self._rates.ranks_per_node:
-            return np.stack([*own, *[np.zeros_like(room)] * 3])
+            return np.stack([room, sent, received, holds * gradient_bytes, *[np.zeros_like(room)] * 3])
+        sent_by, received_by, on_node = by
         share = 1.0 / np.where(total > 0.0, total, 1.0)
         spans = (on_node < replicas) & (on_node > 0)
         outwards, inwards = sent_by * (1.0 - received_by * share), received_by * (1.0 - sent_by * share)
-        return np.stack([*own, outwards, inwards, spans * gradient_bytes])
+        return np.stack([room, sent, received, holds * gradient_bytes, outwards, inwards, spans * gradient_bytes])
 
 
 class _Bounds:
@@ -107,6 +104,12 @@ class _Bounds:
         """Return the ranks that decide beside the slowest, and two of each neighbour, or one [rank, neighbour]."""
         others = np.broadcast_to(self._others, (len(self._others), ranks.shape[1]))
         return np.concatenate([others, ranks])
+
+    def _now(self, experts: Ints, ranks: Ints) -> Floats:
+        """Return what experts add to ranks as they lie now."""
+        parts = self._here.parts.reshape(7, -1)
+        found: Floats = parts.take(experts * len(self._ranks) + ranks, axis=1)
+        return found
 
     def _below(self, parts: Floats) -> Floats:
         times_s = sum(seconds_of(parts, self._here.rates))
@@ -141,11 +144,11 @@ class ExpansionBounds(_Bounds):
 
     def _gained(self, places: Ints, ranks: Ints, at: Ints) -> Floats:
         """Return what a vExpert more on ``ranks`` adds to the ranks ``at``."""
-        return self._gaining.parts(places, (Gain(ranks, 1),), at) - self._here.parts[:, self._experts[places], at]
+        return self._gaining.parts(places, (Gain(ranks, 1),), at) - self._now(self._experts[places], at)
 
     def _given(self, givers: Ints, ranks: Ints, at: Ints) -> Floats:
         """Return what a donor's vExpert less on ``ranks`` adds to the ranks ``at``."""
-        return self._giving.parts(givers, (Gain(ranks, -1),), at) - self._here.parts[:, self._donors[givers], at]
+        return self._giving.parts(givers, (Gain(ranks, -1),), at) - self._now(self._donors[givers], at)
 
 
 class ExchangeBounds(_Bounds):
@@ -161,7 +164,7 @@ class ExchangeBounds(_Bounds):
         moved = self._moved(experts[:, None], gains, self._slowest)
         there, back = first * num + ranks[second], second * num + ranks[first]
         flat = moved.reshape(len(moved), -1)
-        return self._below(self._here.totals[:, self._slowest[0]] + flat[:, there] + flat[:, back])
+        return self._below(self._here.totals[:, self._slowest[0]] + flat.take(there, axis=1) + flat.take(back, axis=1))
 
     def rest_s(self, exchanges: Ints) -> Floats:
         """Return the longest time of other ranks after exchanges [n, 4]: rank, other rank, expert and other expert."""
@@ -174,7 +177,7 @@ class ExchangeBounds(_Bounds):
 
     def _moved(self, experts: Ints, gains: Sequence[Gain], at: Ints) -> Floats:
         """Return what experts add to the ranks ``at`` when vExperts change ranks."""
-        return self._all.parts(experts, gains, at) - self._here.parts[:, experts, at]
+        return self._all.parts(experts, gains, at) - self._now(experts, at)
 
 
 def least_s(bounds_s: Floats, limit_s: float, estimated_s: Callable[[Ints], Floats]) -> tuple[Floats, int]:
