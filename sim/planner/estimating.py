@@ -4,8 +4,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sim.planner.all_first import all_first_ends_s, seconds_of_stages
-from sim.planner.hosted import Arrivals, Mask, host_waits_s, hosts_end_s, loads_s
+from sim.planner.all_first import Scattering, all_first_ends_s, seconds_of_stages
+from sim.planner.hosted import Arrivals, Mask, host_waits_s, hosts_end_s, loads_s, several_sums
 from sim.planner.memory import memory_bytes
 from sim.planner.ordered import ordered_estimates
 from sim.planner.prices import Estimates, Floats, Prices, distinct_rows
@@ -46,11 +46,12 @@ def _in_closed_form(grid: Grid, prices: Prices) -> Estimates:
     sharded = [_with_sharding(grid, stage, links, prices, embeds=alone | (n == 0)) for n, stage in enumerate(stages)]
     steps_s = [tail_s(grid, stage, links, prices) for stage in stages]
     hop_s = staged_s(grid, prices, "hop_bytes", prices.hops)
-    passes_s = _pipeline_s(grid, sharded, hop_s)
+    arrivals = Arrivals(_first_gradients_s(grid, sharded, hop_s), _pipeline_s(grid, sharded, hop_s))
     interleaved = (grid.virtual_stages > 1) & (grid.num_microbatches == grid.pipeline)
     if interleaved.any():
-        passes_s[interleaved] = _all_first_s(grid.rows(interleaved), hop_s[interleaved], prices)
-    passes_s = hosts_end_s(grid, stages[0], Arrivals(_first_gradients_s(grid, sharded, hop_s), passes_s), prices)
+        first_s, last_s = _all_first_s(grid.rows(interleaved), hop_s[interleaved], prices)
+        arrivals.first_s[interleaved], arrivals.last_s[interleaved] = first_s, last_s
+    passes_s = hosts_end_s(grid, stages[0], arrivals, prices)
     tie_s = staged_s(grid, prices, "tied_bytes", prices.ties) / np.where(grid.zero_stage > 0, num_replicas(grid), 1.0)
     time_s = passes_s + np.maximum(steps_s[0], steps_s[2] * (grid.pipeline > 1)) + tie_s
     placed = zip((0, 1, -1), stages[:3], strict=True)
@@ -75,6 +76,17 @@ class _Passes(Struct, frozen=True):
         """Return the seconds between a micro-batch and the next."""
         return self.forward_s + self.backward_s
 
+    @property
+    def answer_s(self) -> Floats:
+        """Return the seconds of a backward until its results are there."""
+        return self.through_s - self.forward_s
+
+    @property
+    def wait_s(self) -> Floats:
+        """Return for how long the next backward waits that follows at once."""
+        found: Floats = np.maximum(self.backward_s - self.answer_s, 0.0)
+        return found
+
 
 def _with_sharding(
     grid: Grid, stage: Stage, links: Lines, prices: Prices, *, turns: bool = True, embeds: Mask | bool = False
@@ -98,11 +110,11 @@ def _with_sharding(
     backward_s = _beside(stage.backward_s, _beside(load_s, reduced_s, alone), alone)
     bucket = bucket_bytes(grid, stage, prices) * grid.virtual_stages / np.maximum(stage.gradient_bytes, 1.0)
     between_s = stage.forward_s if turns else 0.0
-    waits = (bucket < 1.0) | ((grid.tensor > 1) & ~np.asarray(embeds))
+    waits = (bucket < 1.0) | (several_sums(grid) & ~np.asarray(embeds))
     held_s = stage.backward_s + np.where(waits, np.maximum(scatter_s * bucket - between_s, 0.0), 0.0)
     backward_s = np.where(scatters, np.maximum(held_s, scatter_s - between_s), backward_s)
     through_s = np.where(gathers, forward_s + backward_s, stage.forward_s + stage.backward_s)
-    held_s = stage.backward_s + host_waits_s(grid, stage, scatter_s, prices, embeds=embeds)
+    held_s = stage.backward_s + host_waits_s(grid, stage, scatter_s, prices, turns=turns, embeds=embeds)
     return _Passes(through_s, forward_s, np.maximum(backward_s, held_s))
 
 
@@ -138,27 +150,45 @@ def _first_gradients_s(grid: Grid, stages: list[_Passes], hop_s: Floats) -> Floa
     ranks, chunks = grid.pipeline, grid.virtual_stages
     forward, backward = (
         np.where(ranks > 1, a + c + np.maximum(ranks - 2, 0) * b, a)
-        for a, b, c in (tuple(getattr(stage, part) for stage in stages[:3]) for part in ("forward_s", "backward_s"))
+        for a, b, c in (tuple(getattr(stage, part) for stage in stages[:3]) for part in ("forward_s", "answer_s"))
     )
     total_s: Floats = forward + backward / chunks + (ranks * chunks + ranks - 2) * hop_s
     return total_s
 
 
-def _all_first_s(grid: Grid, hop_s: Floats, prices: Prices) -> Floats:
-    """Return the seconds of the passes of interleaved strategies with as many micro-batches as ranks."""
+def _all_first_s(grid: Grid, hop_s: Floats, prices: Prices) -> tuple[Floats, Floats]:
+    """Return when the first pipeline rank has its first and its last gradients.
+
+    Strategies interleave as many micro-batches as ranks. ZeRO 2's last scattering of a virtual stage is left to what
+    comes after the passes.
+    """
     shapes, which = distinct_rows(grid.pipeline, grid.virtual_stages)
     kinds = [kinds_of(virtual_stage_layers(prices.num_layers, *shape)) for shape in shapes]
     counts = np.array([of_shape.layers for of_shape in kinds], dtype=np.float64)[which]
     layer, first, last, _ = probed(grid, prices)
     links, one_stage = links_of(grid, prices), replace(grid, virtual_stages=np.ones_like(grid.virtual_stages))
     ends = (first, np.zeros_like(first), np.zeros_like(first), last)
+    of_kinds = [stage_of(layer, end, end, count) for end, count in zip(ends, counts.T, strict=True)]
     passes = [
-        _with_sharding(one_stage, stage_of(layer, end, end, count), links, prices, turns=False)
-        for end, count in zip(ends, counts.T, strict=True)
+        _with_sharding(one_stage, stage, links, prices, turns=False, embeds=place == 0)
+        for place, stage in enumerate(of_kinds)
     ]
     places = [of_shape.places for of_shape in kinds]
-    forward_s, backward_s = (
+    forward_s, backward_s, wait_s, scatter_s = (
         seconds_of_stages(columns, places, which)
-        for columns in ([p.forward_s for p in passes], [p.backward_s for p in passes])
+        for columns in (
+            [p.forward_s for p in passes],
+            [p.answer_s for p in passes],
+            [p.wait_s for p in passes],
+            [_scatter_s(grid, stage, links) for stage in of_kinds],
+        )
     )
-    return all_first_ends_s(forward_s, backward_s, grid.pipeline, grid.num_microbatches, hop_s)[:, 0]
+    scattering = Scattering(scatter_s, wait_s)
+    ends_s = all_first_ends_s(forward_s, backward_s, grid.pipeline, grid.num_microbatches, hop_s, scattering)
+    first_s = ends_s[np.arange(len(grid)), (grid.virtual_stages - 1) * grid.pipeline, 0]
+    return first_s, ends_s[:, 0, 2] - scatter_s[:, 0]
+
+
+def _scatter_s(grid: Grid, stage: Stage, links: Lines) -> Floats:
+    """Return for how long ZeRO 2 scatters the gradients of a micro-batch of a virtual stage."""
+    return np.where(grid.zero_stage == 2, links.seconds(REDUCE_SCATTER, stage, stage.gradient_bytes), 0.0)

@@ -29,7 +29,9 @@ def loads_s(grid: Grid, stage: Stage, prices: Prices) -> Floats:
     return np.where(grid.offload == STATE_ON_HOST, _seconds(grid, stage, prices.hosts.loads), 0.0)
 
 
-def host_waits_s(grid: Grid, stage: Stage, scatter_s: Floats, prices: Prices, *, embeds: Mask | bool) -> Floats:
+def host_waits_s(
+    grid: Grid, stage: Stage, scatter_s: Floats, prices: Prices, *, turns: bool, embeds: Mask | bool
+) -> Floats:
     """Return how long backwards wait for the host, for every micro-batch of a rank under ZeRO 2.
 
     Gradients of a bucket begin when those of the last bucket but one have been scattered, copied and added. Of many
@@ -49,9 +51,15 @@ def host_waits_s(grid: Grid, stage: Stage, scatter_s: Floats, prices: Prices, *,
     busy_s = adds_s + share * (scatter_s + copies_s + stage.backward_s) + beside_s - passes_s
     two_s = 0.5 * (stage.backward_s + scatter_s + copies_s + links_s) - passes_s
     parted = stage.gradient_bytes > grid.virtual_stages * bucket_bytes(grid, stage, prices)
-    summed_s = np.where((grid.tensor > 1) & (share > 0), np.maximum(alone_s, busy_s), 0.0)
+    several = (grid.tensor > 1) | ((grid.expert > 1) & (not turns))
+    summed_s = np.where(several & (share > 0), np.maximum(alone_s, busy_s), 0.0)
     found_s = np.maximum(summed_s, np.where(parted, two_s, 0.0))
     return np.where((grid.offload == OPTIMIZER_ON_HOST) & (grid.num_microbatches > 1), np.maximum(found_s, 0.0), 0.0)
+
+
+def several_sums(grid: Grid) -> Mask:
+    """Return where ZeRO 2 has more than one bucket of gradients: those that other ranks sum too, and of experts."""
+    return (grid.tensor > 1) | (grid.expert > 1)
 
 
 def hosts_end_s(grid: Grid, stage: Stage, arrivals: Arrivals, prices: Prices) -> Floats:

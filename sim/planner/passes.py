@@ -111,7 +111,7 @@ def _all_first(grid: Grid, shapes: Sequence[Shape], which: Ints, rows: Ints, tim
         seconds_of_stages([getattr(stage, part)[rows] for stage in timed.stages], places, which)
         for part in ("forward_s", "backward_s")
     )
-    ends_s = all_first_ends_s(forward_s, backward_s, ranks, num_microbatches, timed.hop_s[rows])
+    ends_s = all_first_ends_s(forward_s, backward_s, ranks, num_microbatches, timed.hop_s[rows])[..., 1]
     ahead_s = forward_s + timed.hop_s[rows][:, None]
     ends_s = np.where(grid.runs(["aiao"])[rows][:, None], ends_s - (np.cumsum(ahead_s, axis=1) - ahead_s), ends_s)
     at = np.arange(ends_s.shape[1])
