@@ -1,6 +1,6 @@
 """The request to run a job mix on real processes, and its result. They need no torch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
@@ -9,7 +9,7 @@ from backends.execution.silence import SILENCE_S
 from sim.jobs.job import Job
 from sim.jobs.policy import Policy
 from sim.jobs.record import Record
-from sim.jobs.speed.speed import Batch
+from sim.jobs.speed.speed import Batch, ScaledBatchSpeed
 
 
 class Perceptron(Struct, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class Perceptron(Struct, frozen=True, kw_only=True):
 
 
 class LiveTraining(Struct, frozen=True, kw_only=True):
-    """The training of a job: a network on drawn samples. ``batch``: of a step on a number of GPUs.
+    """The training of a job: a network on drawn samples. ``batches``: of a step, by the number of GPUs.
 
     Samples, initial parameters and the order of each epoch follow from ``seed``.
     """
@@ -29,13 +29,17 @@ class LiveTraining(Struct, frozen=True, kw_only=True):
     network: Perceptron
     samples_per_epoch: int
     num_epochs: int
-    batch: Callable[[int], Batch]
+    batches: ScaledBatchSpeed
     seed: int
 
     @property
     def samples(self) -> int:
         """Return the samples of all epochs."""
         return self.samples_per_epoch * self.num_epochs
+
+    def batch(self, num_gpus: int) -> Batch:
+        """Return the batch of a step on a number of GPUs."""
+        return self.batches.batch(num_gpus)
 
 
 class JobsRequest(Struct, frozen=True, kw_only=True):
@@ -104,12 +108,13 @@ class MeasuredJobs(Struct, frozen=True, kw_only=True):
     """The speeds and costs of trainings on this machine.
 
     ``samples_per_s``: of each training alone, by number of slots. ``machine_shares``: the part of the machine's
-    processors that it keeps busy then. ``start_s``, ``resume_s``, ``rescale_s``: means, from a
-    decision until all workers of a job go on.
+    processors that it keeps busy then. ``prepare_s``: from a decision until new workers are ready; the old ones train
+    meanwhile. ``start_s``, ``resume_s``, ``rescale_s``: from then until all workers of a job go on. All are means.
     """
 
     samples_per_s: Sequence[Mapping[int, float]]
     machine_shares: Sequence[Mapping[int, float]]
+    prepare_s: float
     start_s: float
     resume_s: float
     rescale_s: float

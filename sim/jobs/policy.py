@@ -73,6 +73,14 @@ class Change(Struct, frozen=True):
     gpu_type: str | None = None
     beside: ActiveJob | None = None
 
+    @property
+    def needs_new_gpus(self) -> bool:
+        """Return whether the job gets GPUs that it does not hold yet."""
+        held = dict(self.job.placement)
+        return self.num_gpus > self.job.num_gpus or any(
+            count > held.get(node, 0) for node, count in self.placement or ()
+        )
+
     def placed_on(self, free: FreeGpus) -> Placement:
         """Return the nodes of the GPUs: the policy's, or few with free GPUs. Raises ValueError if too few are free."""
         if self.beside is not None:

@@ -22,7 +22,7 @@ from sim.jobs.errors import JobsError
 from sim.jobs.job import Job
 from sim.jobs.outages import Failures, Outage
 from sim.jobs.placement import consolidated, fewest_nodes, scattered
-from sim.jobs.policy import Change, Policy
+from sim.jobs.policy import Change, Decision, Policy
 from sim.jobs.record import Record
 
 ROUNDING: float = 1e-9
@@ -40,7 +40,9 @@ class Mix(Struct, frozen=True, kw_only=True):
     """Jobs, the GPUs of each node and their type, and how decisions take effect. Without types all GPUs are equal.
 
     ``start_s``, ``resume_s``, ``rescale_s``: for which a job holds GPUs without progress, at its first start, at later
-    ones, and when a running job goes to other GPUs.
+    ones, and when a running job goes to other GPUs. ``prepare_s``: from a decision that gives jobs more or other GPUs
+    until it takes effect. All jobs go on meanwhile as before, and nothing is decided. It goes with neither rounds nor
+    failures.
     ``round_s``: the time between decisions; None decides at every event. ``failures``: of nodes.
     ``shared_network``: jobs on several nodes slow each other down where they meet on the network of a node.
     ``interference``: or, in its place, the fraction of its speed that such a job loses there, whoever it meets.
@@ -52,6 +54,7 @@ class Mix(Struct, frozen=True, kw_only=True):
     jobs: Sequence[Job]
     gpus_per_node: Sequence[int]
     node_types: Sequence[str] = ()
+    prepare_s: float = 0.0
     start_s: float = 0.0
     resume_s: float = 0.0
     rescale_s: float = 0.0
@@ -64,6 +67,8 @@ class Mix(Struct, frozen=True, kw_only=True):
     whole_seconds: bool = False
 
     def __post_init__(self) -> None:
+        if self.prepare_s and (self.round_s is not None or self.failures.listed or self.failures.mtbf_s is not None):
+            raise ValueError("decisions of rounds, and those beside failures, take effect at once")
         most = sum(self.gpus_per_node)
         for outage in self.failures.listed:
             if outage.node >= len(self.gpus_per_node):
@@ -118,6 +123,8 @@ class _World:
         """Whether jobs slow each other down anywhere."""
         self._decides_at_s = math.inf
         self._wakes_at_s: float | None = None
+        self._preparing: Sequence[Change] = ()
+        """Changes that have been decided and take effect once new workers are ready."""
         self._attaining: list[tuple[float, int, int, ActiveJob]] = []
         """When policies begin to count a watched service as attained, index and version of the job, and the job."""
 
@@ -182,22 +189,44 @@ class _World:
             self._at(instant_s, lambda: self._decide_if_due(instant_s))
 
     def _decide_if_due(self, instant_s: float) -> None:
-        if self._decides_at_s == instant_s:
+        if self._decides_at_s == instant_s and not self._preparing:
             self._decides_at_s = math.inf
             self._decide()
 
     def _decide(self) -> None:
         now_s = self._environment.now
-        for each, finish_s in self._done:
-            self._cluster.leave(each, finish_s, now_s)
-        self._done.clear()
+        self._leave_done(now_s)
         self._rank_what_rounds_up(now_s)
         view = self._cluster.view(now_s)
         if not view.capacity or (not view.waiting and not view.running):
             return
         self._state, decision = self._policy.decide(self._state, view)
-        self._apply(decision.changes, now_s)
-        self._adapt({change.job.index for change in decision.changes}, now_s)
+        if self._mix.prepare_s and any(change.needs_new_gpus for change in decision.changes):
+            self._preparing = decision.changes
+            self._share(now_s)
+            self._at(now_s + self._mix.prepare_s, partial(self._take_effect, decision))
+        else:
+            self._take_effect(decision)
+
+    def _leave_done(self, now_s: float) -> None:
+        """Free the GPUs of jobs that are done."""
+        for each, finish_s in self._done:
+            self._cluster.leave(each, finish_s, now_s)
+        self._done.clear()
+
+    def _take_effect(self, decision: Decision) -> None:
+        """Let a decision take effect, for the jobs that are not done meanwhile, and decide again where that is due."""
+        now_s, changes = self._environment.now, decision.changes
+        if self._preparing:
+            done = {each.index for each, _ in self._done}
+            changes = [change for change in changes if change.job.index not in done]
+            self._preparing = ()
+            self._leave_done(now_s)
+            if self._decides_at_s <= now_s or (decision.wake_s is not None and decision.wake_s <= now_s):
+                self._decides_at_s = math.inf
+                self._decide_soon()
+        self._apply(changes, now_s)
+        self._adapt({change.job.index for change in changes}, now_s)
         self._wake_again(now_s, decision.wake_s)
 
     def _rank_what_rounds_up(self, now_s: float) -> None:
@@ -256,7 +285,14 @@ class _World:
     def _fair(self) -> dict[int, float]:
         """Return the fraction of its speed that each job keeps which needs a resource that others need too."""
         shares = {index: found for index, each in self._cluster.running.items() if (found := self._shares_of(each))}
-        return dict(zip(shares, fair_fractions(list(shares.values())), strict=True))
+        fractions = fair_fractions([*shares.values(), *self._shares_of_new_workers()])
+        return dict(zip(shares, fractions, strict=False))
+
+    def _shares_of_new_workers(self) -> list[dict[Resource, float]]:
+        """Return the part of the processors that each worker needs which gets ready: that of one which trains."""
+        jobs = [(change.job.job.training, change.num_gpus - change.job.num_gpus) for change in self._preparing]
+        shares = [training.machine_share(1) for training, count in jobs if training for _ in range(count)]
+        return [{MACHINE: share} for share in shares if share]
 
     def _shares_of(self, each: ActiveJob) -> dict[Resource, float]:
         """Return the part of each shared resource that a job alone keeps busy; of GPUs those of its partner, too."""

@@ -116,12 +116,13 @@ class Controller:
             self._is_due = True
         for each in [each for each in self._cluster.running.values() if self._teams.crews[each.index].is_done]:
             now_s, crew = self._now_s(), self._teams.crews[each.index]
-            each.observe(now_s, each.job.work, each.work_per_s)
+            finish_s = crew.heard_s - self._begin_s
+            each.observe(finish_s, each.job.work, each.work_per_s)
             self._cluster.finish(each)
-            self._cluster.leave(each, now_s, now_s)
+            self._cluster.leave(each, finish_s, now_s)
             crew.team = ()
             self._is_due = True
-            self._handed_over.append(HandedOver(now_s, each.job.id, "finish", (), 0.0, 0.0, crew.agrees))
+            self._handed_over.append(HandedOver(finish_s, each.job.id, "finish", (), 0.0, 0.0, crew.agrees))
 
     def _decide(self) -> None:
         self._is_due, self._wakes_s = False, math.inf

@@ -2,14 +2,17 @@
 
 Each training starts on as many teams of one slot as there are slots. Then half of the teams stop, and the others grow
 to two slots, and so on; at the end the last one is stopped and resumed. With each size all teams train together for a
-while, and then one of them alone: the faster it is alone, the more processors all of them would need.
+while, and then one of them alone: the faster it is alone, the more processors all of them would need. Equal trainings
+are measured as one. Where there are few others, all is done several times.
 """
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
+from math import ceil
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, harmonic_mean
 from tempfile import TemporaryDirectory
 from typing import Final
 
@@ -22,34 +25,56 @@ from backends.torch.jobs.teams import Crew, Teams
 
 LEAST_STEPS: Final = 20
 """Least number of steps of each team in a measurement of speed: a process that waits for a core takes few."""
+LEAST_ROUNDS: Final = 3
+"""Least number of measurements of all sizes, over all trainings: others may compute while one is made."""
 _ENDLESS: Final = 10**9
 """Epochs of a training that is only measured."""
 
 
 class Rate(Struct, frozen=True):
-    """Samples per second of a team alone, and the part of the machine's processors that it keeps busy then."""
+    """Samples per second of a team alone, and beside others like it on all ``num_teams`` parts of the machine."""
 
-    samples_per_s: float
-    machine_share: float
+    alone_per_s: float
+    together_per_s: float
+    num_teams: int
+
+    @property
+    def machine_share(self) -> float:
+        """Return the part of the machine's processors that a team alone keeps busy."""
+        return min(1.0, self.alone_per_s / (self.together_per_s * self.num_teams))
+
+
+def mean_rate(rates: Sequence[Rate]) -> Rate:
+    """Return the rate with the mean times of a sample."""
+    return Rate(
+        harmonic_mean([rate.alone_per_s for rate in rates]),
+        harmonic_mean([rate.together_per_s for rate in rates]),
+        rates[0].num_teams,
+    )
 
 
 def measure_jobs(
     trainings: Sequence[LiveTraining], num_slots: int, *, span_s: float, check: bool, timeout_s: float
 ) -> MeasuredJobs:
-    """Return speeds and costs. ``span_s``: for which each speed is measured. Equal trainings are measured once."""
+    """Return speeds and costs. ``span_s``: for which each speed is measured each time."""
     kinds = [replace(each, seed=0, num_epochs=_ENDLESS) for each in trainings]
-    costs: dict[str, list[float]] = {"start": [], "rescale": [], "resume": []}
-    found: dict[int, Mapping[int, Rate]] = {}
+    places = [place for place, kind in enumerate(kinds) if kinds.index(kind) == place]
+    costs: dict[str, list[float]] = {"prepare": [], "start": [], "rescale": [], "resume": []}
+    rounds: dict[int, list[Mapping[int, Rate]]] = {place: [] for place in places}
     with Slots(num_slots, check=check, timeout_s=timeout_s) as slots, TemporaryDirectory(prefix="jobs") as folder:
         _warm(slots, kinds[0], num_slots, Path(folder), timeout_s)
-        for place, kind in enumerate(kinds):
-            first = kinds.index(kind)
-            if first == place:
-                crews = [Crew(kind, Path(folder) / f"{place}.{each}") for each in range(num_slots)]
-                found[place] = _rates(Teams(slots, crews, timeout_s, lambda _: None), num_slots, span_s, costs)
+        for turn, place in product(range(ceil(LEAST_ROUNDS / len(places))), places):
+            crews = [Crew(kinds[place], Path(folder) / f"{turn}.{place}.{each}") for each in range(num_slots)]
+            teams = Teams(slots, crews, timeout_s, lambda _: None)
+            rounds[place].append(_rates(teams, num_slots, span_s, costs))
+    found = {
+        place: {size: mean_rate([each[size] for each in those]) for size in those[0]} for place, those in rounds.items()
+    }
+    rates = [found[kinds.index(kind)] for kind in kinds]
     return MeasuredJobs(
-        samples_per_s=[{n: rate.samples_per_s for n, rate in found[kinds.index(kind)].items()} for kind in kinds],
-        machine_shares=[{n: rate.machine_share for n, rate in found[kinds.index(kind)].items()} for kind in kinds],
+        samples_per_s=[{size: rate.alone_per_s for size, rate in each.items()} for each in rates],
+        machine_shares=[{size: rate.machine_share for size, rate in each.items()} for each in rates],
+        prepare_s=fmean(costs["prepare"]),
         start_s=fmean(costs["start"]),
         resume_s=fmean(costs["resume"]),
         rescale_s=fmean(costs["rescale"]) if costs["rescale"] else 0.0,
@@ -76,8 +101,9 @@ def _rates(teams: Teams, num_slots: int, span_s: float, costs: Mapping[str, list
         count = num_slots // size
         wanted = {job: tuple(range(job * size, (job + 1) * size)) for job in range(count)}
         stopped: dict[int, tuple[int, ...]] = {job: () for job in running if job >= count}
-        with _timed(costs["rescale" if running else "start"]):
+        with _timed(costs["prepare"]):
             teams.prepare(wanted)
+        with _timed(costs["rescale" if running else "start"]):
             teams.pause(running)
             teams.hand_over(stopped | wanted)
         running = list(wanted)
@@ -86,8 +112,9 @@ def _rates(teams: Teams, num_slots: int, span_s: float, costs: Mapping[str, list
     teams.pause(running)
     last = {job: teams.crews[job].team for job in running}
     teams.hand_over(dict.fromkeys(running, ()))
-    with _timed(costs["resume"]):
+    with _timed(costs["prepare"]):
         teams.prepare(last)
+    with _timed(costs["resume"]):
         teams.hand_over(last)
     teams.pause(running)
     teams.hand_over(dict.fromkeys(running, ()))
@@ -101,7 +128,7 @@ def _rate(teams: Teams, running: Sequence[int], span_s: float) -> Rate:
     teams.pause(others)
     alone = _speed(teams, [first], span_s) if others else together
     teams.hand_over({job: teams.crews[job].team for job in others})
-    return Rate(alone, min(1.0, alone / (together * len(running))))
+    return Rate(alone, together, len(running))
 
 
 def _speed(teams: Teams, running: Sequence[int], span_s: float) -> float:

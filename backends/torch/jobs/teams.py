@@ -43,7 +43,8 @@ _GRACE_S: Final = 2.0
 class Crew:
     """The workers of one job. ``members``: slots with a worker; ``team``: those that train, in order of rank.
 
-    ``position``: samples done at the last report; ``saved``: samples that a failure cannot lose.
+    ``position``: samples done at the last report; ``saved``: samples that a failure cannot lose. ``heard_s``: when the
+    last worker was heard of to be done, on the clock ``time.monotonic``.
     """
 
     training: LiveTraining
@@ -54,6 +55,7 @@ class Crew:
     saved: int = 0
     running: dict[int, Running] = field(default_factory=dict)
     ends: dict[int, Finished] = field(default_factory=dict)
+    heard_s: float = 0.0
     compared: Compared | None = None
     trouble: str = ""
     lost_slot: bool = False
@@ -182,7 +184,7 @@ class Teams:
             crew.running[slot] = report
             crew.position = report.position
         elif isinstance(report, Finished):
-            crew.ends[slot] = report
+            crew.ends[slot], crew.heard_s = report, time.monotonic()
             crew.members.discard(slot)
         elif isinstance(report, Broken):
             self._lose(report.job, slot, report.message)

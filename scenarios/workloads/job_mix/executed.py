@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from backends.execution.jobs import JobsExecution, MeasuredJobs
+from backends.execution.jobs import HandedOver, JobsExecution, MeasuredJobs
 from costmodels.units import format_change, format_percent, format_time
 from scenarios.report.blocks import Block, Fact, Piece, Section, Table
 from scenarios.report.pages.executed import executed_blocks
@@ -22,8 +22,19 @@ TOLERANCE: Final = 1e-5
 """Of losses and parameters, beside those of one process."""
 
 
+class MeasuredPace(Struct, frozen=True):
+    """The measured speed of a job alone on some processes, and the part of the machine's processors that it needs."""
+
+    num_slots: int
+    samples_per_s: float
+    machine_share: float
+
+
 class ExecutedJob(Struct, frozen=True, kw_only=True):
-    """One job: its completion time, executed and simulated, the changes of its slots, its last loss."""
+    """One job: its completion time, executed and simulated, the changes of its slots, its last loss.
+
+    ``measured``: the speeds that the simulation has, by number of processes.
+    """
 
     job_id: str
     jct_s: float
@@ -32,6 +43,7 @@ class ExecutedJob(Struct, frozen=True, kw_only=True):
     num_rescales: int
     num_steps: int
     final_loss: float
+    measured: Sequence[MeasuredPace]
 
 
 class ExecutedMixSummary(Struct, frozen=True, kw_only=True):
@@ -41,7 +53,7 @@ class ExecutedMixSummary(Struct, frozen=True, kw_only=True):
     ``drift``: the time of a sample after the run over that before it; the simulation has the mean of both.
     ``num_hand_overs``: starts, stops and changes of slots, and the ends; ``num_differing``: of those, after which not
     all ranks had the same bits. ``loss_error``, ``parameter_error``: the largest difference to trainings on one process
-    with the same batches; None without a check.
+    with the same batches; None without a check. ``hand_overs``: of this run.
     """
 
     schema: str = "meshtwin.job_mix_execution/1"
@@ -49,6 +61,7 @@ class ExecutedMixSummary(Struct, frozen=True, kw_only=True):
     seed: int
     policy: str
     num_slots: int
+    prepare_s: float
     start_s: float
     resume_s: float
     rescale_s: float
@@ -65,6 +78,7 @@ class ExecutedMixSummary(Struct, frozen=True, kw_only=True):
     parameter_error: float | None
     passed: bool
     jobs: Sequence[ExecutedJob]
+    hand_overs: Sequence[HandedOver]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +96,8 @@ class ExecutedMix(Executed):
         facts = [
             Fact("mean completion", _beside(found.mean_jct_s, found.simulated_mean_jct_s)),
             Fact("all done after", _beside(found.makespan_s, found.simulated_makespan_s)),
-            Fact("measured costs", f"start {format_time(found.start_s)}, resume {format_time(found.resume_s)}, "
-                                   f"rescale {format_time(found.rescale_s)}"),
+            Fact("measured costs", f"ready {format_time(found.prepare_s)}, then start {format_time(found.start_s)}, "
+                                   f"resume {format_time(found.resume_s)}, rescale {format_time(found.rescale_s)}"),
             Fact("drift", f"{format_change(found.drift - 1.0)} of a sample's time from before the run to after it"),
             Fact("hand-overs", _agreement(found.num_hand_overs, found.num_differing)),
         ]  # fmt: skip
@@ -126,24 +140,12 @@ def summary_of(
     handed_over = [each for run in runs for each in run.handed_over]
     num_differing = sum(not each.identical for each in handed_over)
     live, expected = measure(found.record), measure(simulated)
-    simulated_jcts_s = {each.job.id: each.jct_s for each in simulated.jobs}
-    jobs = [
-        ExecutedJob(
-            job_id=each.job.id,
-            jct_s=each.jct_s,
-            simulated_jct_s=simulated_jcts_s[each.job.id],
-            num_preemptions=each.num_preemptions,
-            num_rescales=each.num_rescales,
-            num_steps=len(found.steps[each.job.id]),
-            final_loss=found.steps[each.job.id][-1].loss,
-        )
-        for each in found.record.jobs
-    ]
     return ExecutedMixSummary(
         scenario=scenario.name,
         seed=scenario.seed,
         policy=scenario.policy.name,
         num_slots=found.record.num_gpus,
+        prepare_s=measured.prepare_s,
         start_s=measured.start_s,
         resume_s=measured.resume_s,
         rescale_s=measured.rescale_s,
@@ -159,8 +161,31 @@ def summary_of(
         loss_error=loss_error,
         parameter_error=parameter_error,
         passed=not num_differing and max(loss_error or 0.0, parameter_error or 0.0) <= TOLERANCE,
-        jobs=jobs,
+        jobs=_jobs(scenario, measured, found, simulated),
+        hand_overs=found.handed_over,
     )
+
+
+def _jobs(
+    scenario: MixScenario, measured: MeasuredJobs, found: JobsExecution, simulated: Record
+) -> Sequence[ExecutedJob]:
+    """Return what came of each job, in order of arrival."""
+    rows = zip(scenario.mix.jobs, measured.samples_per_s, measured.machine_shares, strict=True)
+    paces = {job.id: [MeasuredPace(n, speeds[n], shares[n]) for n in speeds] for job, speeds, shares in rows}
+    simulated_jcts_s = {each.job.id: each.jct_s for each in simulated.jobs}
+    return [
+        ExecutedJob(
+            job_id=each.job.id,
+            jct_s=each.jct_s,
+            simulated_jct_s=simulated_jcts_s[each.job.id],
+            num_preemptions=each.num_preemptions,
+            num_rescales=each.num_rescales,
+            num_steps=len(found.steps[each.job.id]),
+            final_loss=found.steps[each.job.id][-1].loss,
+            measured=paces[each.job.id],
+        )
+        for each in found.record.jobs
+    ]
 
 
 def _beside(found_s: float, simulated_s: float) -> str:

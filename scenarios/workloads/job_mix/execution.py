@@ -84,6 +84,7 @@ def between(before: MeasuredJobs, after: MeasuredJobs) -> MeasuredJobs:
             _means(*pair, harmonic_mean) for pair in zip(before.samples_per_s, after.samples_per_s, strict=True)
         ],
         machine_shares=[_means(*pair, fmean) for pair in zip(before.machine_shares, after.machine_shares, strict=True)],
+        prepare_s=fmean((before.prepare_s, after.prepare_s)),
         start_s=fmean((before.start_s, after.start_s)),
         resume_s=fmean((before.resume_s, after.resume_s)),
         rescale_s=fmean((before.rescale_s, after.rescale_s)),
@@ -108,6 +109,7 @@ def measured_mix(mix: Mix, measured: MeasuredJobs) -> Mix:
     return replace(
         mix,
         jobs=[_with_speed(mix, job, MeasuredSpeed(table), shares) for job, table, shares in rows],
+        prepare_s=measured.prepare_s,
         start_s=measured.start_s,
         resume_s=measured.resume_s,
         rescale_s=measured.rescale_s,
@@ -148,6 +150,6 @@ def _training(scenario: MixScenario, place: int, row: JobSection, job: Job) -> L
         ),
         samples_per_epoch=int(row.elastic.samples_per_epoch),
         num_epochs=int(row.elastic.num_epochs),
-        batch=speed.batch,
+        batches=speed,
         seed=scenario.seed + place,
     )

@@ -59,9 +59,7 @@ def pairs(sizes: tuple[int, ...], num_epochs: int) -> tuple[list[Job], list[Live
     for place, num_gpus in enumerate(sizes):
         samples = 100 + 12 * place
         trainings.append(
-            LiveTraining(
-                network=NETWORK, samples_per_epoch=samples, num_epochs=num_epochs, batch=speed.batch, seed=place
-            )
+            LiveTraining(network=NETWORK, samples_per_epoch=samples, num_epochs=num_epochs, batches=speed, seed=place)
         )
         elastic = Training(samples_per_epoch=samples, num_epochs=num_epochs, speed=speed, most_gpus=4)
         jobs.append(elastic_job(str(place), 0.01 * place, num_gpus, elastic, 1))

@@ -27,7 +27,7 @@ jobs:
 policy: srtf
 """
 KEYS = {
-    *("schema", "scenario", "seed", "policy", "num_slots", "start_s", "resume_s", "rescale_s", "drift"),
+    *("schema", "scenario", "seed", "policy", "num_slots", "prepare_s", "start_s", "resume_s", "rescale_s", "drift"),
     *(
         "mean_jct_s",
         "mean_jcts_s",
@@ -37,7 +37,7 @@ KEYS = {
         "num_hand_overs",
         "num_differing",
     ),
-    *("num_ended_processes", "loss_error", "parameter_error", "passed", "jobs"),
+    *("num_ended_processes", "loss_error", "parameter_error", "passed", "jobs", "hand_overs"),
 }
 
 
@@ -63,6 +63,9 @@ def test_jobs_are_executed_and_compared(mix: Path, tmp_path: Path, capsys, monke
     assert [job["num_steps"] for job in found["jobs"]] == [24, 12]
     assert all(job["simulated_jct_s"] > 0.0 for job in found["jobs"])
     assert found["num_hand_overs"] >= 8
+    assert found["jobs"][0]["measured"] == found["jobs"][1]["measured"]  # equal trainings have equal speeds
+    assert [each["num_slots"] for each in found["jobs"][0]["measured"]] == [1, 2]
+    assert [each["event"] for each in found["hand_overs"]].count("finish") == 2
     assert len(found["mean_jcts_s"]) == 2
     assert found["mean_jct_s"] == min(found["mean_jcts_s"])
     page = (tmp_path / "out" / "report.html").read_text()
@@ -75,14 +78,14 @@ def test_the_simulation_has_the_means_of_two_measurements() -> None:
     before, after = (
         MeasuredJobs(
             samples_per_s=[{1: speed, 2: 2.0 * speed}], machine_shares=[{1: share, 2: 2.0 * share}],
-            start_s=cost_s, resume_s=cost_s, rescale_s=cost_s,
+            prepare_s=cost_s, start_s=cost_s, resume_s=cost_s, rescale_s=cost_s,
         )
         for speed, share, cost_s in ((100.0, 0.25, 1.0), (50.0, 0.75, 2.0))
     )  # fmt: skip
     found = execution.between(before, after)
     assert found.samples_per_s[0] == pytest.approx({1: 1.0 / 0.015, 2: 2.0 / 0.015})
     assert found.machine_shares[0] == pytest.approx({1: 0.5, 2: 1.0})
-    assert (found.start_s, found.resume_s, found.rescale_s) == (1.5, 1.5, 1.5)
+    assert (found.prepare_s, found.start_s, found.resume_s, found.rescale_s) == (1.5, 1.5, 1.5, 1.5)
     assert execution.drift_of(before, after) == pytest.approx(2.0)
 
 

@@ -51,8 +51,8 @@ def mixes(draw: st.DrawFn) -> Mix:
     )
     jobs = [Job(str(place), *row) for place, row in enumerate(rows)]
     costs = draw(st.sampled_from([0.0, 3.0])), draw(st.sampled_from([0.0, 5.0]))
-    rounds = draw(st.sampled_from([None, 10.0]))
-    return Mix(jobs=jobs, gpus_per_node=NODES, start_s=costs[0], resume_s=costs[1], round_s=rounds)
+    rounds = draw(st.sampled_from([{}, {"prepare_s": 0.5}, {"round_s": 10.0}]))
+    return Mix(jobs=jobs, gpus_per_node=NODES, start_s=costs[0], resume_s=costs[1], **rounds)
 
 
 def most_held(record: Record) -> list[int]:
@@ -92,7 +92,7 @@ def test_gpu_seconds_are_conserved(mix: Mix, policy: Tiresias) -> None:
     for job in record.jobs:
         assert job.useful_gpu_s == pytest.approx(job.job.num_gpus * job.job.duration_s, rel=1e-9)
         assert job.jct_s >= job.job.duration_s * (1.0 - 1e-9)
-        assert (job.idle_gpu_s == 0.0) or (mix.round_s is not None)
+        assert (job.idle_gpu_s == 0.0) or (mix.round_s is not None) or mix.prepare_s
     assert simulate_jobs(mix, policy) == record
 
 
@@ -137,7 +137,8 @@ def elastic_mixes(draw: st.DrawFn) -> Mix:
         )
         jobs.append(elastic_job(str(place), arrival_s, num_gpus, training, 1))
     costs = {"start_s": 1.0, "resume_s": 3.0, "rescale_s": 0.5} if draw(st.booleans()) else {}
-    return Mix(jobs=jobs, gpus_per_node=NODES, round_s=draw(st.sampled_from([None, 10.0])), **costs)
+    rounds = draw(st.sampled_from([{}, {"prepare_s": 0.5}, {"round_s": 10.0}]))
+    return Mix(jobs=jobs, gpus_per_node=NODES, **costs, **rounds)
 
 
 @settings(max_examples=examples(10), deadline=None)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.engine.running.sharing import fair_fractions
-from sim.jobs.job import Job, elastic_job
+from sim.jobs.job import Job
 from sim.jobs.policies.preemptive import ShortestRemainingTime
 from sim.jobs.policies.queues import FifoStrict
 from sim.jobs.policies.tiresias import Tiresias
@@ -13,7 +13,6 @@ from sim.jobs.policy import Policy
 from sim.jobs.simulator import Mix, simulate_jobs
 from sim.jobs.speed.speed import GoodputSpeed, MeasuredSpeed, ScaledBatchSpeed
 from sim.jobs.speed.step_time import StepTime
-from sim.jobs.training import Training
 from tests.examples import examples
 from tests.sim.job_mix.test_job_laws import Unordered
 
@@ -56,34 +55,6 @@ def test_a_job_that_restarts_keeps_its_delay() -> None:
     record = simulate_jobs(mix, FifoStrict())
     assert record.jobs[0].finish_s == pytest.approx(10.0 + 160.0)
     assert record.jobs[0].restart_gpu_s == pytest.approx(30.0)
-
-
-def process_job(name: str, num_gpus: int, samples: float) -> Job:
-    """Return a job of 1 sample/s on any number of processes, of which each keeps half of the machine busy."""
-    training = Training(
-        samples_per_epoch=samples, num_epochs=1.0, speed=MeasuredSpeed({1: 1.0, 2: 1.0, 4: 1.0}), most_gpus=4,
-        machine_shares={1: 0.5, 2: 1.0, 4: 1.0},
-    )  # fmt: skip
-    return elastic_job(name, 0.0, num_gpus, training, 1)
-
-
-def test_processes_share_the_processors_of_their_machine() -> None:
-    """Three jobs of a process each need half of the processors: all go on at two thirds, and then at full speed.
-
-    After 90 s the shortest has done its 60; two fit, so the others end 40 s and 90 s later.
-    """
-    jobs = [process_job("a", 1, 60.0), process_job("b", 1, 100.0), process_job("c", 1, 150.0)]
-    record = simulate_jobs(Mix(jobs=jobs, gpus_per_node=(4,)), FifoStrict())
-    assert [job.finish_s for job in record.jobs] == pytest.approx([90.0, 130.0, 180.0])
-
-
-def test_a_machine_with_enough_processors_slows_nobody() -> None:
-    """Two processes that need half of it each; between measured numbers the need is linear, and at most all of it."""
-    jobs = [process_job("a", 1, 60.0), process_job("b", 1, 100.0)]
-    record = simulate_jobs(Mix(jobs=jobs, gpus_per_node=(4,)), FifoStrict())
-    assert [job.finish_s for job in record.jobs] == pytest.approx([60.0, 100.0])
-    assert jobs[0].training is not None
-    assert [jobs[0].training.machine_share(n) for n in (1, 2, 3, 4)] == [0.5, 1.0, 1.0, 1.0]
 
 
 def test_shares_of_the_network_follow_from_steps() -> None:
