@@ -1,6 +1,5 @@
 """A dense-training job in, a plan out."""
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import islice
@@ -34,7 +33,6 @@ from sim.training.pipeline.taking_turns import Pair, overlapping_pairs, taking_t
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import DenseTraining, split_layers
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, PIPELINE_AXIS
-from sim.training.steps.alike_ranks import FEWEST, AlikeRanks, Likeness, Numbers, Written, likeness
 from sim.training.steps.countable import refuse_uncountable
 from sim.training.steps.transformer import TransformerBuilder
 from sim.training.tensor.boundary import Boundary
@@ -55,24 +53,16 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None,
         calls = slice_calls(calls, pipeline.num_slices)
     programs, routings = [], routings_of_roles(job, mesh)
     routings = [*islice(routings, 1)] if first_role else [*routings]
-    likenesses = [likeness(job, place, rank, order) for rank, order in enumerate(rank_orders)]
-    alike: dict[Likeness | None, AlikeRanks] = {
-        found: AlikeRanks() for found, number in Counter(likenesses).items() if found and number >= FEWEST
-    }
     for rank, order in enumerate(rank_orders):
         if only not in (None, rank):
             continue
         splits = order.stages_of("W")
         pairs = overlapping_pairs(order) if pipeline.overlap_exchanges else frozenset[Pair]()
-        builders = (
-            StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs)
+        programs += [
+            StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs).build(calls[rank])
             for sharer in job.parallel.sequence.roles(causal=job.model.causal)
             for routing in routings
-        )
-        if among := alike.get(likenesses[rank]):
-            programs += [builder.build_among(among, calls[rank]) for builder in builders]
-        else:
-            programs += [builder.build(calls[rank]) for builder in builders]
+        ]
     return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
 
 
@@ -96,8 +86,7 @@ class StageProgramBuilder:
     ``sharer``: the coordinates of the ranks along the axes of context parallelism, if those run other programs.
     Where sequences go through the pipeline in slices, each slice has tasks of its own. ``idle``: tasks that would have
     no ops, as a stage has no layers; they are neither written nor called. ``routing``: of experts, where it is forced.
-    ``pairs``: calls of a forward and of a backward that take turns, piece by piece. ``around``: calls before and after
-    forwards, backwards and messages.
+    ``pairs``: calls of a forward and of a backward that take turns, piece by piece.
     """
 
     job: DenseTraining
@@ -114,7 +103,6 @@ class StageProgramBuilder:
     input_gradients: "dict[Pass, Tensor]" = field(init=False)
     loss: Tensor | None = field(init=False, default=None)
     idle: set[str] = field(init=False, default_factory=set)
-    around: tuple[Sequence[Call], Sequence[Call]] = field(init=False, default=((), ()))
 
     def __post_init__(self) -> None:
         job, precision = self.job, self.job.training.types
@@ -144,16 +132,6 @@ class StageProgramBuilder:
             whole_embedding_gradient=job.training.whole_embedding_gradient,
             checkpoint_early_stop=job.training.checkpoint_early_stop,
         )
-
-    def build_among(self, alike: AlikeRanks, pipeline_calls: Calls) -> Program:
-        """Return the program with these forwards, backwards and messages; of several alike ranks' two are written."""
-        numbers = Numbers.of(self.job, self.place, self.rank)
-
-        def write() -> Written:
-            program = self.build(pipeline_calls)
-            return Written(numbers, program, self.around, self.idle)
-
-        return alike.program(numbers, dict(self.tracer.role), pipeline_calls, write)
 
     def build(self, pipeline_calls: Calls) -> Program:
         """Return the program with these forwards, backwards and messages."""
@@ -192,7 +170,7 @@ class StageProgramBuilder:
         """Write what data parallelism does beside forwards and backwards; return all calls."""
         if self.job.parallel.pipeline.schedule == "aiao":
             return segments.write_segments(self.job, self.tracer, self.place, self.rank, groups).around(pipeline_calls)
-        self.around = begin, end = self._write_step(groups)
+        begin, end = self._write_step(groups)
         return Calls.joined(begin, pipeline_calls, end)
 
     def _with_casts(self, calls: Calls, groups: Mapping[int, Sequence[Parameter]]) -> Calls:
