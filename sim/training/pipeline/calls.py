@@ -35,8 +35,14 @@ def stream(verb: str, direction: str, hop: int) -> str:
     return f"pp_{verb}_{direction}" + {1: "", -1: "_up"}.get(hop, f"_{hop:+d}")
 
 
-def pipeline_calls(orders: Sequence[Sequence[Action]], placement: Placement, *, fenced: bool = False) -> list[Calls]:
-    """Return every rank's calls: for each action its receives, its task and its sends.
+def pipeline_calls(
+    orders: Sequence[Sequence[Action]],
+    placement: Placement,
+    ranks: Sequence[int] | None = None,
+    *,
+    fenced: bool = False,
+) -> list[Calls]:
+    """Return every rank's calls, or those of some ``ranks``: for each action its receives, its task and its sends.
 
     Messages run on streams of their own. So a receive before its forward is posted as early as its stream allows, and a
     send delays no computing. The receives of a channel follow the order of its sends: a rank that needs messages in
@@ -45,9 +51,10 @@ def pipeline_calls(orders: Sequence[Sequence[Action]], placement: Placement, *, 
         together (``overlap_end.{stage}``).
     """
     links = _Links.of(placement)
-    ranks = [_RankWriter.of(links, Order.of(order)) for order in orders]
-    incoming = dict(chain.from_iterable(rank.sent() for rank in ranks))
-    return [rank.write(incoming, fenced=fenced) for rank in ranks]
+    writers = [_RankWriter.of(links, Order.of(order)) for order in orders]
+    incoming = dict(chain.from_iterable(writer.sent() for writer in writers))
+    written = range(len(writers)) if ranks is None else ranks
+    return [writers[rank].write(incoming, fenced=fenced) for rank in written]
 
 
 class _Link(NamedTuple):

@@ -48,18 +48,18 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None,
     """
     pipeline, mesh = job.parallel.pipeline, training_mesh(job.parallel)
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
-    calls = pipeline_calls(rank_orders, place)
+    ranks = range(len(rank_orders)) if only is None else (only,)
+    calls = pipeline_calls(rank_orders, place, ranks)
     if pipeline.num_slices > 1:
         calls = slice_calls(calls, pipeline.num_slices)
     programs, routings = [], routings_of_roles(job, mesh)
     routings = [*islice(routings, 1)] if first_role else [*routings]
-    for rank, order in enumerate(rank_orders):
-        if only not in (None, rank):
-            continue
+    for rank, of_rank in zip(ranks, calls, strict=True):
+        order = rank_orders[rank]
         splits = order.stages_of("W")
         pairs = overlapping_pairs(order) if pipeline.overlap_exchanges else frozenset[Pair]()
         programs += [
-            StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs).build(calls[rank])
+            StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs).build(of_rank)
             for sharer in job.parallel.sequence.roles(causal=job.model.causal)
             for routing in routings
         ]
