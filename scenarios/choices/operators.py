@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from costmodels.units import format_bytes
@@ -45,8 +46,18 @@ def with_sharding_chosen(job: OpenTraining, pricing: Pricing, device_bytes: int)
     osdp = job.parallel.osdp
     assert osdp is not None
     limit = device_bytes if osdp.memory_limit_bytes is None else osdp.memory_limit_bytes
+    return chosen_within(job, limit, options_of_ranks(job, pricing))
+
+
+def chosen_within(job: OpenTraining, limit: int, ranks: "Sequence[RankOptions]") -> DenseTraining:
+    """Return a job with the fastest choice of which every rank's plan keeps to a limit, in bytes.
+
+    ``ranks``: what every pipeline rank may choose from. Raises SpecError where nothing fits.
+    """
+    osdp = job.parallel.osdp
+    assert osdp is not None
     job = replace(job, parallel=replace(job.parallel, osdp=replace(osdp, memory_limit_bytes=limit)))
-    searches = _searches(job, pricing, limit)
+    searches = [RankSearch(rank.options, limit - rank.beside_bytes) for rank in ranks]
     while True:
         chosen = _choosing(job, choices_of_ranks(searches, limit, osdp.gap))
         programs = build_dense_training(chosen, "chosen").programs
@@ -56,6 +67,13 @@ def with_sharding_chosen(job: OpenTraining, pricing: Pricing, device_bytes: int)
         for search, excess in zip(searches, excesses, strict=True):
             if excess > 0:
                 search.budget_bytes -= max(excess, limit // 1000)  # so that a few plans are enough
+
+
+class RankOptions(Struct, frozen=True):
+    """The options of one pipeline rank's operators, and the least memory in bytes that its plan needs beside them."""
+
+    options: dict[str, list[Option]]
+    beside_bytes: int
 
 
 @dataclass(slots=True)
@@ -102,10 +120,11 @@ def _row(searches: Sequence[RankSearch], name: str) -> list[Option]:
     return next(search.options[name] for search in searches if name in search.options)
 
 
-def _searches(job: OpenTraining, pricing: Pricing, limit: int) -> list[RankSearch]:
-    """Return every pipeline rank's options, and a budget: the limit without the least that it needs beside them.
+def options_of_ranks(job: OpenTraining, pricing: Pricing) -> list[RankOptions]:
+    """Return what every pipeline rank may choose from, whatever the limit.
 
-    That is the least over the uniform plans: what is whole for a while need not be so when activations are most.
+    What it needs beside is the least over the uniform plans: what is whole for a while need not be so when activations
+    are most.
     """
     assert job.parallel.osdp is not None
     programs = build_dense_training(_choosing(job, {}), "replicated").programs
@@ -122,7 +141,7 @@ def _searches(job: OpenTraining, pricing: Pricing, limit: int) -> list[RankSearc
                 needed = sum(c.held_bytes for c in pieces) + max(c.gathered_bytes for c in pieces)
                 rests[rank].append(memory_use(program).peak_bytes - needed)
                 costs[rank][sharded][num_slices] = found
-    return [RankSearch(options_of(c[False], c[True]), limit - min(r)) for c, r in zip(costs, rests, strict=True)]
+    return [RankOptions(options_of(c[False], c[True]), min(r)) for c, r in zip(costs, rests, strict=True)]
 
 
 def _choosing(job: OpenTraining, choices: Choices) -> DenseTraining:

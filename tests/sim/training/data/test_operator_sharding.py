@@ -1,6 +1,7 @@
 """OSDP on plans: what operators are, what their choices cost, and that the fastest that fits is chosen."""
 
 from collections.abc import Sequence
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from costmodels.memory import ALLOCATION_GRANULE_BYTES
-from scenarios.choices.operators import RankSearch, choices_of_ranks, with_sharding_chosen
+from scenarios.choices.operators import RankOptions, RankSearch, choices_of_ranks, chosen_within, options_of_ranks
 from sim.engine.running.memory import memory_use
 from sim.plan.checking.check import check
 from sim.plan.facts.description import collective_bytes
@@ -171,10 +172,13 @@ def test_what_the_options_hold_is_what_a_plan_holds() -> None:
 
 def chosen_of(job: OpenTraining, limit: int) -> DenseTraining:
     """Return the job with its choice made under a limit, on a node of A100."""
-    assert job.parallel.osdp is not None
-    osdp = replace(job.parallel.osdp, memory_limit_bytes=limit)
-    job = replace(job, parallel=replace(job.parallel, osdp=osdp))
-    return with_sharding_chosen(job, pricing_on("dgx-a100-80g", job.parallel.world_size), 80 * GIB)
+    return chosen_within(job, limit, options_on_a100(job))
+
+
+@cache
+def options_on_a100(job: OpenTraining) -> list[RankOptions]:
+    """Return what every pipeline rank of a job may choose from, under whatever limit."""
+    return options_of_ranks(job, pricing_on("dgx-a100-80g", job.parallel.world_size))
 
 
 def peak_of(job: DenseTraining) -> int:
