@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from sim.moe.errors import RoutingError
 
@@ -68,12 +69,18 @@ def mean_active_experts(num_experts: int, temperature: float, score_deviation: f
 
     200,000 tokens up to 41 experts, fewer beyond that; the standard error is below 0.02.
     """
-    rng = np.random.default_rng(0)
-    shape = (min(_NUM_SAMPLES, max(1, _NUM_NUMBERS // num_experts)), num_experts)
-    weights = rng.standard_normal(shape)
-    weights *= score_deviation
-    weights += rng.gumbel(size=shape)
-    weights /= temperature
+    weights = _drawn_scores(num_experts, score_deviation) / temperature
     weights -= weights.max(1, keepdims=True)
     np.exp(weights, out=weights)
     return float((weights > THRESHOLD * weights.sum(1, keepdims=True)).sum(1).mean())
+
+
+@lru_cache(maxsize=1)
+def _drawn_scores(num_experts: int, deviation: float) -> NDArray[np.float64]:
+    """Return scores with their Gumbel noise, of shape (tokens, experts); a schedule asks step by step."""
+    rng = np.random.default_rng(0)
+    shape = (min(_NUM_SAMPLES, max(1, _NUM_NUMBERS // num_experts)), num_experts)
+    scores = rng.standard_normal(shape)
+    scores *= deviation
+    scores += rng.gumbel(size=shape)
+    return scores
