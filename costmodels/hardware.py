@@ -106,11 +106,13 @@ def list_devices() -> tuple[str, ...]:
     return tuple(sorted(_read("devices")))
 
 
+@cache
 def load_device(name: str) -> DeviceSpec:
     """Return a device of the catalogue. Raises CatalogueError for an unknown name, with the nearest known."""
     return parse_device(name, _lookup("device", name, _read("devices")))
 
 
+@cache
 def load_node(name: str) -> NodeSpec:
     """Return a node of the catalogue. Raises CatalogueError for an unknown name, with the nearest known."""
     return parse_node(name, _lookup("node", name, _read("nodes")))

@@ -72,19 +72,18 @@ def parse_quantity(text: object, dimension: Dimension, example: str = "") -> flo
     Raises UnitError for a bare number, an unknown unit, a unit of another dimension (bits where bytes
     belong, say), a negative or an infinite number.
     """
-    rule = _rule(dimension, example)
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) else None
     bare = isinstance(text, int | float) and not isinstance(text, bool)
     if bare or (match and match[2] is None):
-        raise UnitError(f"{shown(text)} has no unit; {rule}")
+        raise UnitError(f"{shown(text)} has no unit; {_rule(dimension, example)}")
     if match is None:
-        raise UnitError(f"{shown(text)} is not a number with a unit; {rule}")
+        raise UnitError(f"{shown(text)} is not a number with a unit; {_rule(dimension, example)}")
     units = _UNITS[dimension]
     if match[2] not in units:
-        raise UnitError(f"{shown(text)}: {_unit_problem(match[2], dimension)}; {rule}")
+        raise UnitError(f"{shown(text)}: {_unit_problem(match[2], dimension)}; {_rule(dimension, example)}")
     value = float(match[1]) * units[match[2]]
     if value < 0 or not math.isfinite(value):
-        raise UnitError(f"{shown(text)} must be finite and not negative; {rule}")
+        raise UnitError(f"{shown(text)} must be finite and not negative; {_rule(dimension, example)}")
     return value
 
 
