@@ -102,7 +102,8 @@ class Replicas(Struct, frozen=True, dict=True):
         found = np.zeros(self.table.shape, dtype=np.bool_)
         for layer, ranks in enumerate(self.arriving):
             for rank, experts in enumerate(ranks):
-                found[layer, rank, list(experts)] = True
+                if experts:
+                    found[layer, rank, list(experts)] = True
         return found
 
     def held(self, layer: int, rank: int) -> tuple[int, ...]:
@@ -148,8 +149,10 @@ class Replicas(Struct, frozen=True, dict=True):
         comes = (following.table > 0) & ~((self.table > 0) | self.on_the_way)
         if not comes.any():
             return Replicas(self.vexperts, ()) if self.arriving else self
-        arriving = tuple(tuple(tuple(np.flatnonzero(line).tolist()) for line in layer) for layer in comes)
-        return Replicas(self.vexperts, arriving)
+        arriving: list[list[tuple[int, ...]]] = [[()] * self.num_ranks for _ in self.vexperts]
+        for layer, rank in np.argwhere(comes.any(2)).tolist():
+            arriving[layer][rank] = tuple(np.flatnonzero(comes[layer, rank]).tolist())
+        return Replicas(self.vexperts, tuple(map(tuple, arriving)))
 
     def with_layers(self, placements: Mapping[int, Placement]) -> "Replicas":
         """Return the replicas with other placements [rank, expert] of some layers, and no copies on their way."""
