@@ -177,8 +177,8 @@ def main(args: Sequence[str] | None = None) -> None:
     with safe_streams():
         try:
             with ended_by_signals(), loading_on_use():
-                _import_ahead(sys.argv[1:] if args is None else args)
-                group.main(args=list(args) if args is not None else None, prog_name="simulate")
+                ahead = _imported_ahead(sys.argv[1:]) if args is None else ()
+                group.main(args=list(args) if args is not None else None, prog_name="simulate", obj=ahead)
         except OSError as error:
             _report(error)
             sys.exit(2)
@@ -186,10 +186,15 @@ def main(args: Sequence[str] | None = None) -> None:
             gc.freeze()  # the process ends: all that still lives needs no last walk of the cycle collector
 
 
-def _import_ahead(args: Sequence[str]) -> None:
-    """Let a command that has worker processes begin with what these import, beside its own imports."""
-    if args and args[0] in _WITH_WORKERS:
-        import_module("scenarios.sweep.ahead").import_ahead_of(args)
+def _imported_ahead(args: Sequence[str]) -> tuple[str, ...]:
+    """Return the modules that worker processes will find imported, from now on, beside this process's own imports.
+
+    None where another program calls the command line: its process has one server, for whatever it forks first.
+    """
+    if not args or args[0] not in _WITH_WORKERS:
+        return ()
+    found: tuple[str, ...] = import_module("scenarios.sweep.ahead").import_ahead_of(args)
+    return found
 
 
 def _report(error: OSError) -> None:

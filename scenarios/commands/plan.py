@@ -33,7 +33,6 @@ from scenarios.planning.search import Found, search
 from scenarios.planning.sizing import sized
 from scenarios.reading.option import option_seconds
 from scenarios.results.folder import refuse_unwritable, writing_to
-from scenarios.sweep.ahead import OF_PLAN
 from scenarios.sweep.workers import available_cores, workers_at
 from scenarios.workloads.workload import Outcome
 from sim.planner.space import SCHEDULES, SEARCHED
@@ -91,7 +90,7 @@ class Running(Struct, frozen=True):
         with ExitStack() as opened:
             kept = None if self.resume is None else opened.enter_context(kept_proofs(self.resume))
             tick = opened.enter_context(searching(words, budget_s))
-            open_workers = workers_at(self.scheduler, self.jobs, OF_PLAN)
+            open_workers = workers_at(self.scheduler, self.jobs, click.get_current_context().obj or ())
             workers = opened.enter_context(open_workers(self.jobs or available_cores()))
             yield Resources(workers, kept, ends_at_s, tick)
 

@@ -10,7 +10,6 @@ from scenarios.commands.shared.options import Folder, jobs_option, json_option, 
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable, writing_to
-from scenarios.sweep.ahead import OF_SWEEP
 from scenarios.sweep.console import print_sweep, progress
 from scenarios.sweep.files import write_sweep
 from scenarios.sweep.kept import kept_points
@@ -45,13 +44,13 @@ def command(
         job = prepare(scenario, read_settings(options))
         if out is not None:
             refuse_unwritable(out)
-        workers, num_jobs = workers_at(scheduler, jobs, OF_SWEEP), jobs or available_cores()
+        workers = workers_at(scheduler, jobs, click.get_current_context().obj or ())
         with ExitStack() as opened:
             kept = None if resume is None else opened.enter_context(kept_points(resume, job))
             done, keep = ({}, None) if kept is None else (kept.done, kept.add)
             tick = opened.enter_context(progress(len(job.points), f"Simulating {job.name}"))
             sweep = run(
-                job, workers, num_jobs, with_pictures=out is not None and kept is None, tick=tick,
+                job, workers, jobs or available_cores(), with_pictures=out is not None and kept is None, tick=tick,
                 done=done, keep=keep,
             )  # fmt: skip
         if out is not None:

@@ -6,20 +6,23 @@ from typing import Final
 from backends.processes import import_ahead
 from scenarios.sweep.workers import available_cores
 
-OF_PLAN: Final = ("scenarios.planning.searched",)
-OF_SWEEP: Final = ("scenarios.sweep.run",)
-"""What the work of a command in other processes needs."""
-IMPORTED: Final[Mapping[str, tuple[str, ...]]] = {"plan": OF_PLAN, "sweep": OF_SWEEP}
-"""The same by command."""
+IMPORTED: Final[Mapping[str, tuple[str, ...]]] = {
+    "plan": ("scenarios.planning.searched",),
+    "sweep": ("scenarios.sweep.run",),
+}
+"""By command, what its work in other processes needs."""
 _ELSEWHERE: Final = frozenset({"--help", "-h", "--scheduler"})
 _JOBS: Final = "--jobs"
 
 
-def import_ahead_of(args: Sequence[str]) -> None:
-    """Begin to import what the processes of a command line will need, where it has such processes."""
+def import_ahead_of(args: Sequence[str]) -> tuple[str, ...]:
+    """Begin to import what the processes of a command line will need; return that, () where it has none here."""
     names = {word.partition("=")[0] for word in args}
-    if args[0] in IMPORTED and not names & _ELSEWHERE and _jobs(args) != "1":
-        import_ahead(IMPORTED[args[0]])
+    if names & _ELSEWHERE or _jobs(args) == "1":
+        return ()
+    imported = IMPORTED.get(args[0], ())
+    import_ahead(imported)
+    return imported
 
 
 def _jobs(args: Sequence[str]) -> str:
