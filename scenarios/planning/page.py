@@ -20,7 +20,7 @@ from scenarios.report.blocks import (
     Table,
     Text,
 )
-from scenarios.report.charts.axis_unit import drawn_number, memory_unit, time_unit
+from scenarios.report.charts.axis_unit import SMALLEST_PEAK, drawn_number, memory_unit, time_unit
 from scenarios.report.charts.hover_text import WHOLE_TEXT, hover_text
 from scenarios.summaries.planning import PlanSummary, ProvedPlan, ShiftedPlan
 
@@ -28,6 +28,8 @@ _FRONT: Final = ("on the front", "#2f9e62")
 _BEATEN: Final = ("beaten", "#4a7fd6")
 _ROOM: Final = "#c8402f"
 _UNKNOWN: Final = "-"
+_SMALL_PRICE: Final = 0.1
+"""Dollars below which three decimals say too little."""
 _SHORT: Final = {
     "microbatch_size": "micro-batch",
     "virtual_stages": "stages per rank",
@@ -144,7 +146,8 @@ def _time(plan: ProvedPlan) -> str:
 
 
 def _usd_per_million(plan: ProvedPlan) -> str:
-    return _UNKNOWN if plan.cost_usd_per_million_tokens is None else f"{plan.cost_usd_per_million_tokens:,.3f}"
+    found = plan.cost_usd_per_million_tokens
+    return _UNKNOWN if found is None else f"{found:,.3f}" if found >= _SMALL_PRICE else f"{found:.3g}"
 
 
 def _joules(plan: ProvedPlan) -> str:
@@ -164,13 +167,18 @@ _NUMBERS: Final[Mapping[str, Callable[[ProvedPlan], str]]] = {
 
 
 def _front(summary: PlanSummary) -> Section:
-    words, scale = memory_unit(max(plan.peak_memory_bytes for plan in summary.plans))
-    room = drawn_number(summary.memory_room_bytes / scale)
+    peak_bytes = max(plan.peak_memory_bytes for plan in summary.plans)
+    (words, scale), room_bytes = memory_unit(peak_bytes), summary.memory_room_bytes
+    room, is_near = drawn_number(room_bytes / scale), peak_bytes > SMALLEST_PEAK * room_bytes
     line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": room, "y1": room,
             "line": {"color": _ROOM, "width": 1.5, "dash": "dash"}}  # fmt: skip
-    chart = _against_time(summary, f"memory per rank ({words})", lambda plan: plan.peak_memory_bytes / scale, [line])
+    chart = _against_time(
+        summary, f"memory per rank ({words})", lambda plan: plan.peak_memory_bytes / scale, [line] * is_near
+    )
     lead = "Lower left is better. No other simulated plan beats those on the front in time, memory and money."
     note = "The dashed line is the memory that there is room for."
+    if not is_near:
+        note = f"There is room for {format_bytes(room_bytes)}, far above the picture."
     return Section("Memory against time", (Legend(list(_groups(summary))), Chart("front", chart, 420)), lead, note)
 
 

@@ -4,6 +4,8 @@ from typing import Any, Final
 
 import numpy as np
 
+SMALLEST_PEAK: Final = 0.15
+"""Peaks of memory below this fraction of a device's are drawn without it."""
 _TIME_UNITS: Final = (("h", 3600.0), ("s", 1.0), ("ms", 1e-3))
 _MEMORY_UNITS: Final = (("GiB", 2.0**30), ("MiB", 2.0**20), ("KiB", 2.0**10))
 

@@ -7,6 +7,7 @@ from msgspec import Struct
 from costmodels.units import format_bytes, format_percent, format_rate, format_time
 from scenarios.report.blocks import Bar, Block, Headline, Only, Piece, Section, Table, Text
 from scenarios.report.blocks import Timeline as TimelineBlock
+from scenarios.report.charts.axis_unit import SMALLEST_PEAK
 from scenarios.report.charts.gantt import choose_bars
 from scenarios.report.charts.op_kinds import longest_kinds
 from scenarios.report.pages.advice_section import advice_lines, advice_sections
@@ -20,9 +21,6 @@ from scenarios.report.pages.step_answer import answer_cards, answer_facts, spend
 from scenarios.summaries.steps.step import StepSummary
 from sim.engine.findings.link_use import LinkUse
 from traces.timeline import Timeline
-
-SMALLEST_PEAK: Final = 0.15
-"""Peaks below this fraction of the capacity are drawn without it."""
 
 _OP_COLUMNS: Final = ("kind", "part of the step", "stream", "", "per rank", "of the time", "ops per rank", "rate")
 

@@ -79,6 +79,10 @@ def test_the_front_is_of_time_memory_and_money(cheapest: Found, tmp_path: Path) 
     write_plan(cheapest, tmp_path / "out")
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
     assert "Money against time" in page
+    least_usd = min(plan.cost_usd_per_million_tokens or 0.0 for plan in plans)
+    assert f">{least_usd:.3g}<" in page
+    assert 10 * max(plan.peak_memory_bytes for plan in plans) < cheapest.summary.memory_room_bytes
+    assert "far above the picture" in page
     assert "num_nodes: 1" in (tmp_path / "out" / "best.yaml").read_text(encoding="utf-8")
 
 
