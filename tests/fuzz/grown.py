@@ -15,10 +15,10 @@ _MOST_DEPTH: Final = 6
 
 
 @cache
-def leaves(family: str) -> list[tuple[Path, Tree]]:
-    """Return every key of a scenario that holds a value, with its part of the schema; ``family``: Dense or Delay."""
+def leaves(section: str) -> list[tuple[Path, Tree]]:
+    """Return every key of a kind of work that holds a value, with its part of the schema; ``section``: its file's."""
     schema = json_schema()
-    return list(_leaves(schema, schema["$defs"][f"{family}Scenario"], ()))
+    return list(_leaves(schema, schema["$defs"][section], ()))
 
 
 def grown(rng: random.Random, data: Tree, known: list[tuple[Path, Tree]]) -> Tree:

@@ -29,6 +29,7 @@ from sim.moe.skew import Skew
 from sim.plan.session.observations import RecordedStep, Recording
 from sim.plan.session.protocol import Seen
 from tests.fuzz.mutate import Case
+from tests.laws.test_kinds import FILES
 from tests.traces.kineto_traces import SEND_RECV, activity, all_reduce, annotation, document, launch, memory
 from tests.traces.test_job_logs import ALIBABA, ONES, PHILLY, POLLUX
 from tests.traces.test_jobs import JOBS
@@ -196,6 +197,13 @@ def scenarios() -> list[Case]:
     """Return scenarios of all kinds."""
     texts = [{"a.yaml": text} for text in (DENSE, MIXTURE, SHARDED, GEMMA, SHARED, TEXTBOOK, TEXTBOOK)]
     return cases(*texts, {"a.yaml": CUSTOM, "actions.csv": ACTIONS})()
+
+
+def kinds() -> list[Case]:
+    """Return small scenarios of the kinds of work without a training step."""
+    mix = "cluster: {num_nodes: 4, devices_per_node: 8}\njobs: {draw: {num_jobs: 6, load: 0.9}}\npolicy: tiresias\n"
+    files = FILES | {"job_mix": mix}
+    return cases(*({"a.yaml": f"name: a\nworkload: {kind}\n{text}"} for kind, text in files.items()))()
 
 
 def actions() -> list[Case]:

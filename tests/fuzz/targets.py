@@ -1,6 +1,7 @@
 """Everything that reads what a user hands over."""
 
 import random
+import re
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ from scenarios.sweep.settings import read_settings
 from scenarios.validation.published import entry_of, where_of
 from scenarios.workloads.job_mix.recorded import JOBS, TRAININGS
 from scenarios.workloads.loading import load_scenario, scenario_from_mapping
+from scenarios.workloads.registry import KINDS
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.jobs.errors import JobsError
 from sim.jobs.speed.measured import Adaptive, Application, FixedBatch
@@ -77,11 +79,20 @@ def grow(rng: random.Random, case: Case) -> Case:
     """Return a scenario with further keys that the schema knows."""
     try:
         data = yaml.load(case["a.yaml"], Loader=yaml.CSafeLoader)
-        family = "Delay" if data["model"].get("family") == "delay" else "Dense"
-        text = yaml.dump(grown(rng, data, leaves(family)), Dumper=yaml.CSafeDumper, sort_keys=False)
+        kind = next((kind for kind in KINDS if kind.name == data.get("workload") or kind.claims(data)), KINDS[0])
+        known = leaves(kind.workload.schema.__name__)
+        text = yaml.dump(grown(rng, data, known), Dumper=yaml.CSafeDumper, sort_keys=False)
     except Exception:  # a change before has left no scenario
         return case
     return {**case, "a.yaml": text.encode()}
+
+
+def other_kind(folder: Path) -> int:
+    """Read a scenario of a kind of work without a training step, unless it draws very many things."""
+    text = (folder / "a.yaml").read_text(encoding="utf-8", errors="replace")
+    if not re.search(r"\d{5}", text):
+        load_scenario(folder / "a.yaml")
+    return 0
 
 
 def actions(folder: Path) -> int:
@@ -275,6 +286,7 @@ def chakra(folder: Path) -> int:
 
 TARGETS: Final = (
     Target("scenario", seeds.scenarios, scenario, grow),
+    Target("kinds", seeds.kinds, other_kind, grow),
     Target("actions", seeds.actions, actions),
     Target("cluster", seeds.clusters, cluster),
     Target("profile", seeds.profiles, profile),
