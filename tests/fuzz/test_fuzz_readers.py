@@ -11,7 +11,7 @@ from tests.fuzz.targets import TARGETS
 CORPUS = Path(__file__).parent / "corpus"
 """Inputs that once broke something, by reader."""
 NUM_CASES = {
-    "scenario": 24, "kinds": 80, "actions": 400, "cluster": 80, "profile": 24, "restated": 40, "config": 40,
+    "scenario": 24, "kinds": 40, "actions": 400, "cluster": 80, "profile": 24, "restated": 40, "config": 40,
     "catalogue": 180, "presets": 180, "sweep": 32, "validate": 60, "fit": 50, "residuals": 80, "plans": 240,
     "recording": 300, "points": 48, "routing": 130, "jobs": 160, "requests": 160, "lookups": 100, "compare": 20,
     "trace": 20, "chakra": 110, "drafts": 80, "trainings": 150,
