@@ -24,6 +24,7 @@ from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.traffic import Exchange, exchanges, signature
 from sim.engine.running.period import Repeated, Times
 from sim.engine.running.run import SimulatedRun
+from sim.plan.facts.description import collective_bytes
 from sim.plan.words.op import Collective
 from sim.unmasked import unique
 
@@ -253,13 +254,14 @@ class _Loads:
     def _to_left_out(self, exchange: Exchange, own: NetworkUse, owners: Ints) -> _Cells:
         """Return what all groups of owners bring to each link of columns that are looked up group by group.
 
-        Exchanges of the same groups whose owners use links in the same proportions differ by a factor.
+        Exchanges of the same groups by the same algorithms, whose owners use links in the same proportions, differ by a
+        factor.
         """
         far = self._reaches_left_out(exchange)
         if not far.any():
             return _NOTHING
         most = own.seconds.max(), own.num_bytes.max()
-        key = (type(exchange.op), getattr(exchange.op, "root", 0), *_digests(exchange, own))
+        key = (*self._algorithms(exchange), *_digests(exchange, own))
         if key not in self._known:
             use = self.pricing.use_of(exchange if far.all() else _only(exchange, far))
             columns = self.columns[use.links]
@@ -271,6 +273,13 @@ class _Loads:
             )
         unit = self._known[key]
         return _Cells(unit.flows, unit.columns, unit.seconds * most[0], unit.num_bytes * most[1])
+
+    def _algorithms(self, exchange: Exchange) -> tuple[object, ...]:
+        """Return what is the same for exchanges of the same groups by the same algorithms."""
+        op = exchange.op
+        if not isinstance(op, Collective) or op.sizes:
+            return type(op), getattr(op, "root", 0)
+        return self.pricing.proportions_of(exchange) or (op.kind, collective_bytes(exchange.program, op), op.root)
 
     def _summed(self, owners: Ints, columns: Ints, seconds: Times, num_bytes: Times) -> _Cells:
         """Return the sums per owner and column, sorted; ``flows`` are the owners still."""

@@ -285,7 +285,7 @@ class ClusterPricing:
         """
         seen, known = set[tuple[object, ...]](), set[tuple[object, ...]]()
         for exchange in exchanges:
-            if (proportions := self._known_proportions(exchange)) is not None:
+            if (proportions := self.proportions_of(exchange)) is not None:
                 if proportions in known:
                     continue
                 known.add(proportions)
@@ -298,7 +298,7 @@ class ClusterPricing:
                 self._uses[_same(exchange)] = use
                 yield exchange, Load(use.rows, use.links, use.seconds, latencies)
 
-    def _known_proportions(self, exchange: Exchange) -> tuple[object, ...] | None:
+    def proportions_of(self, exchange: Exchange) -> tuple[object, ...] | None:
         """Return what is the same for collectives in the same proportions, as far as costs alone tell, else None."""
         op, groups = exchange.op, exchange.groups
         if not isinstance(op, Collective) or (op.sizes and not op.levelled):
