@@ -18,7 +18,9 @@ from sim.engine.findings.sent import sent_bytes
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.simulate import simulate
+from sim.plan.words.program import Plan
 from tests.examples import examples
+from tests.sim.cluster.topology_graphs import SINGLE
 from tests.sim.jobs import GPT, dense_plan
 from tests.sim.strategies import dense_keys
 from tests.sim.topology_strategies import clusters
@@ -40,18 +42,33 @@ def in_time(use: LinkUse) -> np.ndarray:
     return np.stack([per_link(use, column) for column in rows.T], axis=1)
 
 
-@LAW
-@given(data=st.data(), keys=dense_keys(24))
-def test_every_link_carries_the_same_folded_or_not(data: Any, keys: dict[str, Any]) -> None:
-    """Bytes, seconds of use, and use over time of each link, whatever joins the nodes and whoever is slow."""
-    plan = dense_plan(**keys)
-    pricing = data.draw(clusters(plan.mesh.size))
+def check_folded_or_not(plan: Plan, pricing: ClusterPricing) -> None:
+    """Compare bytes, seconds of use, and use over time of each link with those of a run of every rank."""
     folded, every = (link_use(run, pricing) for run in (simulate(plan, pricing), simulate(plan, pricing, fold=no_fold)))
     for of_row in ("num_bytes", "busy_s"):
         expected = per_link(every, getattr(every, of_row))
         found = per_link(folded, getattr(folded, of_row))
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-9 * expected.max(initial=1e-30))
     assert np.abs(in_time(folded) - in_time(every)).max(initial=0.0) < 1e-6
+
+
+@LAW
+@given(data=st.data(), keys=dense_keys(24))
+def test_every_link_carries_the_same_folded_or_not(data: Any, keys: dict[str, Any]) -> None:
+    """Bytes, seconds of use, and use over time of each link, whatever joins the nodes and whoever is slow."""
+    plan = dense_plan(**keys)
+    pricing = data.draw(clusters(plan.mesh.size))
+    check_folded_or_not(plan, pricing)
+
+
+def test_algorithms_that_load_the_links_of_one_group_alike_are_kept_apart() -> None:
+    """On a fat tree with two spines a pod, collectives may differ in the links of another group of three ranks alone."""
+    fabric = {"kind": "fat-tree", "leaf_ports": 5, "leaves_per_pod": 1, "spines_per_pod": 2, "cores_per_spine": 1}
+    topology, node = parse_topology({"nodes": SINGLE, "fabric": fabric}, 6), load_node("hgx-h100")
+    pricing = ClusterPricing(Cluster(node, 6, 1, topology), load_profile(node.device.generation))
+    small = GPT | {"num_layers": 2, "tied_embeddings": False}
+    keys = {"sequence_parallel": True, "overlap_gradient_sync": False, "axis_order": ("tp", "dp", "pp")}
+    check_folded_or_not(dense_plan(tp=2, dp=3, model=small, precision="bf16", **keys), pricing)
 
 
 @LAW
