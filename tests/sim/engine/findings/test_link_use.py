@@ -62,7 +62,7 @@ def test_every_link_carries_the_same_folded_or_not(data: Any, keys: dict[str, An
 
 
 def test_algorithms_that_load_the_links_of_one_group_alike_are_kept_apart() -> None:
-    """On a fat tree with two spines a pod, collectives may differ in the links of another group of three ranks alone."""
+    """On a fat tree with two spines a pod, collectives may differ in the links of another group alone."""
     fabric = {"kind": "fat-tree", "leaf_ports": 5, "leaves_per_pod": 1, "spines_per_pod": 2, "cores_per_spine": 1}
     topology, node = parse_topology({"nodes": SINGLE, "fabric": fabric}, 6), load_node("hgx-h100")
     pricing = ClusterPricing(Cluster(node, 6, 1, topology), load_profile(node.device.generation))
