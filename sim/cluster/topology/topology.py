@@ -14,7 +14,6 @@ from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.fabrics.fabric import Fabric, Ports
 from sim.cluster.topology.links import NONE, AnyInts, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, one_way
 from sim.cluster.topology.nodes.island import Island
-from sim.unmasked import unique
 
 _OF_HOSTS: Final = {LinkKind.MEMORY: ("memory", "host"), LinkKind.DRIVES: ("drives", "host")}
 """The ends of a host's own link."""
@@ -396,7 +395,7 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     def kinds(self) -> Sequence[LinkKind]:
         """Return the kinds of links in the cluster."""
-        return [LinkKind(kind) for kind in unique(self.kind).tolist()]
+        return [LinkKind(kind) for kind in np.unique(self.kind).tolist()]
 
 
 def _moved(links: IntArray, first: AnyInts) -> IntArray:

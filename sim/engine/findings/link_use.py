@@ -26,7 +26,6 @@ from sim.engine.running.period import Repeated, Times
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.description import collective_bytes
 from sim.plan.words.op import Collective
-from sim.unmasked import unique
 
 Ints = NDArray[np.int64]
 
@@ -237,7 +236,7 @@ class _Loads:
             return
         alike = signature(exchange.program, exchange.op)
         for part in (self._to_classes(exchange, use, owners[own]), self._to_left_out(exchange, use, owners)):
-            for rank in unique(part.flows).tolist():
+            for rank in np.unique(part.flows).tolist():
                 mine = slice(*np.searchsorted(part.flows, [rank, rank + 1]))
                 for number in numbers.get((rank, alike), ()):
                     flows = np.full(mine.stop - mine.start, number)

@@ -25,7 +25,6 @@ from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, Op
 from sim.plan.words.program import Plan, Program
-from sim.unmasked import unique
 
 Ints = NDArray[np.int64]
 
@@ -177,7 +176,7 @@ def _classes(graph: LikenessGraph, loads: Sequence[tuple[Exchange, Load]]) -> Cl
 
 def _folding(classes: Classes, carries_alike: Ints | None = None) -> Folding:
     """Return the folding into some classes."""
-    simulated = unique(classes.stands_for)
+    simulated = np.unique(classes.stands_for)
     return Folding(
         classes.stands_for.tolist(),
         dict(zip(simulated.tolist(), classes.multiplicity[simulated].tolist(), strict=True)),

@@ -33,7 +33,6 @@ from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load, family
 from sim.plan.words.op import Collective, Op
 from sim.plan.words.program import Program
-from sim.unmasked import unique
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -138,7 +137,7 @@ def _shares(turns: Turns, classes: Classes, num_links: int) -> Iterator[tuple[Se
     assert isinstance(exchange.op, Collective)
     group_class = classes.group_class[exchange.op.axes, exchange.op.members][exchange.groups[:, 0]]
     used = classes.link_class[envelope.links] != NONE
-    for number in unique(group_class).tolist():
+    for number in np.unique(group_class).tolist():
         of_class = group_class == number
         members = exchange.groups[int(np.argmax(of_class))]
         rarest = int(classes.stands_for[members[np.argmin(classes.multiplicity[members])]])

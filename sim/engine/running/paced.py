@@ -21,7 +21,6 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
 from sim.plan.facts.sections import Cut
 from sim.plan.words.calls import NO_MICROBATCH
-from sim.unmasked import unique
 
 PERIODS: Final = (1, 2, 3, 4, 6)
 """Recurrences that a period may have. What is left out is a multiple of all of them."""
@@ -235,7 +234,7 @@ def _share_apart(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
 def _apart(nodes: Ints, attempt: _Attempt, paces: Paces, starts_s: Times, ends_s: Times) -> bool:
     """Return the same of the users of one resource."""
     chains, last = attempt.chains, nodes[paces.is_last[nodes]]
-    for section in unique(chains.section[last]).tolist():
+    for section in np.unique(chains.section[last]).tolist():
         mine = last[chains.section[last] == section]
         pace_s = paces.pace_s[mine]
         if pace_s.max() - pace_s.min() > EQUAL * pace_s.max():

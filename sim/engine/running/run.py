@@ -27,7 +27,6 @@ from sim.plan.words.buffer import Tier
 from sim.plan.words.calls import Calls
 from sim.plan.words.op import Recv
 from sim.plan.words.program import Plan, Program, Task
-from sim.unmasked import unique
 
 STEADY: Final = 1e-5
 """Steps whose periods differ by no more than this part are taken to be alike."""
@@ -447,4 +446,4 @@ def _rows_by_pattern(
     """Return the places of calls by their patterns, whose identities are ``numbers``: mostly one for all of a task."""
     if len(numbers) and (numbers == numbers[0]).all():
         return {patterns[int(numbers[0])]: np.arange(len(numbers))}
-    return {patterns[number]: np.flatnonzero(numbers == number) for number in unique(numbers).tolist()}
+    return {patterns[number]: np.flatnonzero(numbers == number) for number in np.unique(numbers).tolist()}

@@ -1,12 +1,13 @@
 """Check for dead ops: their results are neither read by another op nor kept."""
 
+import numpy as np
+
 from sim.plan.checking.collectives import where
 from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope
 from sim.plan.words.op import Collective, Compute, Op, Recv, Send, reads_from_outside
 from sim.plan.words.program import Program, Task
-from sim.unmasked import unique
 
 _ABSTRACT_WORK = "delay"
 
@@ -20,7 +21,7 @@ def check_uses(program: Program, coded: CodedCalls) -> None:
     time and has no values.
     """
     unread, names = {name: _unread(program, task) for name, task in program.tasks.items()}, [*program.tasks]
-    lagging = [names[task] for task in unique(coded.tasks[coded.lags > 0]).tolist()]
+    lagging = [names[task] for task in np.unique(coded.tasks[coded.lags > 0]).tolist()]
     used: set[int] = set()
     for scope in (Scope.MICROBATCH, Scope.STEP):
         inputs = {name: _inputs(program, task, scope) for name, task in program.tasks.items()}

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Program
-from sim.unmasked import unique
 
 Ints = NDArray[np.int64]
 
@@ -112,7 +111,7 @@ class CodedCalls:
         order = np.argsort(self.microbatches, kind="stable")
         begins = np.flatnonzero(np.diff(self.microbatches[order], prepend=NO_MICROBATCH - 1))
         counts = np.diff(begins, append=len(order))
-        for count in unique(counts).tolist():
+        for count in np.unique(counts).tolist():
             calls = order[begins[counts == count][:, None] + np.arange(count)]
             tasks = self.tasks[calls].tobytes()
             width, numbers = len(tasks) // len(calls), dict[bytes, int]()
@@ -146,7 +145,7 @@ class CodedCalls:
         first, last = (self.first_of_tasks(calls) for calls in (self.every, self.every[::-1]))
         return (
             frozenset(self.tasks[calls].tobytes() for calls in self.sequences),
-            self.tasks[sorted({*first, *last})].tobytes(), unique(self.tasks[self.lags > 0]).tobytes(),
+            self.tasks[sorted({*first, *last})].tobytes(), np.unique(self.tasks[self.lags > 0]).tobytes(),
         )  # fmt: skip
 
     def candidates(self) -> list[tuple[int, int]]:

@@ -16,7 +16,6 @@ from sim.plan.facts.repetition import MOST_CALLS, CodedCalls
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Recv, Send
 from sim.plan.words.program import Program
-from sim.unmasked import unique
 
 FEWEST_TIMES: Final = 6
 """Recurrences of a section at least; and at least half as many as the section with the most has."""
@@ -82,7 +81,7 @@ def sections(programs: Sequence[Program], coded: Sequence[CodedCalls]) -> list[t
 
 def _sizes(coded: CodedCalls) -> Iterator[int]:
     """Yield numbers of micro-batches by which a section may recur often enough, the fewest first."""
-    num_microbatches = len(unique(coded.microbatches[coded.microbatches != NO_MICROBATCH]))
+    num_microbatches = len(np.unique(coded.microbatches[coded.microbatches != NO_MICROBATCH]))
     yield from (size for size in coded.distances() if FEWEST_TIMES * size <= num_microbatches)
 
 

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from sim.plan.words.columns import Column, Columns
 from sim.plan.words.program import Call, Program
-from sim.unmasked import unique
 
 Ints = NDArray[np.int64]
 
@@ -86,7 +85,7 @@ class Calls(Columns[Call]):
         """Return whether no task is called twice for one micro-batch."""
         numbered = self.microbatches != NO_MICROBATCH
         tasks, microbatches = self.tasks[numbered], self.microbatches[numbered]
-        return len(unique(tasks * (microbatches.max(initial=0) + 1) + microbatches)) == len(tasks)
+        return len(np.unique(tasks * (microbatches.max(initial=0) + 1) + microbatches)) == len(tasks)
 
     def numbered(self, names: Iterable[str]) -> Ints:
         """Return the place of each call's task in other names. Raises KeyError where a task that is called is none."""

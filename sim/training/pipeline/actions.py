@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.plan.words.columns import Column, Columns
-from sim.unmasked import unique
 
 Ints = NDArray[np.int64]
 
@@ -100,7 +99,7 @@ class Order(Columns[Action]):
 
     def stages_of(self, kind: str) -> frozenset[int]:
         """Return the stages of the actions of a kind."""
-        return frozenset(unique(self.stages[self.kinds == LETTERS.index(kind)]).tolist())
+        return frozenset(np.unique(self.stages[self.kinds == LETTERS.index(kind)]).tolist())
 
 
 def alternating(forwards: Order, backwards: Order, warmup: int) -> Order:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from sim.plan.words.calls import Calls
 from sim.training.pipeline.actions import KINDS, Action, Order
 from sim.training.pipeline.placement import Placement
-from sim.unmasked import unique
 
 Ints = NDArray[np.int64]
 
@@ -193,5 +192,5 @@ class _RankWriter(Struct, frozen=True):
 
 def _by_channel(channels: Ints) -> Iterator[tuple[int, Ints]]:
     """Yield each channel, and the actions that use it."""
-    for channel in unique(channels[channels != NONE]).tolist():
+    for channel in np.unique(channels[channels != NONE]).tolist():
         yield channel, np.flatnonzero(channels == channel)

@@ -9,7 +9,6 @@ from sim.plan.words.buffer import Buffer
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Call
 from sim.training.errors import SpecError
-from sim.unmasked import unique
 
 MOST_BYTES: Final = 1 << 60
 """Bytes of all tensors of a rank, once for each micro-batch: eight times less than sums in 64 bits hold."""
@@ -17,7 +16,7 @@ MOST_BYTES: Final = 1 << 60
 
 def refuse_uncountable(buffers: Collection[Buffer], calls: Collection[Call]) -> None:
     """Raise SpecError for a rank's program whose tensors, over all micro-batches, are more than can be counted."""
-    numbers = unique(Calls.of(calls).microbatches)
+    numbers = np.unique(Calls.of(calls).microbatches)
     num_microbatches = max(1, int(np.count_nonzero(numbers != NO_MICROBATCH)))
     num_bytes = num_microbatches * sum(buffer.num_bytes for buffer in buffers)
     if num_bytes > MOST_BYTES:
