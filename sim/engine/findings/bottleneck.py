@@ -18,7 +18,8 @@ class Bottlenecks(Struct, frozen=True):
     """Where the time of one kind of op goes, in seconds of the mean rank: ``time_s`` in all, ``latency_s`` of it before
     bytes move, ``bound_s`` of it held back by each kind of link.
 
-    ``fullest``: how full the fullest link of each kind is, of those that an op uses, while its bytes move.
+    ``fullest``: how full the fullest link of each kind is, of those that an op uses, while its bytes move. Of links
+    that folding leaves out, as they never bind: of those that any rank uses for which the simulated one stands.
     """
 
     stream: str
