@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from benchmarks.planning import disagreements, loss
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
+from scenarios.planning.files import best_text, write_plan
 from scenarios.planning.openings import openings_of
 from scenarios.planning.pricing import Priced
 from scenarios.planning.proof import Proof, prove
@@ -16,6 +17,7 @@ from scenarios.planning.request import Planner, Request
 from scenarios.planning.resources import Resources
 from scenarios.planning.search import search
 from scenarios.planning.studied import Studied, refusals, studied_of
+from scenarios.reading.documents.named_file import written_elsewhere
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.sweep.workers import ThisProcess
@@ -192,6 +194,47 @@ def test_best_plan_is_a_scenario_that_takes_the_stated_time(scenario: Path, tmp_
     assert times == sorted(times)
     front = [plan["peak_memory_bytes"] for plan in summary["plans"] if plan["on_front"]]
     assert front == sorted(front, reverse=True)
+
+
+@pytest.mark.parametrize("by_option", [False, True], ids=["in the file", "by --set"])
+def test_best_plan_finds_the_files_that_its_scenario_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_option: bool
+) -> None:
+    """A path begins at its file's folder, and that of ``--set`` at the shell's: best.yaml in another folder names the
+    same files.
+    """
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "vocab_size": 32000}
+    config |= {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 4, "num_attention_heads": 16}
+    config |= {"max_position_embeddings": 1024}
+    models, shell = tmp_path / "models", tmp_path / "shell"
+    for folder in (models, shell):
+        folder.mkdir()
+    (models / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    before, _, after = SCENARIO.partition("model: {")
+    whole = f"{before}model: {{huggingface: config.json}}{after[after.index('}') + 1 :]}"
+    (models / "named.yaml").write_text(whole, encoding="utf-8")
+    monkeypatch.chdir(shell)
+    overrides = ["training.microbatch_size=1", "training.recompute=none", "parallel.pipeline.degree=1"]
+    overrides += ["parallel.data.zero_stage=0", *(["model.huggingface=../models/config.json"] if by_option else [])]
+    found = search(models / "named.yaml", overrides, Request(num_proofs=1), HERE)
+    write_plan(found, tmp_path / "out" / "plan")
+    best = load_step(tmp_path / "out" / "plan" / "best.yaml")
+    assert run_plan(best, plan_of(best)).iteration_time_s == found.summary.plans[0].iteration_time_s
+    assert yaml.safe_load(best_text(found, models))["model"]["huggingface"] == "config.json"
+
+
+def test_every_file_of_a_step_is_named_anew(tmp_path: Path) -> None:
+    """Each key of a step that names a file is written for the new folder; absolute paths and other values stay."""
+    away = tmp_path / "away.yaml"
+    cluster, pipeline = {"node": "hgx-h100", "profile": "a.yaml"}, {"degree": 2, "actions": "b/c.csv"}
+    model = {"huggingface": "/d.json", "experts": {"routing": {"trace": "../e.json", "step": 2}}}
+    away.write_text(yaml.safe_dump({"cluster": cluster, "model": model, "parallel": {"pipeline": pipeline}}), "utf-8")
+    document = read_document(away)
+    moved = written_elsewhere(document, tmp_path / "out" / "plan")
+    assert moved["cluster"] == cluster | {"profile": "../../a.yaml"}
+    assert moved["parallel"]["pipeline"] == pipeline | {"actions": "../../b/c.csv"}
+    assert moved["model"] == {"huggingface": "/d.json", "experts": {"routing": {"trace": "../../../e.json", "step": 2}}}
+    assert document.data["cluster"] == cluster
 
 
 def test_nothing_fits_says_what_would(scenario: Path) -> None:
