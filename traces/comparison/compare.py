@@ -12,7 +12,7 @@ from traces.comparison.critical_path import IDLE, ROUNDING_S, critical_path_s
 from traces.comparison.mismatch import Mismatch, What, find_mismatches
 from traces.comparison.sequence import Codes
 from traces.comparison.sides import Sides, sides
-from traces.comparison.step_time import StepTime, divide
+from traces.comparison.step_time import ROUNDING, StepTime, divide
 from traces.errors import TraceError
 from traces.timeline import Floats, Timeline
 from traces.unrolling import num_unrolled, unrolled
@@ -20,8 +20,6 @@ from traces.unrolling import num_unrolled, unrolled
 NUM_LARGEST: Final = 10
 MAX_ROWS: Final = 1 << 25
 """Limit of rows of a compared timeline, unrolled."""
-ROUNDING: Final = 1e-9
-"""Relative rounding error of sums of times."""
 _LAYER: Final = re.compile(r"\blayer\d+\b")
 
 

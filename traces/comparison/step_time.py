@@ -16,6 +16,8 @@ from traces.timeline import Floats
 
 _ORDER: Final = (COMPUTE, COMMUNICATION, MEMORY)
 """Order of classes: a moment belongs to the first class that runs."""
+ROUNDING: Final = 1e-9
+"""Relative rounding error of sums of times."""
 
 
 class StepTime(Struct, frozen=True):
@@ -65,12 +67,18 @@ def divide(side: Side, weight: Floats) -> tuple[StepTime, Floats]:
         compute_s=compute,
         communication_s=communication,
         exposed_communication_s=exposed,
-        overlap_s=max(0.0, communication - exposed),
+        overlap_s=_left_s(communication, exposed),
         memory_s=memory,
         exposed_memory_s=exposed_memory,
-        idle_s=max(0.0, step_s - compute - exposed - exposed_memory),
+        idle_s=_left_s(step_s, compute + exposed + exposed_memory),
     )
     return parts, held_s / whole
+
+
+def _left_s(whole_s: float, part_s: float) -> float:
+    """Return what a part leaves of a whole; 0 where that is rounding."""
+    left_s = whole_s - part_s
+    return left_s if left_s > ROUNDING * whole_s else 0.0
 
 
 def _moments_s(start_s: Floats, end_s: Floats, classes: NDArray[np.int64]) -> tuple[list[float], list[float], Floats]:
