@@ -18,6 +18,11 @@ from traces.comparison.critical_path import IDLE
 
 MAX_OPS: Final = 8
 _LESS: Final = "first less second"
+_MISMATCHES: Final[Mapping[str, str]] = {
+    "missing": "are missing", "extra": "are extra", "name": "have other names", "order": "have another order",
+    "stream": "have other streams", "kind": "are of other kinds", "bytes": "have other bytes",
+}  # fmt: skip
+"""What is said of ops by the kind of their mismatch."""
 
 
 def execution_blocks(summary: ExecutionSummary) -> tuple[Block, ...]:
@@ -29,7 +34,7 @@ def execution_blocks(summary: ExecutionSummary) -> tuple[Block, ...]:
     if (work := summary.work) is not None:
         facts.append(Fact("work", _work(work.same_work, work.mismatches, work.ops)))
     if summary.check is not None:
-        facts.append(Fact("check", _check(summary.check, summary.algorithm)))
+        facts.append(Fact("check", _check(summary.check, summary.algorithm, on_cpu=summary.num_cores is not None)))
     subtitle = f"{summary.world_size:,} ranks, run with torch"
     if (placement := summary.placement) is None:
         return executed_blocks(summary.scenario, subtitle, facts)
@@ -220,18 +225,19 @@ def _placed_steps(placement: ExecutedPlacement) -> tuple[Block, ...]:
 def _work(same_work: bool, mismatches: Mapping[str, int], ops: int) -> Line:
     if same_work:
         return Piece("the same", "good"), f": {ops:,} ops, their order on each stream, their bytes"
-    found = ", ".join(f"{count:,} {what}" for what, count in mismatches.items())
-    return Piece("NOT THE SAME", "bad"), f": {found}"
+    found = ", ".join(f"{count:,} {_MISMATCHES[what]}" for what, count in mismatches.items())
+    return Piece("NOT THE SAME", "bad"), f": of {ops:,} ops {found}"
 
 
-def _check(check: CheckedNumbers, algorithm: str) -> Line:
-    """Return the largest deviation of the tensors from those of a dense autograd run."""
+def _check(check: CheckedNumbers, algorithm: str, *, on_cpu: bool) -> Line:
+    """Return the largest deviation of the tensors from those of a dense autograd run, which on CPUs is in float64."""
+    numbers = " in float64" if on_cpu else ""
     verdict = Piece("passed", "good") if check.check_passed else Piece("FAILED", "bad")
     error = check.max_relative_error
     off = "no finite number" if error is None else f"{error:.1g} off"
     return (
         verdict,
-        f": {check.checked_tensors:,} tensors against {_reference(algorithm)}, "
+        f": {check.checked_tensors:,} tensors{numbers} against {_reference(algorithm)}, "
         f"worst {check.worst_tensor}, {off} (at most {check.tolerance:.1g})",
     )
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from io import StringIO
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from msgspec import Struct
@@ -19,6 +19,7 @@ from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.executing.execution import refuse_too_large
 from scenarios.workloads.steps.running import plan_of
 from tests.scenarios.typed_results import comparison_of, executed_role, execution_of, share_of
+from traces.comparison.mismatch import What
 
 EXECUTION = execution_of(
     scenario="Tiny", world_size=4, iteration_time_s=0.2, simulated_iteration_time_s=0.1,
@@ -73,8 +74,22 @@ def test_execution_says_what_is_not_as_simulated() -> None:
     work = ExecutedWork(ops=1674, same_work=False, mismatches={"order": 2})
     check = replace(EXECUTION.check, check_passed=False, max_relative_error=None)
     shown = printed(print_execution, EXECUTION, same_peak_memory=False, work=work, check=check)
-    for words in ("NOT AS SIMULATED (2.00 GiB there)", "NOT THE SAME: 2 order", "FAILED", "no finite number"):
+    for words in ("NOT AS SIMULATED (2.00 GiB there)", "NOT THE SAME: of 1,674 ops 2 have another order", "FAILED",
+                  "no finite number"):  # fmt: skip
         assert words in shown
+
+
+def test_a_check_on_cpus_says_that_it_computes_in_float64() -> None:
+    """Where the scenario states another precision, a simulation of it moves other bytes: the answer says why."""
+    assert "214 tensors in float64 against" in printed(print_execution, EXECUTION, num_cores=2)
+    assert "214 tensors against" in printed(print_execution, EXECUTION, num_cores=None)
+
+
+def test_every_mismatch_has_words() -> None:
+    """Each kind of mismatch that a comparison counts is said of the ops that have it."""
+    work = ExecutedWork(ops=9, same_work=False, mismatches=dict.fromkeys(get_args(What), 3))
+    shown = printed(print_execution, EXECUTION, work=work)
+    assert "NOT THE SAME: of 9 ops 3 are missing, 3 are extra, 3 have other names" in shown
 
 
 def test_execution_leaves_out_what_was_not_asked_for() -> None:
