@@ -13,14 +13,15 @@ _NOT_TRIED: Final = "not tried"
 _COLUMNS: Final = ("change", "time per step", "throughput", "peak memory", "")
 
 
-def advice_facts(advice: AdviceSummary) -> tuple[Fact, ...]:
-    """Return the advice as named lines for a page."""
-    return tuple(Fact(name, line) for name, line in _lines(advice))
+def advice_facts(advice: AdviceSummary, *, fits_memory: bool | None = None) -> tuple[Fact, ...]:
+    """Return the advice as named lines for a page. ``fits_memory``: of the step as it stands."""
+    return tuple(Fact(name, line) for name, line in _lines(advice, fits_memory))
 
 
-def advice_lines(advice: AdviceSummary) -> tuple[Text, ...]:
-    """Return the advice as lines of a terminal."""
-    return tuple(Text((f"{name}: ", *((line,) if isinstance(line, str) else line))) for name, line in _lines(advice))
+def advice_lines(advice: AdviceSummary, *, fits_memory: bool | None = None) -> tuple[Text, ...]:
+    """Return the advice as lines of a terminal. ``fits_memory``: of the step as it stands."""
+    lines = _lines(advice, fits_memory)
+    return tuple(Text((f"{name}: ", *((line,) if isinstance(line, str) else line))) for name, line in lines)
 
 
 def advice_sections(advice: AdviceSummary) -> tuple[Section, ...]:
@@ -40,20 +41,26 @@ def options_of(change: Sequence[str]) -> str:
     return " ".join(f"--set {override}" if " " not in override else f"--set '{override}'" for override in change)
 
 
-def effect_of(change: TriedChange) -> str:
-    """Return the effect of a change: its time, its gain, and whether it fits in memory."""
+def effect_of(change: TriedChange, *, makes_room: bool = False) -> str:
+    """Return the effect of a change: its time, its gain, and whether it fits in memory.
+
+    ``makes_room``: the step without it does not fit, so that it does is the first thing to say.
+    """
     if change.fits_memory is False:
         peak = "" if change.peak_memory_bytes is None else f": {format_bytes(change.peak_memory_bytes)}"
         return f"not enough alone to fit in memory{peak}"
     if change.gain is None or change.iteration_time_s is None:
         return ""
     about = "about " if change.estimated else ""
-    return f"throughput {about}{format_change(change.gain)}, {about}{format_time(change.iteration_time_s)} a step"
+    effect = f"throughput {about}{format_change(change.gain)}, {about}{format_time(change.iteration_time_s)} a step"
+    if makes_room and change.peak_memory_bytes is not None:
+        return f"fits in memory: {format_bytes(change.peak_memory_bytes)}, {effect}"
+    return effect
 
 
-def _lines(advice: AdviceSummary) -> Iterator[tuple[str, Line]]:
+def _lines(advice: AdviceSummary, fits_memory: bool | None) -> Iterator[tuple[str, Line]]:
     """Yield name and line of each part of the advice."""
-    yield _HELP, _best(advice)
+    yield _HELP, _best(advice, fits_memory)
     if advice.causes:
         causes = (f"{cause.cause} costs {format_percent(cause.fraction)} of the step" for cause in advice.causes)
         yield _CAUSES, "; ".join(causes)
@@ -65,13 +72,15 @@ def _lines(advice: AdviceSummary) -> Iterator[tuple[str, Line]]:
         yield _NOT_TRIED, f"{grouped([change.set for change in advice.not_tried])}; {how}"
 
 
-def _best(advice: AdviceSummary) -> Line:
+def _best(advice: AdviceSummary, fits_memory: bool | None) -> Line:
     best, reduced = advice.best, advice.reduced
     tried = _counted(len(advice.tried))
     if best is None:
+        too_large = sum(change.fits_memory is False for change in advice.tried)
+        tried += f", of which {too_large} do{'' if too_large > 1 else 'es'} not fit in memory" if too_large else ""
         which = f": {grouped([change.set for change in advice.tried])}" if advice.tried else ""
         return f"nothing tried adds 1 % to the throughput; tried {tried}{which}"
-    line: Line = (Piece(options_of(best.set), "code"), f": {effect_of(best)}")
+    line: Line = (Piece(options_of(best.set), "code"), f": {effect_of(best, makes_room=fits_memory is False)}")
     if reduced is not None:
         line = (*line, f", {reduced.part} {format_time(reduced.before_s)} to {format_time(reduced.after_s)}")
     return (*line, f" (best of {tried})")

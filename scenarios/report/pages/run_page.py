@@ -87,7 +87,7 @@ def closing_block(summary: StepSummary) -> Block:
     took = f"{engine.events:,} events in {format_time(engine.wall_time_s)}"
     if engine.period_s is not None:
         took += f"; a period of {format_time(engine.period_s)} repeats {engine.repeated_periods:,} times more"
-    advice = () if summary.advice is None else advice_lines(summary.advice)
+    advice = () if summary.advice is None else advice_lines(summary.advice, fits_memory=summary.fits_memory)
     return Only("terminal", (*advice, Text((Piece(f"{simulated}, {took}", "soft"),))))
 
 

@@ -54,7 +54,7 @@ def spending_section(summary: StepSummary) -> Section:
         for (words, colour), part_s in time_parts(summary)
     )
     bar = SplitBar(parts, ("where the time goes", "per rank", "of the step"))
-    advice = () if summary.advice is None else advice_facts(summary.advice)
+    advice = () if summary.advice is None else advice_facts(summary.advice, fits_memory=summary.fits_memory)
     rows = (*_details(summary), *advice)
     lead = "The mean over all ranks. What is not computing is waiting."
     blocks: tuple[Block, ...] = (bar, *_tensor_axes(summary), Only("page", (Facts(rows),)))

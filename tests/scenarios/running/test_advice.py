@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from costmodels.units import format_bytes
 from scenarios.report.pages.advice_section import advice_facts, grouped
 from scenarios.summaries.steps.advice import AdviceSummary, TriedChange
 from scenarios.summaries.steps.mean_rank import mean_busy_s, mean_exposed_s
@@ -246,6 +247,29 @@ def test_changes_are_put_on_top_of_each_other_until_a_step_fits() -> None:
     assert advice.best is not None
     assert advice.best.fits_memory
     assert with_change(found, advice.best.set).summary.fits_memory
+
+
+def test_change_that_makes_a_step_fit_says_so_first() -> None:
+    """It often costs throughput, which alone reads like bad advice; of a step that fits only gains are named."""
+    found = named("llama-2-70b-zero1-64-a100", "training.recompute=none", "training.microbatch_size=8")
+    assert found.summary.fits_memory is False
+    advice = advise(found, "quick")
+    assert advice.best is not None
+    assert advice.best.fits_memory
+    assert advice.best.peak_memory_bytes is not None
+    (line,) = [f for f in advice_facts(advice, fits_memory=False) if f.name == "what would help most"]
+    said = "".join(part if isinstance(part, str) else part.text for part in line.words)
+    assert f": fits in memory: {format_bytes(advice.best.peak_memory_bytes)}, throughput " in said
+    assert "fits in memory" not in words(advice)["what would help most"]
+
+
+def test_advice_that_finds_nothing_counts_what_is_too_large() -> None:
+    """A cause may have a remedy that does not fit: the answer says that this is why it is not named."""
+    advice = dataclasses.replace(advise(named("textbook-1f1b"), "quick"), best=None)
+    assert "not fit" not in words(advice)["what would help most"]
+    tried = (*advice.tried[1:], replace(advice.tried[0], fits_memory=False))
+    said = words(dataclasses.replace(advice, tried=tried))["what would help most"]
+    assert f"tried {len(tried)} changes, of which 1 does not fit in memory: " in said
 
 
 def test_change_that_is_not_enough_says_so() -> None:
