@@ -13,6 +13,7 @@ collided) is split where the comparison failed, which is forced too, and refined
 
 from collections.abc import Sequence
 from itertools import count
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -23,6 +24,9 @@ from sim.engine.prices.numbering import numbered
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
+
+_MANY: Final = 16
+"""At least this part of all vertices is found by a pass over all of them, as sorting takes longer."""
 
 
 class Relation(Struct, frozen=True):
@@ -169,30 +173,54 @@ class _Refiner(Struct):
             at, owners = self.edges.of(changed)
             far = self.edges.far[at]
             np.add.at(self.sums, far, _mix(self.edges.kinds[at], self.colour[changed][owners], seed))
-            far.sort()
-            touched = far[_begins(far)]
+            touched = self._different(far)
             hashes = self.sums[touched]
             self.sums[touched] = 0
             changed = self._split(touched, hashes)
 
     def verify(self) -> bool:
         """Return whether the partition is equitable; if not, split each class by whether members equal its first."""
-        vertices = np.flatnonzero(self.size[self.colour] > 1)
-        at, owners = self.edges.of(vertices)
-        seen = self.edges.kinds[at] * self.num_classes + self.colour[self.edges.far[at]]
-        names, seen = np.unique(seen, return_inverse=True)
-        seen = np.sort(owners * len(names) + seen) - owners * len(names)  # sorted within each vertex
-        degrees = np.bincount(owners, minlength=len(vertices))
-        begins = np.cumsum(degrees) - degrees
-        model = np.searchsorted(vertices, self.members[self.first[self.colour[vertices]]])
-        differs = degrees != degrees[model]
-        comparable = np.flatnonzero(~differs[owners])
-        whose = owners[comparable]
-        unequal = seen[comparable] != seen[comparable + (begins[model] - begins)[whose]]
-        differs[whose[unequal]] = True
-        wrong = vertices[differs]
+        model = self.members[self.first[self.colour]]
+        degrees = np.diff(self.edges.starts)
+        others = np.flatnonzero(model != np.arange(len(model)))
+        as_many = degrees[others] == degrees[model[others]]
+        wrong = others[~as_many]
+        unlike = self._unlike(others[as_many], model)
+        wrong = np.concatenate([wrong, unlike])
         self._split(wrong, np.zeros(len(wrong), np.uint64))
         return not wrong.size
+
+    def _unlike(self, vertices: Ints, model: Ints) -> Ints:
+        """Return which vertices see other neighbours than their models, which have as many.
+
+        Most see the same in the order in which their edges were given. Only what the others see is sorted.
+        """
+        for is_sorted in (False, True):
+            at, owners = self.edges.of(vertices)
+            shifts = self.edges.starts[model[vertices]] - self.edges.starts[vertices]
+            mine, theirs = self._seen(at), self._seen(at + shifts[owners])
+            if is_sorted:
+                names, numbers = np.unique(np.concatenate([mine, theirs]), return_inverse=True)
+                whose = owners * len(names)
+                mine, theirs = np.sort(whose + numbers[: len(at)]), np.sort(whose + numbers[len(at) :])
+            differs = np.zeros(len(vertices), np.bool_)
+            differs[owners[mine != theirs]] = True
+            vertices = vertices[differs]
+        return vertices
+
+    def _seen(self, at: Ints) -> Ints:
+        """Return a number per edge, the same for equal kinds of edges to one class."""
+        return self.edges.kinds[at] * self.num_classes + self.colour[self.edges.far[at]]
+
+    def _different(self, vertices: Ints) -> Ints:
+        """Return the different ones of some vertices, sorted: of many by marks on all, of few by a sort."""
+        if _MANY * len(vertices) < len(self.marks):
+            ordered = np.sort(vertices)
+            return ordered[_begins(ordered)]
+        self.marks[vertices] = True
+        found = np.flatnonzero(self.marks)
+        self.marks[found] = False
+        return found
 
     def _split(self, touched: Ints, hashes: Hashes) -> Ints:
         """Split classes by the hashes of touched vertices; return the vertices that have a new colour, part by part.
