@@ -41,7 +41,7 @@ from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.rings import Ring, nvlink_rings
 from sim.cluster.topology.fabrics.torus import Torus
-from sim.cluster.topology.links import AnyInts, LinkKind
+from sim.cluster.topology.links import NONE, AnyInts, LinkKind
 from sim.cluster.topology.topology import Topology
 
 Ints = NDArray[np.int64]
@@ -133,6 +133,8 @@ class Network(Struct, frozen=True, dict=True):
 
         Links between switches have the largest value, since a slower island is limited by its own adapters.
         """
+        if len(set(values)) == 1:
+            return np.full(self.topology.num_links, values[0])
         of_vertex = np.append(np.array(values)[self.topology.placement.layout], np.inf)[self.topology.island_of_vertex]
         least = np.minimum(of_vertex[self.topology.source], of_vertex[self.topology.target])
         return np.where(np.isinf(least), max(values), least)
@@ -147,15 +149,18 @@ class Network(Struct, frozen=True, dict=True):
     def messages(self, num_bytes: int, sources: Ints, targets: Ints) -> LinkUse:
         """Return the loads on links of a message from each source rank to its target rank."""
         sources, targets = self.devices[sources], self.devices[targets]
-        routes = self.topology.routes(sources, targets)
-        rows = np.repeat(np.arange(len(sources)), routes.num_hops)
-        seconds = num_bytes * self._message_seconds_per_byte[routes.links] + self.topology.message_s[routes.links]
-        use = link_use(rows, routes.links, seconds, np.full(len(rows), float(num_bytes)), self.topology.num_links)
+        hops = np.sort(self.topology.hops(sources, targets), axis=1)  # no route uses a link twice
+        used = hops != NONE
+        rows, links = np.repeat(np.arange(len(hops)), used.sum(axis=1)), hops[used].astype(np.int64)
+        seconds = num_bytes * self._message_seconds_per_byte[links] + self.topology.message_s[links]
+        kept = seconds > 0
+        seconds = seconds[kept]
         without_hops = [replace(library.parameters, intra_latency_s=0.0) for library in self.libraries]
         fixed_s = np.array([point_to_point_cost(num_bytes, True, network).latency_s for network in without_hops])
         layouts = self._layout_of_device
         slower_s = np.maximum(fixed_s[layouts[sources]], fixed_s[layouts[targets]])
-        return replace(use, latencies_s=slower_s + route_sums(routes, self.topology.latency_s))
+        latencies_s = slower_s + np.append(self.topology.latency_s, 0.0)[hops].sum(axis=1)
+        return LinkUse(rows[kept], links[kept], seconds, np.full(len(seconds), float(num_bytes)), latencies_s)
 
     # --- collectives ---------------------------------------------------------------------------------------
 

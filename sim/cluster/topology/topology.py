@@ -155,13 +155,17 @@ class Topology(Struct, frozen=True, kw_only=True):
         A route never depends on the other routes asked for. Raises TopologyError for a device that does not exist, and
         for arrays of unequal length.
         """
-        sources, targets = np.asarray(sources), np.asarray(targets)
-        self._check_devices(sources, targets)
-        matrix = np.concatenate(self._columns(sources.astype(np.int32), targets.astype(np.int32)), axis=1)
+        matrix = self.hops(sources, targets)
         present = matrix != NONE
         indptr = np.zeros(len(matrix) + 1, np.int64)
         np.cumsum(present.sum(axis=1), out=indptr[1:])
         return Routes(indptr, matrix[present])
+
+    def hops(self, sources: AnyInts, targets: AnyInts) -> IntArray:
+        """Return the links of ``routes`` as a row for each route, with -1 between and around the links."""
+        sources, targets = np.asarray(sources), np.asarray(targets)
+        self._check_devices(sources, targets)
+        return np.concatenate(self._columns(sources.astype(np.int32), targets.astype(np.int32)), axis=1)
 
     def host_routes(self, devices: AnyInts, *, to_host: bool) -> Routes:
         """Return the route from each device to its socket, or back; empty routes where the layout has no sockets."""
