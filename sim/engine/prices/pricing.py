@@ -1,10 +1,10 @@
 """The demands of every op of a plan on a cluster: the one place where plans meet cost models."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from hashlib import blake2b
 
 import numpy as np
 from msgspec.structs import replace
@@ -283,7 +283,7 @@ class ClusterPricing:
 
         Axes of degree 1 name the same groups in several ways, and folding knows groups by their axes.
         """
-        seen, known = set[tuple[object, ...]](), set[tuple[object, ...]]()
+        seen, known = defaultdict[tuple[object, ...], list[_Seen]](list), set[tuple[object, ...]]()
         for exchange in exchanges:
             if (proportions := self.proportions_of(exchange)) is not None:
                 if proportions in known:
@@ -292,9 +292,10 @@ class ClusterPricing:
             op, use = exchange.op, self.use_of(exchange)
             latencies = _numbered(use.latencies_s)
             named = (op.axes, op.members, op.root) if isinstance(op, Collective) else ()
-            key = (type(op), named, _proportions(exchange.groups, use), latencies.tobytes())
-            if key not in seen:
-                seen.add(key)
+            this = _Seen(exchange.groups, use, _shares(use.seconds))
+            alike = seen[type(op), named, this.checksum, latencies.tobytes()]
+            if not any(map(this.equals, alike)):
+                alike.append(this)
                 self._uses[_same(exchange)] = use
                 yield exchange, Load(use.rows, use.links, use.seconds, latencies)
 
@@ -304,12 +305,12 @@ class ClusterPricing:
         if not isinstance(op, Collective) or (op.sizes and not op.levelled):
             return None
         if op.levelled:
-            return (op.kind, op.axes, "levelled", _digest(groups))
+            return (op.kind, op.axes, "levelled", exchange.digest)
         num_bytes = collective_bytes(exchange.program, op)
         alike = self.network.proportions(op.kind, num_bytes, groups, self._algorithm(op), op.root)
         if alike is None:
             return None
-        return (op.kind, op.axes, op.members, op.root, _digest(groups), *alike)
+        return (op.kind, op.axes, op.members, op.root, exchange.digest, *alike)
 
     def use_of(self, exchange: Exchange) -> LinkUse:
         """Return the loads on links of each group, message, copy or kernel on a host that an exchange stands for."""
@@ -346,12 +347,7 @@ def _signature(program: Program, op: Collective) -> tuple[object, ...]:
 
 def _same(exchange: Exchange) -> tuple[object, ...]:
     """Return what is the same for exchanges of the same groups that move equally many bytes the same way."""
-    return (*signature(exchange.program, exchange.op), _digest(exchange.groups))
-
-
-def _digest(groups: NDArray[np.int64]) -> bytes:
-    """Return a digest of groups, which tells one group of two ranks from two groups of one."""
-    return blake2b(groups.tobytes(), person=b"%d" % groups.shape[-1]).digest()
+    return (*signature(exchange.program, exchange.op), exchange.digest)
 
 
 def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -360,12 +356,29 @@ def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return numbered(np.round(values / scale, 10))[1]
 
 
-def _proportions(groups: NDArray[np.int64], use: LinkUse) -> bytes:
-    """Return a digest of who uses which links, and in which proportions."""
-    digest = blake2b(np.round(use.seconds / use.seconds.max(initial=1e-300), 10).tobytes())
-    for array in (groups, use.rows, use.links):
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.digest()
+@dataclass(frozen=True)
+class _Seen:
+    """Groups that use links in some proportions: ``shares``, of the longest use."""
+
+    groups: NDArray[np.int64]
+    use: LinkUse
+    shares: NDArray[np.int64]
+
+    @property
+    def checksum(self) -> int:
+        """Return a number that is equal for equal uses, and hardly ever for others."""
+        return int((self.shares * (self.use.links + 1)).sum())
+
+    def equals(self, other: "_Seen") -> bool:
+        """Return whether the same groups use the same links in the same proportions."""
+        mine, theirs = ((seen.groups, seen.use.rows, seen.use.links, seen.shares) for seen in (self, other))
+        return all(map(np.array_equal, mine, theirs))
+
+
+def _shares(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return values in units of the tenth digit of the largest."""
+    shares: NDArray[np.int64] = np.rint(seconds / seconds.max(initial=1e-300) * 1e10).astype(np.int64)
+    return shares
 
 
 def _yielding(op: Collective | Send, activity: Activity) -> Activity:

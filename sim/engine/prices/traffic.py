@@ -5,6 +5,8 @@ bytes pass the link of the host's memory.
 """
 
 from collections.abc import Iterator
+from functools import cached_property
+from hashlib import blake2b
 from typing import TypeGuard
 
 import numpy as np
@@ -22,7 +24,7 @@ Exchanging = LinkOp | Compute
 """Ops that move bytes over links; of kernels those on the host's cores."""
 
 
-class Exchange(Struct, frozen=True, eq=False):
+class Exchange(Struct, frozen=True, eq=False, dict=True):
     """Ops that are alike in all but the ranks: ``op`` of ``program`` is one of them.
 
     ``groups`` [groups, positions]: the ranks of each group of a collective; of a message, sender and receiver; of a
@@ -33,6 +35,11 @@ class Exchange(Struct, frozen=True, eq=False):
     op: Exchanging
     groups: Ints
     streams: frozenset[str] = frozenset()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Return a digest of the groups, which tells one group of two ranks from two groups of one."""
+        return blake2b(self.groups.tobytes(), person=b"%d" % self.groups.shape[-1]).digest()
 
 
 class Load(Struct, frozen=True, eq=False):
