@@ -32,6 +32,14 @@ class LinkUse(Struct, frozen=True, eq=False):
         first, last = np.searchsorted(self.rows, [row, row + 1])
         return self.links[first:last], self.seconds[first:last]
 
+    def without_zeros(self) -> "LinkUse":
+        """Return the same without links of zero seconds."""
+        kept = self.seconds > 0
+        if kept.all():
+            return self
+        rows, links, seconds = self.rows[kept], self.links[kept], self.seconds[kept]
+        return LinkUse(rows, links, seconds, self.num_bytes[kept], self.latencies_s)
+
 
 def route_sums(routes: Routes, values: Floats) -> Floats:
     """Return the sum of the values of each route's links."""
@@ -49,8 +57,7 @@ def summed(cells: Ints, where: Ints, seconds: Floats, num_bytes: Floats, num_lin
     in_all, carried = (
         np.bincount(where, values, minlength=len(cells)).astype(np.float64) for values in (seconds, num_bytes)
     )
-    kept = in_all > 0
-    return LinkUse(cells[kept] // num_links, cells[kept] % num_links, in_all[kept], carried[kept])
+    return LinkUse(*np.divmod(cells, num_links), in_all, carried).without_zeros()
 
 
 def together(uses: Sequence[LinkUse], num_links: int) -> LinkUse:

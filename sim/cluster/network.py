@@ -134,7 +134,7 @@ class Network(Struct, frozen=True, dict=True):
         Links between switches have the largest value, since a slower island is limited by its own adapters.
         """
         if len(set(values)) == 1:
-            return np.full(self.topology.num_links, values[0])
+            return np.broadcast_to(np.float64(values[0]), self.topology.num_links)
         of_vertex = np.append(np.array(values)[self.topology.placement.layout], np.inf)[self.topology.island_of_vertex]
         least = np.minimum(of_vertex[self.topology.source], of_vertex[self.topology.target])
         return np.where(np.isinf(least), max(values), least)
@@ -153,14 +153,13 @@ class Network(Struct, frozen=True, dict=True):
         used = hops != NONE
         rows, links = np.repeat(np.arange(len(hops)), used.sum(axis=1)), hops[used].astype(np.int64)
         seconds = num_bytes * self._message_seconds_per_byte[links] + self.topology.message_s[links]
-        kept = seconds > 0
-        seconds = seconds[kept]
         without_hops = [replace(library.parameters, intra_latency_s=0.0) for library in self.libraries]
         fixed_s = np.array([point_to_point_cost(num_bytes, True, network).latency_s for network in without_hops])
         layouts = self._layout_of_device
         slower_s = np.maximum(fixed_s[layouts[sources]], fixed_s[layouts[targets]])
         latencies_s = slower_s + np.append(self.topology.latency_s, 0.0)[hops].sum(axis=1)
-        return LinkUse(rows[kept], links[kept], seconds, np.full(len(seconds), float(num_bytes)), latencies_s)
+        carried = np.broadcast_to(np.float64(num_bytes), seconds.shape)
+        return LinkUse(rows, links, seconds, carried, latencies_s).without_zeros()
 
     # --- collectives ---------------------------------------------------------------------------------------
 
