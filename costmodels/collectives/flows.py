@@ -15,7 +15,8 @@ flows of one phase run together (``phased_flows``).
 
 from collections import defaultdict
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from hashlib import blake2b
 from itertools import accumulate
 from typing import Final
 
@@ -37,12 +38,17 @@ _TOGETHER: Final = ("ring", "in_switch", "direct", *COLLNET)
 Floats = NDArray[np.float64]
 
 
-class Flows(Struct, frozen=True, eq=False):
+class Flows(Struct, frozen=True, eq=False, dict=True):
     """``parts[i]`` of the payload go from member ``sources[i]`` to member ``targets[i]``; each pair comes once."""
 
     sources: NDArray[np.int64]
     targets: NDArray[np.int64]
     parts: NDArray[np.float64]
+
+    @cached_property
+    def ends(self) -> bytes:
+        """Return a digest of who sends to whom, in this order."""
+        return blake2b(np.stack([self.sources, self.targets]).tobytes()).digest()
 
 
 class Phased(Struct, frozen=True, eq=False):

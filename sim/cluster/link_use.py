@@ -67,3 +67,16 @@ def together(uses: Sequence[LinkUse], num_links: int) -> LinkUse:
         np.concatenate(parts) for parts in zip(*((u.seconds, u.num_bytes) for u in uses), strict=True)
     )
     return link_use(rows, links, seconds, num_bytes, num_links)
+
+
+def side_by_side(uses: Sequence[LinkUse]) -> LinkUse:
+    """Return several uses, none of which has a case of another, as one."""
+    if len(uses) == 1:
+        return uses[0]
+    rows = np.concatenate([use.rows for use in uses])
+    order = np.argsort(rows, kind="stable")
+    links = np.concatenate([use.links for use in uses])[order]
+    seconds, num_bytes = (
+        np.concatenate(parts)[order] for parts in zip(*((u.seconds, u.num_bytes) for u in uses), strict=True)
+    )
+    return LinkUse(rows[order], links, seconds, num_bytes)

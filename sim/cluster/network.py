@@ -36,7 +36,7 @@ from costmodels.collectives import (
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
 from costmodels.collectives.network import COLLNET
 from sim.cluster.distinct import distinct
-from sim.cluster.link_use import LinkUse, link_use, route_sums, summed, together
+from sim.cluster.link_use import LinkUse, link_use, route_sums, side_by_side, summed
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.rings import Ring, nvlink_rings
@@ -205,8 +205,7 @@ class Network(Struct, frozen=True, dict=True):
                 for row, devices in zip(batch.rows.tolist(), batch.devices, strict=True):
                     alone = replace(batch, devices=devices[None, :])
                     latencies_s[row] += self._in_turn_s(kind, num_bytes, cost, alone, table)
-        use = uses[0] if len(uses) == 1 else together(uses, self.topology.num_links)
-        return replace(use, latencies_s=latencies_s)
+        return replace(side_by_side(uses), latencies_s=latencies_s)
 
     def proportions(
         self, kind: str, num_bytes: int, groups: Ints, algorithm: str = "auto", root: int = 0
@@ -386,8 +385,7 @@ class Network(Struct, frozen=True, dict=True):
             flows = collective_flows(kind, cost.algorithm, batch.ranks_per_node, batch.island_rings.rings)
             payload = flows.parts * num_bytes
             flow_bytes = payload * cost.wire_overhead
-        named = (kind, cost.algorithm) if table is None else (flows.sources.tobytes(), flows.targets.tobytes())
-        routed = self._routed(batch, flows, flow_bytes > 0, named)
+        routed = self._routed(batch, flows, flow_bytes > 0, even=table is None)
         charged, carried = flow_bytes[routed.flows], payload[routed.flows]
         seconds = charged * self.seconds_per_byte[routed.links]
         if cost.algorithm not in COLLNET:
@@ -402,11 +400,9 @@ class Network(Struct, frozen=True, dict=True):
             self.topology.num_links,
         )
 
-    def _routed(
-        self, batch: "_Batch", flows: Flows, used: NDArray[np.bool_], named: tuple[str | bytes, ...]
-    ) -> "_Routed":
-        """Return the links of the flows that are used, in every group; ``named``: what is the same for equal flows."""
-        key = (*named, used.tobytes())
+    def _routed(self, batch: "_Batch", flows: Flows, used: NDArray[np.bool_], *, even: bool) -> "_Routed":
+        """Return the links of the flows that are used, in every group; ``even``: of a collective without a table."""
+        key = flows.ends, used.tobytes()
         if (known := batch.routed.get(key)) is not None:
             return known
         sources, targets = flows.sources[used], flows.targets[used]
@@ -415,7 +411,7 @@ class Network(Struct, frozen=True, dict=True):
         of_flow = np.repeat(np.tile(np.flatnonzero(used), len(batch.devices)), routes.num_hops)
         cells, where = distinct(rows * self.topology.num_links + routes.links)
         found = _Routed(cells, where, routes.links, of_flow)
-        if isinstance(named[0], str) or (len(batch.routed) < MOST_PATTERNS and len(routes.links) < MOST_HOPS):
+        if even or (len(batch.routed) < MOST_PATTERNS and len(routes.links) < MOST_HOPS):
             batch.routed[key] = found
         return found
 
@@ -477,8 +473,8 @@ class _Batch(Struct, frozen=True, kw_only=True, eq=False):
     inter_latency_s: float
     island_rings: _IslandRings
     layouts: tuple[int, ...]
-    routed: "dict[tuple[object, ...], _Routed]" = field(default_factory=dict)
-    """Cache of the links of flows: of even collectives by kind and algorithm, of uneven exchanges by who sends whom."""
+    routed: "dict[tuple[bytes, bytes], _Routed]" = field(default_factory=dict)
+    """Cache of the links of flows, by who sends to whom, and which of these flows are used."""
 
 
 class _Routed(Struct, frozen=True, eq=False):
