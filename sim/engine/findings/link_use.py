@@ -20,6 +20,7 @@ from sim.cluster.link_use import LinkUse as NetworkUse
 from sim.cluster.topology.topology import Topology
 from sim.engine.findings.transfers import Transfers, transfers
 from sim.engine.folding.folding import NEVER_BINDS
+from sim.engine.prices.numbering import numbered
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.traffic import Exchange, exchanges, signature
 from sim.engine.running.period import Repeated, Times
@@ -80,7 +81,7 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         for flow, seconds in zip(self.flows[first:last].tolist(), self.seconds[first:last].tolist(), strict=True):
             spans = np.arange(self.first_span[flow], self.first_span[flow + 1])
             later_s: Times | float = 0.0
-            if moved.apart_s.any():
+            if self._any_apart:
                 spans, later_s = moved.unrolled(spans)
             rates = moved.span_speed[spans] * seconds
             times += [moved.span_begin_s[spans] + later_s, moved.span_end_s[spans] + later_s]
@@ -90,6 +91,10 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         turns, rates = turns[order], np.cumsum(np.concatenate(slopes)[order])
         busy_s = np.append(0.0, np.cumsum(np.diff(turns) * rates[:-1]))
         return lambda moments_s: np.interp(moments_s, turns, busy_s)
+
+    @cached_property
+    def _any_apart(self) -> bool:
+        return bool(self.transfers.apart_s.any())
 
     def spans(self, row: int) -> Ints:
         """Return the spans of all flows over a row's links, flow by flow."""
@@ -324,18 +329,34 @@ def _digests(exchange: Exchange, use: NetworkUse) -> tuple[bytes, ...]:
 
 
 def _alike(cells: _Cells, kinds: Ints) -> Ints:
-    """Return a row per column, the same for columns of one kind of links that carry the same; -1: carries nothing."""
-    order = np.lexsort((cells.flows, cells.columns))
-    flows, columns = cells.flows[order], cells.columns[order]
-    rounded = np.round(cells.seconds[order] / cells.seconds.max(initial=1e-300), 13)
-    names, firsts = np.unique(columns, return_index=True)
-    bounds = np.append(firsts, len(columns)).tolist()
+    """Return a row per column, the same for columns of one kind of links that carry the same; -1: carries nothing.
+
+    Columns are compared cell by cell, all of them together: those that were alike so far and have the same next cell
+    stay alike.
+    """
+    num_flows = int(cells.flows.max(initial=0)) + 1
+    order = np.argsort(cells.columns * num_flows + cells.flows, kind="stable")
+    seconds = numbered(np.round(cells.seconds[order] / cells.seconds.max(initial=1e-300), 13))[1]
+    codes = numbered(seconds * num_flows + cells.flows[order])[1]
+    names, begins, lengths = np.unique(cells.columns[order], return_index=True, return_counts=True)
+    so_far, num_codes = kinds[names], int(codes.max(initial=0)) + 1
+    used, place, longer = int(kinds.max(initial=0)) + 1, 0, np.arange(len(names))
+    while longer.size:
+        different, numbers = numbered(so_far[longer] * num_codes + codes[begins[longer] + place])
+        so_far[longer] = used + numbers
+        used, place = used + len(different), place + 1
+        longer = longer[lengths[longer] > place]
     rows = np.full(len(kinds), IDLE)
-    seen: dict[tuple[object, ...], int] = {}
-    for name, begin, end in zip(names.tolist(), bounds[:-1], bounds[1:], strict=True):
-        key = (kinds[name], flows[begin:end].tobytes(), rounded[begin:end].tobytes())
-        rows[name] = seen.setdefault(key, len(seen))
+    rows[names] = _in_order_of_first(so_far)
     return rows
+
+
+def _in_order_of_first(values: Ints) -> Ints:
+    """Return the place of each element's value in the order in which the values first occur."""
+    _, firsts, numbers = np.unique(values, return_index=True, return_inverse=True)
+    places = np.empty(len(firsts), np.int64)
+    places[np.argsort(firsts)] = np.arange(len(firsts))
+    return places[numbers]
 
 
 def _sums(numbers: Ints, values: Times, count: int) -> Times:

@@ -13,7 +13,7 @@ from sim.cluster.cluster import Cluster
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.parse import parse_topology
 from sim.engine.findings.bottleneck import bottlenecks
-from sim.engine.findings.link_use import IDLE, LinkUse, link_use
+from sim.engine.findings.link_use import IDLE, LinkUse, _alike, _Cells, link_use
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.pricing import ClusterPricing
@@ -198,3 +198,24 @@ def test_shares_are_those_of_each_rows_own_curve(overlap: str) -> None:
         lasting_s = np.maximum(moved.span_end_s[spans] - moved.span_begin_s[spans], 1e-300)
         assert use.shares(row, spans) == pytest.approx(busy_s / lasting_s, rel=1e-6, abs=1e-6)
     assert several
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(data=st.data())
+def test_columns_of_one_kind_that_carry_the_same_are_one_row(data: st.DataObject) -> None:
+    """Rows are numbered as columns first have them; a column with only the first loads of another has a row of its own."""
+    loads = data.draw(
+        st.dictionaries(st.tuples(st.integers(0, 7), st.integers(0, 3)), st.sampled_from([0.25, 0.5, 1.0]), min_size=1)
+    )
+    kinds = np.array(data.draw(st.lists(st.integers(0, 1), min_size=9, max_size=9)))
+    pairs = data.draw(st.permutations(list(loads)))
+    columns, flows = np.array(pairs, dtype=np.int64).T
+    seconds = np.array([loads[pair] for pair in pairs])
+    rows = _alike(_Cells(flows, columns, seconds, seconds), kinds)
+    carried = {column: sorted((f, s) for (c, f), s in loads.items() if c == column) for column in range(9)}
+    seen: dict[object, int] = {}
+    wanted = [
+        seen.setdefault((kinds[column], str(carried[column])), len(seen)) if carried[column] else IDLE
+        for column in range(9)
+    ]
+    assert rows.tolist() == wanted
