@@ -28,6 +28,8 @@ Flags = NDArray[np.bool_]
 _MANY: Final = 16
 """At least this part of all vertices is found by a pass over all of them, as sorting takes longer."""
 
+_PORTION: Final = 2**16
+
 
 class Relation(Struct, frozen=True):
     """Directed, labelled edges: ``sources[e]`` sees ``targets[e]`` as ``labels[e]``; repeated edges count.
@@ -87,6 +89,15 @@ class _Incidence(Struct, frozen=True):
         lengths = self.starts[vertices + 1] - begins
         owners = np.repeat(np.arange(len(vertices)), lengths)
         return (begins - (np.cumsum(lengths) - lengths))[owners] + np.arange(len(owners)), owners
+
+    def portions(self, vertices: Ints) -> Sequence[Ints]:
+        """Return some vertices in portions of bounded numbers of edges, or of one vertex.
+
+        What is computed of each edge then stays in a processor's cache.
+        """
+        before = np.cumsum(self.starts[vertices + 1] - self.starts[vertices])
+        cuts = np.searchsorted(before, np.arange(_PORTION, int(before[-1]) if len(before) else 0, _PORTION))
+        return np.split(vertices, np.unique(cuts + 1))
 
 
 def _incidence(num_vertices: int, relations: Sequence[Relation]) -> _Incidence:
@@ -170,13 +181,17 @@ class _Refiner(Struct):
         """
         changed = np.arange(len(self.colour))
         while changed.size:
-            at, owners = self.edges.of(changed)
-            far = self.edges.far[at]
-            np.add.at(self.sums, far, _mix(self.edges.kinds[at], self.colour[changed][owners], seed))
-            touched = self._different(far)
+            touched = self._different([self._shown(portion, seed) for portion in self.edges.portions(changed)])
             hashes = self.sums[touched]
             self.sums[touched] = 0
             changed = self._split(touched, hashes)
+
+    def _shown(self, vertices: Ints, seed: int) -> Ints:
+        """Add a hash of each edge of some vertices to the sum of its far end; return the far ends."""
+        at, owners = self.edges.of(vertices)
+        far = self.edges.far[at]
+        np.add.at(self.sums, far, _mix(self.edges.kinds[at], self.colour[vertices][owners], seed))
+        return far
 
     def verify(self) -> bool:
         """Return whether the partition is equitable; if not, split each class by whether members equal its first."""
@@ -185,8 +200,7 @@ class _Refiner(Struct):
         others = np.flatnonzero(model != np.arange(len(model)))
         as_many = degrees[others] == degrees[model[others]]
         wrong = others[~as_many]
-        unlike = self._unlike(others[as_many], model)
-        wrong = np.concatenate([wrong, unlike])
+        wrong = np.concatenate([wrong, *(self._unlike(part, model) for part in self.edges.portions(others[as_many]))])
         self._split(wrong, np.zeros(len(wrong), np.uint64))
         return not wrong.size
 
@@ -212,12 +226,13 @@ class _Refiner(Struct):
         """Return a number per edge, the same for equal kinds of edges to one class."""
         return self.edges.kinds[at] * self.num_classes + self.colour[self.edges.far[at]]
 
-    def _different(self, vertices: Ints) -> Ints:
+    def _different(self, vertices: Sequence[Ints]) -> Ints:
         """Return the different ones of some vertices, sorted: of many by marks on all, of few by a sort."""
-        if _MANY * len(vertices) < len(self.marks):
-            ordered = np.sort(vertices)
+        if _MANY * sum(map(len, vertices)) < len(self.marks):
+            ordered = np.sort(np.concatenate(vertices))
             return ordered[_begins(ordered)]
-        self.marks[vertices] = True
+        for portion in vertices:
+            self.marks[portion] = True
         found = np.flatnonzero(self.marks)
         self.marks[found] = False
         return found

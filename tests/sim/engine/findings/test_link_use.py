@@ -203,7 +203,7 @@ def test_shares_are_those_of_each_rows_own_curve(overlap: str) -> None:
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data())
 def test_columns_of_one_kind_that_carry_the_same_are_one_row(data: st.DataObject) -> None:
-    """Rows are numbered as columns first have them; a column with only the first loads of another has its own."""
+    """Rows are numbered as columns first have them; one with only the first loads of another has a row of its own."""
     loads = data.draw(
         st.dictionaries(st.tuples(st.integers(0, 7), st.integers(0, 3)), st.sampled_from([0.25, 0.5, 1.0]), min_size=1)
     )

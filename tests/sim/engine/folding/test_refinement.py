@@ -240,6 +240,15 @@ def test_hashes_that_collide_change_nothing(mix, graph: Graph) -> None:
         assert refined(graph).colour.tolist() == naive_refinement(*graph)
 
 
+@settings(max_examples=examples(40), deadline=None)
+@given(graph=graphs() | symmetric_graphs(), portion=st.integers(1, 9))
+def test_edges_in_portions_change_nothing(graph: Graph, portion: int) -> None:
+    """Edges that do not fit in one portion are hashed and compared portion by portion, to the same partition."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(refinement, "_PORTION", portion)
+        assert refined(graph).colour.tolist() == naive_refinement(*graph)
+
+
 def test_labels_and_relations_tell_edges_apart() -> None:
     """Two vertices that put other bytes on a link, or another relation's edge, are of two classes."""
     one = Relation([0, 1], [2, 2], [10**12, 10**12])
