@@ -11,7 +11,8 @@ adapters, and l in the network, so that none is left out because of one that is 
 
 The right side is a solution of the dual of the linear program that asks how much l can carry; which links k(u) make it
 least is a covering problem. It is solved greedily: users with few links choose first, and one with many, a ring say,
-takes a link that others have been assigned to.
+takes a link that others have been assigned to. Where one load alone can make l carry more than 1, no choice can do, and
+none is looked for.
 """
 
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _ROUNDING = 1e-12
+_MARGIN = 1e-9
 _UNCOVERED = 1e30
 """The ratio of users that no link outside the network holds back: those of the network alone."""
 _MOST_TRIED = 16
@@ -40,16 +42,37 @@ def never_binding(loads: Sequence[Load], in_network: NDArray[np.bool_]) -> NDArr
     its way out) and once for the last (its way in); or for one that counts already. Links that nobody uses are among
     those returned.
     """
-    open_links = in_network.copy()
+    reaching = [load for load in sorted(loads, key=_links_per_user) if in_network[load.links].any()]
+    full = np.zeros(len(in_network), np.bool_)
+    for load in reaching:
+        full |= _carried(load, in_network) > 1 + _MARGIN
+    open_links = in_network & ~full
     for last in (False, True):
-        open_links &= _bounds(loads, in_network, open_links, last=last) > 1 + _ROUNDING
-    return in_network & ~open_links
+        open_links &= _bounds(reaching, in_network, open_links, last=last) > 1 + _ROUNDING
+    return in_network & ~(open_links | full)
+
+
+def _carried(load: Load, in_network: NDArray[np.bool_]) -> Floats:
+    """Return what links of the network carry while the users of one load progress at rates that other links allow.
+
+    The rate of a user is the one at which the fullest of its links outside the network would be full, were all users
+    equally fast. Whatever the choice of links k(u), the right side of the inequality is no less than this.
+    """
+    inside = in_network[load.links]
+    outside = np.flatnonzero(~inside)
+    on_link = np.bincount(load.links[outside], load.seconds[outside], minlength=len(in_network))
+    slowest = np.zeros(int(load.groups.max(initial=0)) + 1)
+    np.maximum.at(slowest, load.groups[outside], on_link[load.links[outside]])
+    rates = np.divide(1.0, slowest, out=np.zeros_like(slowest), where=slowest > 0)
+    these = np.flatnonzero(inside)
+    carried = rates[load.groups[these]] * load.seconds[these]
+    return np.bincount(load.links[these], carried, minlength=len(in_network)).astype(np.float64)
 
 
 def _bounds(loads: Sequence[Load], in_network: NDArray[np.bool_], asked: NDArray[np.bool_], *, last: bool) -> Floats:
     """Return the right side of the inequality for the links asked for, 0 for others."""
     covers = _Covers(len(in_network), np.zeros(0, np.int64), np.zeros(0))
-    for load in sorted(loads, key=_links_per_user):
+    for load in loads:
         if asked[load.links].any():
             covers = covers.joined_by(covers.chosen(load, _own_covers(load, in_network, asked, last=last)))
     return covers.sums()

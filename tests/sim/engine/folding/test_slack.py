@@ -1,10 +1,12 @@
 """Links that never bind, held against the linear program that asks how much a link can carry."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
+from sim.engine.folding import slack
 from sim.engine.folding.slack import never_binding
 from sim.engine.prices.traffic import Load
 from tests.examples import examples
@@ -39,6 +41,20 @@ def test_links_that_never_bind_are_held_back_by_others(exchanges: list[list[dict
     assert not never[:NUM_INSIDE].any()
     for link in np.flatnonzero(never):
         assert most_carried(users, int(link)) <= 1 + 1e-9
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(exchanges=st.lists(st.lists(USES, min_size=1, max_size=4), min_size=1, max_size=3))
+def test_links_that_a_load_alone_fills_are_those_that_no_choice_covers(exchanges: list[list[dict[int, float]]]) -> None:
+    """What a load alone carries is no more than the linear program's most, and telling by it changes no answer."""
+    loads = [load_of(users) for users in exchanges]
+    for users, load in zip(exchanges, loads, strict=True):
+        carried = slack._carried(load, IN_NETWORK)
+        assert all(carried[link] <= most_carried(users, int(link)) + 1e-9 for link in np.flatnonzero(IN_NETWORK))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slack, "_carried", lambda load, in_network: np.zeros(len(in_network)))
+        by_choice = never_binding(loads, IN_NETWORK)
+    assert never_binding(loads, IN_NETWORK).tolist() == by_choice.tolist()
 
 
 def test_a_ring_counts_for_an_adapter_that_counts_already() -> None:
