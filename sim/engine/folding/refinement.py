@@ -76,12 +76,13 @@ def coarsest_equitable(initial: ArrayLike, relations: Sequence[Relation]) -> Par
 class _Incidence(Struct, frozen=True):
     """All edges from both ends: vertex v has the far ends ``far[starts[v]:starts[v + 1]]``.
 
-    A kind is one label of one relation in one direction; ``kinds`` says what the far end sees the vertex as.
+    A kind is one label of one relation in one direction; ``kinds`` says what the far end sees the vertex as. Both
+    columns are long, and of 32 bits, as there are fewer vertices and labels than fit in these.
     """
 
     starts: Ints
-    far: Ints
-    kinds: Ints
+    far: NDArray[np.int32]
+    kinds: NDArray[np.int32]
 
     def of(self, vertices: Ints) -> tuple[Ints, Ints]:
         """Return the edges of some vertices, and whose each is, as positions in ``vertices``; vertex by vertex."""
@@ -101,20 +102,20 @@ class _Incidence(Struct, frozen=True):
 
 
 def _incidence(num_vertices: int, relations: Sequence[Relation]) -> _Incidence:
-    nothing = np.zeros(0, np.int64)
-    near, far, kinds, num_labels = [nothing], [nothing], [nothing], 0
+    near, far, kinds, num_labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)], 0
     for index, relation in enumerate(relations):
         sources, targets, labels = _edges(index, num_vertices, relation)
         names, numbers = numbered(labels)
-        seen_as = 2 * (num_labels + numbers)
+        seen_as = (2 * (num_labels + numbers)).astype(np.int32)
         near += [targets, sources]
         far += [sources, targets]
         kinds += [seen_as, seen_as + 1]
         num_labels += len(names)
-    ends = np.concatenate(near)
+    ends = np.concatenate(near, dtype=np.int32, casting="same_kind")
     order = np.argsort(ends, kind="stable")
     starts = np.append(0, np.cumsum(np.bincount(ends, minlength=num_vertices)))
-    return _Incidence(starts, np.concatenate(far)[order], np.concatenate(kinds)[order])
+    far_ends = np.concatenate(far, dtype=np.int32, casting="same_kind")
+    return _Incidence(starts, far_ends[order], np.concatenate(kinds, dtype=np.int32, casting="same_kind")[order])
 
 
 def _edges(index: int, num_vertices: int, relation: Relation) -> tuple[Ints, Ints, Ints]:
@@ -189,8 +190,8 @@ class _Refiner(Struct):
     def _shown(self, vertices: Ints, seed: int) -> Ints:
         """Add a hash of each edge of some vertices to the sum of its far end; return the far ends."""
         at, owners = self.edges.of(vertices)
-        far = self.edges.far[at]
-        np.add.at(self.sums, far, _mix(self.edges.kinds[at], self.colour[vertices][owners], seed))
+        far = self.edges.far[at].astype(np.int64)
+        np.add.at(self.sums, far, _mix(self.edges.kinds[at].astype(np.int64), self.colour[vertices][owners], seed))
         return far
 
     def verify(self) -> bool:
@@ -224,7 +225,7 @@ class _Refiner(Struct):
 
     def _seen(self, at: Ints) -> Ints:
         """Return a number per edge, the same for equal kinds of edges to one class."""
-        return self.edges.kinds[at] * self.num_classes + self.colour[self.edges.far[at]]
+        return self.edges.kinds[at].astype(np.int64) * self.num_classes + self.colour[self.edges.far[at]]
 
     def _different(self, vertices: Sequence[Ints]) -> Ints:
         """Return the different ones of some vertices, sorted: of many by marks on all, of few by a sort."""
