@@ -19,6 +19,8 @@ from sim.engine.prices.traffic import Exchange, Load
 from sim.plan.words.op import Collective, CollectiveKind
 
 Ints = NDArray[np.int64]
+Owners = NDArray[np.int32]
+"""A vertex per link: of all links there is such a table, so it is of 32 bits."""
 
 NONE: Final = -1
 ROOTED: Final = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
@@ -155,12 +157,12 @@ class LikenessGraph:
 
     # --- links with an owner -------------------------------------------------------------------------------
 
-    def _owners(self) -> Ints:
+    def _owners(self) -> Owners:
         """Return, per link, the one rank or group to whom all its users belong; _MANY: none; NONE: unused.
 
         Of messages that is their sender or their receiver, and of collectives with them the groups that it is in.
         """
-        sent_by, received_by, grouped_by = (np.full(len(self._links.numbers), NONE) for _ in range(3))
+        sent_by, received_by, grouped_by = (np.full(len(self._links.numbers), NONE, np.int32) for _ in range(3))
         for use in self._uses:
             if use.receivers is not None:
                 _note(sent_by, use.links, use.users)
@@ -176,7 +178,7 @@ class LikenessGraph:
                 owner[use.links[apart]] = _MANY
         return np.where(has_messages, owner, grouped_by)
 
-    def _tell_owned(self, use: _Use, owner: Ints) -> None:
+    def _tell_owned(self, use: _Use, owner: Owners) -> None:
         """Tell links with an owner how a use loads them: by a group, by what the owner sends, by what it receives."""
         among = owner[use.links] >= 0
         links, facts = use.links[among], 2 * use.labels[among]
@@ -185,7 +187,7 @@ class LikenessGraph:
         if len(links):
             self._links.tell(links, facts, int(facts.max()) + 1)
 
-    def _tell_owners(self, owners: Ints, codes: Ints) -> None:
+    def _tell_owners(self, owners: Owners, codes: Ints) -> None:
         """Tell ranks and groups how many links of each code they own."""
         for code in range(int(codes.max(initial=-1)) + 1):
             those = owners[codes == code]
@@ -216,7 +218,7 @@ class LikenessGraph:
             first += len(names)
         return np.concatenate(parts)
 
-    def _named(self, partition: Partition, owner: Ints, codes: Ints, vertex: Ints) -> Classes:
+    def _named(self, partition: Partition, owner: Owners, codes: Ints, vertex: Ints) -> Classes:
         colour, ranks = partition.colour, slice(0, self._num_ranks)
         keys = np.full(len(owner), NONE)
         num_codes = int(codes.max(initial=0)) + 2
@@ -243,7 +245,7 @@ class LikenessGraph:
         )
 
 
-def _note(table: Ints, links: Ints, who: Ints) -> None:
+def _note(table: Owners, links: Ints, who: Ints) -> None:
     """Note the user of links: the only user so far, or _MANY."""
     fresh = table[links] == NONE
     table[links[fresh]] = who[fresh]

@@ -14,14 +14,23 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     """Return the different values, sorted, and the place of each element's value among them.
 
     Ranks and links of one kind follow each other, so only the first of each run is looked at. Mostly there are few
-    different ones, which a sample has all; where it has not, all are sorted.
+    different ones, of which a sample has all or nearly all; where it has not, all are sorted.
     """
     begins = np.ones(len(values), dtype=np.bool_)
     np.not_equal(values[1:], values[:-1], out=begins[1:])
     at = np.flatnonzero(begins)
     firsts = values[at]
     names = np.unique(firsts[:: len(firsts) // _SAMPLE + 1])
-    places = np.minimum(np.searchsorted(names, firsts), len(names) - 1)
-    if not np.array_equal(names[places], firsts):
+    places = _places(names, firsts)
+    missing = firsts[names[places] != firsts]
+    if 4 * len(missing) > len(firsts):
         names, places = np.unique(firsts, return_inverse=True)
-    return names, np.repeat(places.ravel(), np.diff(at, append=len(values)))
+    elif len(missing):
+        names = np.union1d(names, missing)
+        places = _places(names, firsts)
+    return names, np.repeat(places, np.diff(at, append=len(values)))
+
+
+def _places(names: NDArray[Any], values: NDArray[Any]) -> Ints:
+    """Return the place of each value among sorted names, or a place of another name if it is none of them."""
+    return np.minimum(np.searchsorted(names, values), len(names) - 1)
