@@ -20,7 +20,7 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     np.not_equal(values[1:], values[:-1], out=begins[1:])
     at = np.flatnonzero(begins)
     firsts = values[at]
-    names = np.unique(firsts[:: len(firsts) // _SAMPLE + 1])
+    names = np.unique(firsts[_spread(len(firsts))] if len(firsts) > _SAMPLE else firsts)
     places = _places(names, firsts)
     missing = firsts[names[places] != firsts]
     if 4 * len(missing) > len(firsts):
@@ -29,6 +29,11 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
         names = np.union1d(names, missing)
         places = _places(names, firsts)
     return names, np.repeat(places, np.diff(at, append=len(values)))
+
+
+def _spread(length: int) -> Ints:
+    """Return places of a sample: multiples of the golden ratio, as no pattern in the values has their period."""
+    return (np.arange(_SAMPLE) * ((5**0.5 - 1) / 2) % 1.0 * length).astype(np.int64)
 
 
 def _places(names: NDArray[Any], values: NDArray[Any]) -> Ints:

@@ -14,7 +14,7 @@ from tests.examples import examples
     rare=st.integers(-5, 5),
 )  # fmt: skip
 def test_values_are_numbered_as_by_a_sort(values: list[int], repeats: int, rare: int) -> None:
-    """Few or many values, with a rare one at the second place, which a sample of long arrays leaves out."""
+    """Few or many values, with a rare one at the second place, which a sample of a long array leaves out."""
     for dtype in (np.int64, np.float64):
         array = np.array([*values[:1], rare, *values[1:] * repeats], dtype=dtype)
         names, places = numbered(array)
