@@ -157,7 +157,7 @@ class Network(Struct, frozen=True, dict=True):
         fixed_s = np.array([point_to_point_cost(num_bytes, True, network).latency_s for network in without_hops])
         layouts = self._layout_of_device
         slower_s = np.maximum(fixed_s[layouts[sources]], fixed_s[layouts[targets]])
-        latencies_s = slower_s + np.append(self.topology.latency_s, 0.0)[hops].sum(axis=1)
+        latencies_s = slower_s + np.where(used, self.topology.latency_s[hops], 0.0).sum(axis=1)
         carried = np.broadcast_to(np.float64(num_bytes), seconds.shape)
         return LinkUse(rows, links, seconds, carried, latencies_s).without_zeros()
 
