@@ -152,12 +152,14 @@ class Network(Struct, frozen=True, dict=True):
         hops = np.sort(self.topology.hops(sources, targets), axis=1)  # no route uses a link twice
         used = hops != NONE
         rows, links = np.repeat(np.arange(len(hops)), used.sum(axis=1)), hops[used].astype(np.int64)
-        seconds = num_bytes * self._message_seconds_per_byte[links] + self.topology.message_s[links]
+        seconds = self._message_seconds_per_byte[links]
+        seconds *= num_bytes
+        seconds += self.topology.message_s[links]
         without_hops = [replace(library.parameters, intra_latency_s=0.0) for library in self.libraries]
         fixed_s = np.array([point_to_point_cost(num_bytes, True, network).latency_s for network in without_hops])
         layouts = self._layout_of_device
         slower_s = np.maximum(fixed_s[layouts[sources]], fixed_s[layouts[targets]])
-        latencies_s = slower_s + np.where(used, self.topology.latency_s[hops], 0.0).sum(axis=1)
+        latencies_s = slower_s + np.bincount(rows, self.topology.latency_s[links], minlength=len(hops))
         carried = np.broadcast_to(np.float64(num_bytes), seconds.shape)
         return LinkUse(rows, links, seconds, carried, latencies_s).without_zeros()
 
