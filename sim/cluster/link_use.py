@@ -42,9 +42,9 @@ class LinkUse(Struct, frozen=True, eq=False):
 
 
 def route_sums(routes: Routes, values: Floats) -> Floats:
-    """Return the sum of the values of each route's links."""
-    sums: Floats = np.append(0.0, np.cumsum(values[routes.links]))
-    return sums[routes.indptr[1:]] - sums[routes.indptr[:-1]]
+    """Return the sum of the values of each route's links, to the last bit the same for routes of equal values."""
+    of_route = np.repeat(np.arange(len(routes)), routes.num_hops)
+    return np.bincount(of_route, values[routes.links], minlength=len(routes)).astype(np.float64)
 
 
 def link_use(rows: Ints, links: AnyInts, seconds: Floats, num_bytes: Floats, num_links: int) -> LinkUse:
