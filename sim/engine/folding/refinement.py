@@ -6,9 +6,10 @@ The one-dimensional Weisfeiler-Leman algorithm, as successive splitting where th
 Why the result is exact, though rounds compare hashes. A round splits two vertices of a class only if their hashes
 differ, or if one has an edge to a changed class and the other none. Equal multisets of neighbours have equal hashes,
 so a split is always forced: the partition never becomes finer than the coarsest equitable one. When nothing splits any
-more, ``verify`` compares the sorted neighbours of every vertex with those of its class, as integers. A partition that
-passes is equitable; being no finer than the coarsest equitable one, it is that one. One that does not pass (hashes
-collided) is split where the comparison failed, which is forced too, and refined on with other hashes.
+more, ``verify`` compares the neighbours of every vertex with those of its class's first, as integers, and sorts them
+where their order differs. A partition that passes is equitable; being no finer than the coarsest equitable one, it is
+that one. One that does not pass (hashes collided) is split where the comparison failed, which is forced too, and
+refined on with other hashes.
 """
 
 from collections.abc import Sequence
