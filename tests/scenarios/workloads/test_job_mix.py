@@ -16,6 +16,7 @@ from scenarios.report.rendering.surfaces import every_block
 from scenarios.workloads.job_mix.cluster_chart import cluster_section, gpu_bars
 from scenarios.workloads.job_mix.reading import POLICIES
 from scenarios.workloads.job_mix.schema import PolicyName
+from scenarios.workloads.job_mix.starter import STARTER
 from scenarios.workloads.loading import load_scenario
 from tests.scenarios.refusing import refuse
 from tests.traces.test_job_logs import ALIBABA, ONES, PHILLY
@@ -36,10 +37,12 @@ NODE = "{name: %s, num_nodes: 1, devices_per_node: %d}"
 
 
 def test_every_policy_can_be_made_and_is_on_the_page() -> None:
-    """The names that a file may hold, those with a class, and the rows of the table of policies are the same."""
+    """The names that a file may hold, those with a class, the rows of the table and the starter's comment agree."""
     table = PAGE.read_text(encoding="utf-8").partition("## Policies")[2].partition("##")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) - {"policy"} == set(get_args(PolicyName))
     assert set(POLICIES) == set(get_args(PolicyName))
+    comment = STARTER.partition("policy: ")[2].partition("\npolicies:")[0]
+    assert set(re.findall(r"\w+", comment)) - {"for", "elastic", "jobs", "alone"} == set(get_args(PolicyName))
 
 
 @pytest.fixture
