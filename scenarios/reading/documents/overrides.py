@@ -15,16 +15,25 @@ _ITEM: Final = re.compile(r"(.+?)\[\d+\]")
 BASED: Final[frozenset[KeyPath]] = frozenset({("cluster", "topology"), ("cluster", "topology", "nodes")})
 """Keys that hold a name of the topology catalogue, or a mapping with that name under ``base``."""
 
+_NAMED_MODELS: Final[Mapping[str, str]] = {
+    "preset": "write another value, or the model's own keys in the place of preset",
+    "huggingface": "write another value, or name a config.json without it",
+}
+"""Keys of a model that name another one, and how to be rid of one of its keys."""
+
 
 def apply_overrides(document: Document, overrides: Iterable[str]) -> Document:
     """Return the document with each ``key=value`` put in, later ones over earlier ones.
 
     Keys are dotted paths, values YAML. A mapping replaces the whole mapping; ``null`` takes the key out. Raises
-    ScenarioError where the text is not ``key=value`` or the path runs through something that is no mapping.
+    ScenarioError where the text is not ``key=value``, the path runs through something that is no mapping, or ``null``
+    is to take out what the file leaves to a named model.
     """
     data, origins = deepcopy(document.data), dict(document.origins)
     for text in overrides:
         path, value, origin = _parse(text)
+        if value is None:
+            _refuse_inherited(data, path, origin)
         _put(data, path, value, origin)
         origins = {known: where for known, where in origins.items() if known[: len(path)] != path}
         for length in range(1, len(path)):
@@ -106,6 +115,20 @@ def _parse(text: str) -> tuple[tuple[str, ...], Any, Origin]:
         rule = "items of a list are not set one by one"
         raise ScenarioError(origin, "", rule, f"set {item[1][:200]} itself, with all its items")
     return path, read_value(value, option), origin
+
+
+def _refuse_inherited(data: Mapping[str, Any], path: tuple[str, ...], origin: Origin) -> None:
+    """Raise ScenarioError for a key of the model that does not stand in the file, but may in the model it names."""
+    section, *names = path
+    model = held = data.get("model")
+    if section != "model" or not names or names[0] in {"family", *_NAMED_MODELS} or not isinstance(model, dict):
+        return
+    for name in names:
+        held = held.get(name) if isinstance(held, dict) else None
+    form = next((form for form in _NAMED_MODELS if form in model), "")
+    if form and held is None:
+        rule = f"null takes out what the scenario writes, not the keys of the model that {form} names"
+        raise ScenarioError(origin, ".".join(path), rule, _NAMED_MODELS[form])
 
 
 def _option(text: str) -> str:

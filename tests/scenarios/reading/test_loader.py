@@ -168,6 +168,21 @@ def test_null_takes_a_key_out(write) -> None:
     assert load_scenario(text, taken).job == of_file.job
 
 
+@pytest.mark.parametrize("key", ["sliding_window", "experts.top_k", "sequence_length"])
+def test_null_takes_no_key_out_of_a_named_model(write, key: str) -> None:
+    """Keys of a preset would stay, and the answer would be that without the option; what the file writes goes."""
+    named = ["model={preset: mistral-7b}", "parallel={tensor: {degree: 8}, data: {degree: auto}}"]
+    with pytest.raises(ScenarioError, match="not the keys of the model that preset names") as caught:
+        load_scenario(write(), [*named, f"model.{key}=null"])
+    assert caught.value.key == f"model.{key}"
+    assert caught.value.origin.option == f"--set model.{key}=null"
+    window, length = "model.sliding_window={size: 64}", "model.sequence_length=128"
+    changed = load_scenario(write(), [*named, window, length, "model.sliding_window=null", "model.preset=llama-2-7b"])
+    assert (changed.job.model.sequence_length, changed.job.model.sliding_window) == (128, None)
+    swapped = ["model.huggingface=null", "model.preset=llama-2-7b"]
+    assert load_scenario(write(), [*named, *swapped]).job.model.num_layers == 32
+
+
 def test_quantities_and_lists_by_override(write) -> None:
     """Override values are YAML: quantities, lists and truth values."""
     stages = "parallel.pipeline={degree: 8, layers_per_stage: [9, 10, 10, 10, 10, 10, 10, 11]}"
