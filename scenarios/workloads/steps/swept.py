@@ -32,7 +32,7 @@ TOO_LARGE: Final = ("does not fit", "#c8402f")
 EXPLAINED: Final = (
     "exposed: communication while nothing is computed; memory: peak of the fullest rank; "
     "sent: bytes per rank and step; pp sent: those between stages; "
-    "live: micro-batches whose activations the fullest rank holds"
+    "live: micro-batches whose activations the fullest rank holds, virtual stages and slices as fractions"
 )
 
 
