@@ -10,7 +10,7 @@ from scenarios.report.pages.step_rows import step_rows
 from scenarios.report.words import spread_words
 from scenarios.summaries.comparing.comparison import AlignedOps, ComparisonSummary
 from scenarios.summaries.comparing.explanation import Explanation
-from scenarios.summaries.comparing.notes import executed_note, is_notable, simulated_note
+from scenarios.summaries.comparing.notes import drawn_note, executed_note, is_notable, simulated_note
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedPlacement, ExecutionSummary
 from scenarios.summaries.steps.algorithm import algorithm_words
 from traces.comparison.compare import difference_s
@@ -45,6 +45,13 @@ def execution_blocks(summary: ExecutionSummary) -> tuple[Block, ...]:
 def notes_of(summary: ExecutionSummary) -> tuple[str, str]:
     """Return why the simulated and the executed time may be off, or empty texts."""
     return simulated_note(summary.profile_basis), executed_note(summary.world_size, summary.num_cores)
+
+
+def card_notes_of(summary: ExecutionSummary) -> tuple[str, str]:
+    """Return these notes for a page, whose simulated time is that of the run without draws."""
+    simulated, executed = notes_of(summary)
+    drawn = drawn_note(summary.simulated_iteration_time_s, summary.simulated_iteration_time_median_s)
+    return ", ".join(note for note in (simulated, drawn) if note), executed
 
 
 def difference_blocks(summary: ComparisonSummary) -> tuple[Block, ...]:

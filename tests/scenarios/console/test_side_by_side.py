@@ -12,7 +12,7 @@ from rich.console import Console
 from scenarios.console.blocks import print_blocks
 from scenarios.console.side_by_side import print_comparison
 from scenarios.errors import ScenarioError
-from scenarios.report.pages.side_by_side import execution_blocks
+from scenarios.report.pages.side_by_side import card_notes_of, execution_blocks
 from scenarios.summaries.comparing.comparison import AlignedOps, PathPart, StepPart
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedWork, ExecutionSummary
 from scenarios.workloads.loading import load_scenario
@@ -83,6 +83,13 @@ def test_a_check_on_cpus_says_that_it_computes_in_float64() -> None:
     """Where the scenario states another precision, a simulation of it moves other bytes: the answer says why."""
     assert "214 tensors in float64 against" in printed(print_execution, EXECUTION, num_cores=2)
     assert "214 tensors against" in printed(print_execution, EXECUTION, num_cores=None)
+
+
+def test_page_of_an_execution_has_the_median_of_drawn_runs() -> None:
+    """Its timeline is that of the run without draws, and the terminal compares with the median: both stand there."""
+    drawn = dataclasses.replace(EXECUTION, simulated_iteration_time_median_s=0.15, profile_basis="assumed", num_cores=2)
+    assert card_notes_of(drawn) == ("uncalibrated, median of drawn runs 150 ms", "4 ranks on 2 cores")
+    assert card_notes_of(dataclasses.replace(drawn, simulated_iteration_time_median_s=0.1))[0] == "uncalibrated"
 
 
 def test_every_mismatch_has_words() -> None:

@@ -20,7 +20,7 @@ from scenarios.calibration.page import write_calibration_page
 from scenarios.calibration.request import write_profile
 from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
-from scenarios.report.pages.side_by_side import execution_blocks, notes_of
+from scenarios.report.pages.side_by_side import card_notes_of, execution_blocks
 from scenarios.results.files import write_execution
 from scenarios.results.folder import writing_to
 from scenarios.summaries.measured.execution import CheckedNumbers, ExecutedRole, ExecutedWork, ExecutionSummary
@@ -65,7 +65,7 @@ class ExecutedStep(Executed):
         Of a calibration, its profile and the profile's page too.
         """
         with writing_to(out):
-            notes = notes_of(self.summary)
+            notes = card_notes_of(self.summary)
             write_execution(self.as_json(), self.simulated, self.timeline, out, title=self.name, notes=notes)
             if self.calibration is not None:
                 command = "simulate execute --calibrate"
