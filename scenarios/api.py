@@ -12,17 +12,20 @@ A scenario is a path, the name of one that comes with the program, or what ``loa
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
 from matplotlib.figure import Figure
+from msgspec import Meta
 from msgspec.structs import asdict
 
 from backends.execution.errors import ExecutionError
+from scenarios.arguments import origin_of, path_of, refuse_wrong, refuse_wrong_fields
 from scenarios.comparing.comparison import Compared, compared
 from scenarios.comparing.comparison import run as compare_files
 from scenarios.errors import Origin, ScenarioError
@@ -36,6 +39,7 @@ from scenarios.report.pages.side_by_side import difference_blocks
 from scenarios.report.pictures.pipeline_figure import pipeline_figure
 from scenarios.report.rendering.brief import brief_text
 from scenarios.report.rendering.notebook import notebook_html
+from scenarios.results.folder import refuse_unwritable
 from scenarios.results.result import Result
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.comparing.comparison import ComparisonSummary
@@ -54,7 +58,9 @@ from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.executing.execution import ExecutedStep
 from scenarios.workloads.steps.executing.execution import run as execute_step
 from scenarios.workloads.steps.scenario import step_of
-from scenarios.workloads.workload import Detail, Outcome, Scenario, Summary, with_changes
+from scenarios.workloads.workload import Detail, Outcome, Scenario, Summary, refuse_without_plan, with_changes
+from sim.planner.space import SCHEDULES
+from traces.errors import TraceError
 from traces.frame import frame_of
 from traces.timeline import Timeline
 
@@ -80,6 +86,7 @@ __all__ = [
 ]
 
 Source = Scenario | Path | str
+Count = Annotated[int, Meta(ge=1)]
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,7 @@ class Simulated:
 
     def figure(self, *, max_ranks: int = 8) -> Figure:
         """Return a picture of the timeline as a matplotlib figure: a line per rank, numbers are micro-batches."""
+        refuse_wrong("max_ranks", max_ranks, Count)
         return pipeline_figure(_timeline(self.outcome), title=self.scenario.name, max_ranks=max_ranks)
 
     def as_json(self) -> dict[str, Any]:
@@ -113,7 +121,7 @@ class Simulated:
 
     def write(self, out: Path | str) -> None:
         """Write the files of ``simulate --out``: summary.json, report.html, timeline.parquet, timeline.json.gz."""
-        self.outcome.write(Path(out))
+        self.outcome.write(_writable(out))
 
     def __repr__(self) -> str:
         return brief_text("Simulated", self.outcome.blocks(drawn=False))
@@ -181,7 +189,7 @@ class Planned:
 
     def write(self, out: Path | str) -> None:
         """Write the files of ``plan --out``: plan.json, best.yaml, report.html."""
-        write_plan(self.found, Path(out))
+        write_plan(self.found, _writable(out))
 
     def __repr__(self) -> str:
         return brief_text("Planned", plan_blocks(self.summary))
@@ -222,11 +230,12 @@ class Ran:
 
     def figure(self, *, max_ranks: int = 8) -> Figure:
         """Return a picture of the executed timeline as a matplotlib figure."""
+        refuse_wrong("max_ranks", max_ranks, Count)
         return pipeline_figure(self.executed.timeline, title=f"{self.executed.name}, executed", max_ranks=max_ranks)
 
     def write(self, out: Path | str) -> None:
         """Write the files of ``execute --out``."""
-        self.executed.write(Path(out))
+        self.executed.write(_writable(out))
 
     def __repr__(self) -> str:
         return brief_text("Ran", self.executed.blocks())
@@ -265,10 +274,10 @@ class Difference:
 
 def load(source: Source, overrides: Sequence[str] = ()) -> Scenario:
     """Return a scenario with ``key=value`` overrides put in: ``load("quickstart", ["seed=3"])``."""
-    _refuse_text(overrides)
+    _refuse_overrides(overrides)
     if isinstance(source, Scenario):
         return with_changes(source, overrides) if overrides else source
-    return load_scenario(found(Path(source)), overrides)
+    return load_scenario(found(path_of("source", source)), overrides)
 
 
 def simulate(
@@ -281,7 +290,11 @@ def simulate(
     files of ``write`` what repeats once. ``fold``: simulate ranks that cannot differ once. ``advice``: ``"quick"`` or
     ``"full"`` also looks for the change that helps most; it is in ``summary.advice``.
     """
+    refuse_wrong("detail", detail, Detail | None)
+    refuse_wrong("fold", fold, bool)
+    refuse_wrong("advice", advice, AdviceLevel | None)
     scenario = load(source, overrides)
+    refuse_without_plan(scenario.workload, f"detail={detail!r}" if detail else "", "" if fold else "fold=False")
     outcome = scenario.workload.simulate(scenario, detail=detail, fold=fold)
     return Simulated(scenario, outcome if advice is None else scenario.workload.advised(outcome, advice))
 
@@ -293,8 +306,9 @@ def sweep(
 
     ``jobs``: processes that simulate; None: one for each core. ``pictures``: of the points' pipelines.
     """
-    texts = [f"{key}={','.join(json.dumps(value) for value in row)}" for key, row in values.items()]
-    job = prepare(found(Path(source)), read_settings(texts))
+    refuse_wrong("jobs", jobs, Count | None)
+    texts = [f"{key}={','.join(texts)}" for key, texts in _texts_of(values).items()]
+    job = prepare(found(path_of("source", source)), read_settings(texts))
     num_jobs = available_cores() if jobs is None else jobs
     return Swept(run(job, local_workers, num_jobs, with_pictures=pictures, tick=lambda: None))
 
@@ -306,10 +320,16 @@ def plan(
 
     Keys that are left out, or ``auto``, are searched. ``jobs``: processes that simulate; None: one for each core.
     """
-    _refuse_text(overrides)
-    num_jobs = available_cores() if jobs is None else jobs
+    _refuse_overrides(overrides)
+    refuse_wrong("jobs", jobs, Count | None)
+    asked = PlanRequest() if request is None else request
+    refuse_wrong_fields("request", asked, PlanRequest, "PlanRequest")
+    if not asked.schedules or set(asked.schedules) - set(SCHEDULES):
+        rule, remedy = "these are no schedules that are searched", f"name some of {', '.join(SCHEDULES)}"
+        raise ScenarioError(origin_of("schedules", asked.schedules), "request.schedules", rule, remedy)
+    path, num_jobs = found(path_of("source", source)), available_cores() if jobs is None else jobs
     with local_workers(num_jobs) as workers:
-        return Planned(search(found(Path(source)), overrides, request or PlanRequest(), Resources(workers)))
+        return Planned(search(path, overrides, asked, Resources(workers)))
 
 
 def execute(source: Source, overrides: Sequence[str] = (), options: ExecutionOptions | None = None) -> Ran | None:
@@ -317,13 +337,16 @@ def execute(source: Source, overrides: Sequence[str] = (), options: ExecutionOpt
 
     None in a process that is not rank 0 of a running job. Raises ExecutionError where a rank fails.
     """
-    executed = execute_step(step_of(load(source, overrides)), options or ExecutionOptions())
+    chosen = ExecutionOptions() if options is None else options
+    refuse_wrong_fields("options", chosen, ExecutionOptions, "ExecutionOptions")
+    executed = execute_step(step_of(load(source, overrides)), chosen)
     return None if executed is None else Ran(executed)
 
 
 def compare(first: Path | str, second: Path | str) -> Difference:
     """Return how two results on disk differ: folders of ``--out``, timeline.parquet, or profiles of torch.profiler."""
-    return Difference(compare_files(Path(first), Path(second)))
+    with _recorded():
+        return Difference(compare_files(path_of("first", first), path_of("second", second)))
 
 
 def validate(*tables: Path | str, data: Path | str | None = None) -> Validation:
@@ -331,14 +354,52 @@ def validate(*tables: Path | str, data: Path | str | None = None) -> Validation:
 
     ``data``: a CSV with other rows for the one table that is named.
     """
-    return published.run(tuple(Path(table) for table in tables), None if data is None else Path(data))
+    paths = tuple(path_of("table", table) for table in tables)
+    with _recorded():
+        return published.run(paths, None if data is None else path_of("data", data))
 
 
-def _refuse_text(overrides: Sequence[str]) -> None:
+def _refuse_overrides(overrides: Sequence[str]) -> None:
     """Raise ScenarioError for one text in the place of a list of texts, whose letters would be taken for overrides."""
     if isinstance(overrides, str):
         rule, remedy = "overrides are a list of texts, not one text", f"write [{overrides!r}]"
         raise ScenarioError(Origin(option=overrides[:200]), "", rule, remedy)
+    refuse_wrong("overrides", overrides, Sequence[str])
+
+
+def _texts_of(values: Mapping[str, Sequence[Any]]) -> dict[str, list[str]]:
+    """Return the values of a sweep as JSON. Raises ScenarioError for anything but a list of plain values per key."""
+    if not isinstance(values, Mapping):
+        rule, remedy = "values are a mapping from keys to lists", 'give {"parallel.tensor.degree": [2, 4]}'
+        raise ScenarioError(origin_of("values", values), "values", rule, remedy)
+    found = {}
+    for key, row in values.items():
+        if isinstance(row, str) or not isinstance(row, Iterable):
+            rule, remedy = "the values of a key are a list", f"give {{{key!r}: [{row!r}]}}"
+            raise ScenarioError(origin_of(f"values[{key!r}]", row), str(key), rule, remedy)
+        try:
+            found[key] = [json.dumps(value) for value in row]
+        except (TypeError, ValueError) as error:
+            remedy = "give texts, numbers, True, False, lists and dicts; .tolist() of an array"
+            raise ScenarioError(origin_of(f"values[{key!r}]", row), str(key), str(error), remedy) from error
+    return found
+
+
+def _writable(out: Path | str) -> Path:
+    """Return the folder for results. Raises ScenarioError where nothing can be written."""
+    folder = path_of("out", out)
+    refuse_unwritable(folder, "out")
+    return folder
+
+
+@contextmanager
+def _recorded() -> Iterator[None]:
+    """Raise ScenarioError for a recorded file that cannot be used."""
+    try:
+        yield
+    except TraceError as error:
+        origin = Origin(file=error.file, line=error.line)
+        raise ScenarioError(origin, error.key, error.rule, error.remedy) from error
 
 
 def _without_set(plan: dict[str, Any]) -> dict[str, Any]:

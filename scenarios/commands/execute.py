@@ -21,7 +21,7 @@ from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console.blocks import print_blocks, print_written
 from scenarios.console.terminal import open_console
 from scenarios.results.folder import refuse_unwritable, refuse_unwritable_file
-from scenarios.workloads.executing import NATIVE, TIMEOUT, ExecutionOptions
+from scenarios.workloads.executing import NATIVE, REPEATS, STEPS, TIMEOUT, ExecutionOptions
 from scenarios.workloads.loading import load_scenario
 
 
@@ -40,7 +40,7 @@ from scenarios.workloads.loading import load_scenario
 @click.option("--check", is_flag=True, help="Compare loss, gradients and parameters with a dense autograd reference.")
 @click.option(
     "--steps",
-    type=click.IntRange(2, 1000),
+    type=click.IntRange(*STEPS),
     default=4,
     show_default=True,
     help="Steps to run: the first warms up, the median of the others (the last nine) is timed; --check compares the "
@@ -76,7 +76,7 @@ from scenarios.workloads.loading import load_scenario
 )
 @click.option(
     "--repeats",
-    type=click.IntRange(1, 100),
+    type=click.IntRange(*REPEATS),
     default=1,
     show_default=True,
     help="Job mixes: run the jobs so often, and report the run with the median completion time.",

@@ -27,7 +27,7 @@ from scenarios.console.terminal import open_console
 from scenarios.planning.files import write_plan
 from scenarios.planning.kept import kept_proofs
 from scenarios.planning.page import plan_blocks
-from scenarios.planning.request import Goal, Planner, Request
+from scenarios.planning.request import MOST_NODES, PROOFS, Goal, Planner, Request
 from scenarios.planning.resources import BUDGETS_S, Resources
 from scenarios.planning.search import Found, search
 from scenarios.planning.sizing import sized
@@ -49,7 +49,7 @@ class NodeCounts(click.ParamType[tuple[int, ...]]):
         if isinstance(value, tuple):
             return value
         parts = str(value).split(",")
-        if not all(part.strip().isdecimal() and 1 <= int(part) <= 100_000 for part in parts):
+        if not all(part.strip().isdecimal() and 1 <= int(part) <= MOST_NODES for part in parts):
             self.fail(f"{value!r} is not a list of numbers of nodes, as 4,8,16", param, ctx)
         return tuple(dict.fromkeys(int(part) for part in parts))
 
@@ -108,7 +108,7 @@ class Running(Struct, frozen=True):
 @click.option(
     "--proofs",
     "num_proofs",
-    type=click.IntRange(1, 1_000),
+    type=click.IntRange(*PROOFS),
     default=4,
     metavar="N",
     help="Strategies to simulate at least, and half as many of the front; default 4.",

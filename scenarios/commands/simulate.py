@@ -10,9 +10,9 @@ from scenarios.commands.shared.options import json_option, out_option, scenario_
 from scenarios.commands.shared.progress import saying, simulating
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console import blocks, terminal
-from scenarios.errors import Origin, ScenarioError
 from scenarios.results.folder import refuse_unwritable, writing_to
 from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.workload import refuse_without_plan
 from sim.engine.running.collector import collector_paused
 
 
@@ -48,9 +48,7 @@ def command(  # click passes by name
     """Simulate a scenario: step time, memory, and causes of waiting."""
     with refusing_bad_input(), collector_paused(freeze=True):
         loaded = load_scenario(scenario, overrides)
-        if not loaded.workload.has_plan and (unread := "--detail" if detail else "" if fold else "--no-fold"):
-            rule = f"a simulation of {loaded.workload.name} has no ranks with a plan"
-            raise ScenarioError(Origin(option=unread), "", rule, "leave it out")
+        refuse_without_plan(loaded.workload, "--detail" if detail else "", "" if fold else "--no-fold")
         if out is not None:
             refuse_unwritable(out)
         with simulating(loaded.name) as announce:

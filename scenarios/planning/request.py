@@ -1,8 +1,8 @@
 """What a user asks a search for."""
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from sim.planner.space import SEARCHED
 from sim.planner.trust import Objective
@@ -14,6 +14,8 @@ Planner = Literal["auto", "exhaustive", "galvatron", "galvatron_bmw", "alpa", "m
 NUM_NODES: Final = "cluster.num_nodes"
 MOST_EXHAUSTIVE: Final = 2_000
 """Strategies that are all simulated at most."""
+PROOFS: Final = (1, 1_000)
+MOST_NODES: Final = 100_000
 
 
 class Request(Struct, frozen=True):
@@ -26,8 +28,8 @@ class Request(Struct, frozen=True):
 
     goal: Goal = "time"
     planner: Planner = "auto"
-    num_proofs: int = 4
-    num_nodes: tuple[int, ...] = ()
+    num_proofs: Annotated[int, Meta(ge=PROOFS[0], le=PROOFS[1])] = 4
+    num_nodes: tuple[Annotated[int, Meta(ge=1, le=MOST_NODES)], ...] = ()
     sensitivity: bool = False
     schedules: tuple[Schedule, ...] = SEARCHED
 

@@ -3,9 +3,9 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import fields
 
 from backends.execution.silence import SILENCE_S
@@ -19,6 +19,9 @@ NATIVE: Final = "native"
 TIMEOUT: Final = f"{SILENCE_S:g} s"
 TIMEOUTS_S: Final = (5.0, 86_400.0)
 """The longest silence of a rank: default and limits."""
+STEPS: Final = (2, 1000)
+REPEATS: Final = (1, 100)
+"""The least and the most of an execution."""
 
 
 class ExecutionOptions(Struct, frozen=True, kw_only=True):
@@ -38,11 +41,11 @@ class ExecutionOptions(Struct, frozen=True, kw_only=True):
     check: bool = False
     timing: Literal["op", "step"] = "op"
     collectives: str = NATIVE
-    steps: int = 4
+    steps: Annotated[int, Meta(ge=STEPS[0], le=STEPS[1])] = 4
     timeout: str = TIMEOUT
     calibrate: str | None = None
     record_routing: Path | None = None
-    repeats: int = 1
+    repeats: Annotated[int, Meta(ge=REPEATS[0], le=REPEATS[1])] = 1
 
 
 class Executed(ABC):

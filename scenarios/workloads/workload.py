@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from scenarios.errors import ScenarioError
+from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.values import ScenarioSection
@@ -263,6 +263,14 @@ def with_changes(scenario: S, overrides: Sequence[str]) -> S:
     every = (*scenario.overrides, *overrides)
     found: S = scenario.workload.load(apply_overrides(scenario.as_read, every), every, scenario.as_read)
     return found
+
+
+def refuse_without_plan(workload: Workload[Any], detail: str, fold: str) -> None:
+    """Raise ScenarioError for options of plans, of a kind of work without one: as they were written, or empty."""
+    if not workload.has_plan and (unread := detail or fold):
+        raise ScenarioError(
+            Origin(option=unread), "", f"a simulation of {workload.name} has no ranks with a plan", "leave it out"
+        )
 
 
 def unable(scenario: Scenario, rule: str, remedy: str) -> ScenarioError:

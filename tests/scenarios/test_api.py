@@ -2,7 +2,9 @@
 
 import json
 import re
+from collections.abc import Callable
 from dataclasses import fields
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,9 @@ from scenarios.summaries.steps.step import StepSummary
 from scenarios.workloads.steps.executing.execution import ExecutedStep
 from tests.scenarios.typed_results import execution_of
 from traces.timeline import TimelineBuilder
+
+ANY: Any = api
+"""The module as a program without types calls it."""
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +98,50 @@ def test_a_loaded_scenario_takes_further_overrides() -> None:
         api.load("textbook-1f1b", "seed=3")
     with pytest.raises(ScenarioError, match="did you mean"):
         api.simulate(scenario, ["parallel.pipelin.degree=2"])
+
+
+@pytest.mark.parametrize(
+    ("call", "names", "says"),
+    [
+        (lambda: ANY.load(3), "source=3: source", "expected `str` or `Path`, got `int`"),
+        (lambda: ANY.load("quickstart", [1]), "overrides=[1]: overrides", "a list, each item a text"),
+        (lambda: ANY.simulate("quickstart", detail="rank"), "detail='rank': detail", "one of 'op', 'task', or None"),
+        (lambda: ANY.simulate("quickstart", fold="no"), "fold='no': fold", "give True or False"),
+        (lambda: ANY.simulate("quickstart", advice="much"), "advice='much': advice", "one of 'quick', 'full'"),
+        (lambda: ANY.simulate("jobs/tiresias-32-gpus", detail="op"), "detail='op'", "no ranks with a plan"),
+        (lambda: ANY.sweep("quickstart", ["seed=1"]), "values", "from keys to lists"),
+        (lambda: ANY.sweep("quickstart", {"seed": 1}), "values['seed']=1: seed", "give {'seed': [1]}"),
+        (lambda: ANY.sweep("quickstart", {"training.precision": "bf16"}), "training.precision", "['bf16']"),
+        (lambda: ANY.sweep("quickstart", {"seed": [object()]}), "values['seed']", "give texts, numbers"),
+        (lambda: ANY.sweep("quickstart", {"seed": [1]}, jobs=0), "jobs=0: jobs", "a whole number from 1, or None"),
+        (lambda: ANY.plan("quickstart", request={"goal": "time"}), "request", "give PlanRequest(...)"),
+        (lambda: ANY.plan("quickstart", request=ANY.PlanRequest(goal="speed")), "request.goal", "'throughput'"),
+        (lambda: ANY.plan("quickstart", request=ANY.PlanRequest(num_nodes=4)), "request.num_nodes=4", "a list"),
+        (lambda: ANY.plan("quickstart", request=ANY.PlanRequest(num_proofs=0)), "num_proofs=0", "from 1 to 1000"),
+        (lambda: ANY.plan("quickstart", request=ANY.PlanRequest(schedules=())), "schedules", "1f1b"),
+        (lambda: ANY.execute("quickstart", options=ANY.ExecutionOptions(device="tpu")), "device", "'cpu', 'cuda'"),
+        (lambda: ANY.execute("quickstart", options=ANY.ExecutionOptions(steps=1)), "steps=1", "from 2 to 1000"),
+        (lambda: ANY.execute("quickstart", options=ANY.ExecutionOptions(record_routing="a.csv")), "a.csv", "Path"),
+        (lambda: ANY.compare(1, 2), "first=1: first", "give the path as a text"),
+        (lambda: ANY.compare("nowhere", "nowhere"), "nowhere", "there is no such file or folder"),
+        (lambda: ANY.validate("nowhere.yaml"), "nowhere.yaml", "there is no such file"),
+    ],
+)  # fmt: skip
+def test_an_argument_that_is_not_of_its_type_is_refused(call: Callable[[], object], names: str, says: str) -> None:
+    """As the command line refuses a wrong option: a misspelt choice does not count as another one."""
+    with pytest.raises(ScenarioError) as caught:
+        call()
+    assert names in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_results_are_written_to_folders_and_drawn_with_ranks(step: api.Simulated, tmp_path) -> None:
+    """A file in a folder's place, or a picture of no rank, is refused with its argument."""
+    (tmp_path / "a").write_text("")
+    with pytest.raises(ScenarioError, match="is a file, not a directory"):
+        step.write(tmp_path / "a")
+    with pytest.raises(ScenarioError, match="max_ranks=0: max_ranks"):
+        step.figure(max_ranks=0)
 
 
 def test_a_sweep_is_a_table() -> None:
