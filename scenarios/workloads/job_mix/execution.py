@@ -14,8 +14,9 @@ from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
 from scenarios.workloads.executing import ExecutionOptions, refuse_options, silence_s
 from scenarios.workloads.job_mix.executed import ExecutedMix, summary_of, typical
+from scenarios.workloads.job_mix.reading import ASSUME_RESCALE
 from scenarios.workloads.job_mix.scenario import MixScenario
-from scenarios.workloads.job_mix.schema import JobMixScenario, JobSection
+from scenarios.workloads.job_mix.schema import JobMixScenario, JobSection, SharedClusterSection
 from sim.jobs.job import Job, elastic_job
 from sim.jobs.placement import fewest_nodes
 from sim.jobs.simulator import Mix, simulate_jobs
@@ -57,7 +58,7 @@ def execute(scenario: MixScenario, options: ExecutionOptions) -> ExecutedMix:
 
 
 def _refuse_what_is_simulated_alone(scenario: MixScenario, file: JobMixScenario) -> None:
-    """Raise ScenarioError for a cluster, rounds or failures that no processes of this machine can have."""
+    """Raise ScenarioError for a cluster, costs, rounds or failures that no processes of this machine can have."""
     num_slots = sum(scenario.mix.gpus_per_node)
     if file.cluster.types:
         rule = "an execution has processes of one type"
@@ -69,6 +70,14 @@ def _refuse_what_is_simulated_alone(scenario: MixScenario, file: JobMixScenario)
     if any(job.gpu_use.memory < 1.0 for job in scenario.mix.jobs):
         rule, remedy = "each process trains one job, and two share none", "leave gpu_use out"
         raise ScenarioError(scenario.document.origin(("jobs",)), "jobs.list", rule, remedy)
+    for key in ("placement", "shared_network", "interference"):
+        if getattr(file.cluster, key) != SharedClusterSection.model_fields[key].default:
+            rule = "processes of this machine are placed on few nodes, and meet as they do"
+            raise ScenarioError(scenario.document.origin(("cluster", key)), f"cluster.{key}", rule, "leave it out")
+    for key in ("start", "resume", "rescale"):
+        if getattr(file.costs, key) and (key != "rescale" or file.policy not in ASSUME_RESCALE):
+            rule = "an execution measures what a change takes"
+            raise ScenarioError(scenario.document.origin(("costs", key)), f"costs.{key}", rule, "leave it out")
     if file.round is not None:
         rule = "an execution decides at every event"
         raise ScenarioError(scenario.document.origin(("round",)), "round", rule, "leave it out")

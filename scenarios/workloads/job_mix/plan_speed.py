@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.library.shipped import found, scenario_names
@@ -16,6 +17,10 @@ from scenarios.workloads.training.workload import TrainingStep
 from sim.engine.step_times import StepTimes
 from sim.jobs.speed.speed import MeasuredSpeed
 
+_OF_GPUS: Final = ("cluster.num_nodes", "cluster.devices_per_node", "parallel.data.degree")
+"""Keys that follow from a number of GPUs."""
+_BATCH: Final = "training.global_batch_size"
+
 
 def plan_speed(
     document: Document, key: KeyPath, section: PlanSection, gpus_per_node: Sequence[int], times: StepTimes
@@ -26,6 +31,7 @@ def plan_speed(
     steps of other jobs again. Raises ScenarioError, with the key, for a step that cannot be built.
     """
     path = _path(document, (*key, "scenario"), section.scenario)
+    _refuse_own_keys(document, (*key, "set"), section)
     table = {}
     for num_gpus in section.num_gpus:
         try:
@@ -52,11 +58,21 @@ def _changes(section: PlanSection, num_gpus: int, per_node: int) -> tuple[str, .
         rule = f"{num_gpus} GPUs do not spread evenly over {nodes} nodes of {per_node}"
         raise ScenarioError(Origin(), "num_gpus", rule, "write numbers up to a node, and multiples of one")
     changes = [
-        f"cluster.num_nodes={nodes}", f"cluster.devices_per_node={num_gpus // nodes}", "parallel.data.degree=auto",
+        f"{key}={value}" for key, value in zip(_OF_GPUS, (nodes, num_gpus // nodes, "auto"), strict=True)
     ]  # fmt: skip
     if section.batch_per_gpu is not None:
-        changes.append(f"training.global_batch_size={section.batch_per_gpu * num_gpus}")
+        changes.append(f"{_BATCH}={section.batch_per_gpu * num_gpus}")
     return (*changes, *section.set)
+
+
+def _refuse_own_keys(document: Document, key: KeyPath, section: PlanSection) -> None:
+    """Raise ScenarioError for changes of keys that the numbers of GPUs set, or the batch for each of them."""
+    batch = () if section.batch_per_gpu is None else (_BATCH,)
+    for change in section.set:
+        name = change.partition("=")[0].strip()
+        if any(own == name or own.startswith(f"{name}.") for own in (*_OF_GPUS, *batch)):
+            rule = f"{name} follows from {'batch_per_gpu' if name == _BATCH else 'num_gpus'}, and is set"
+            raise ScenarioError(document.origin(key), dotted(key), rule, "leave one of the two out")
 
 
 def _step(path: Path, changes: Sequence[str]) -> TrainingScenario:

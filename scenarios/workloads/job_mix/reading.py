@@ -61,6 +61,8 @@ _SPACING: Final = {**_TURNS, "ones": "generation"}
 """Options by which policies decide again and again, whatever happens."""
 MOST_DECISIONS: Final = 1_000_000
 """Decisions that a simulation is sure to need, at most: more take hours."""
+ASSUME_RESCALE: Final = ("sia", "pollux")
+"""Policies that are told what a rescale costs."""
 _FOR_ELASTIC_JOBS: Final = ("optimus", "afs", "sia", "pollux", "ones", "learned")
 
 

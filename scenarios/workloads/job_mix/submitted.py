@@ -180,6 +180,10 @@ def _training(section: ElasticSection, speed: Speed, num_gpus: int) -> Training:
 
 def _speed(section: ElasticSection) -> Speed:
     if section.throughput is not None:
+        counts = [row.num_gpus for row in section.throughput]
+        if twice := [count for count in counts if counts.count(count) > 1]:
+            rule, remedy = f"throughput has two speeds on {twice[0]} GPUs", "write one for each number of GPUs"
+            raise JobsError("jobs", rule, remedy)
         return MeasuredSpeed({row.num_gpus: row.samples_per_s for row in section.throughput})
     if section.scaled_batch is not None:
         scaled = section.scaled_batch

@@ -8,6 +8,7 @@ from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import ExecutionOptions
 from scenarios.workloads.job_mix.executed import ExecutedMix
 from scenarios.workloads.job_mix.execution import execute
+from scenarios.workloads.job_mix.idle_keys import refuse_idle
 from scenarios.workloads.job_mix.outcome import JobMixSummary, MixRow, SimulatedMix, result_of
 from scenarios.workloads.job_mix.reading import mix_of, policy_of
 from scenarios.workloads.job_mix.scenario import MixScenario
@@ -46,6 +47,8 @@ class JobMix(Workload[MixScenario]):
         """Return the scenario of a document."""
         file = check_document(document, JobMixScenario)
         mix = mix_of(document, file)
+        policy = policy_of(document, file, mix)
+        refuse_idle(document, file, mix)
         return MixScenario(
             name=file.name,
             seed=file.seed,
@@ -55,7 +58,7 @@ class JobMix(Workload[MixScenario]):
             document=document,
             as_read=document,
             mix=mix,
-            policy=policy_of(document, file, mix),
+            policy=policy,
         )
 
     def simulate(

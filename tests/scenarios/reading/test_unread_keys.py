@@ -2,8 +2,10 @@
 
 import dataclasses
 import json
+import random
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cache
+from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
@@ -43,6 +45,10 @@ TIMED = "model: {name: dlrm}\ncluster: {node: dgx-a100-80g, num_nodes: 2, device
 STAGES = "{family: delay, forward: 1 s, backward_input: 1 s, backward_weight: 1 s}"
 
 
+NUM_PAIRS = 800
+"""Pairs of keys that are tried of a job mix."""
+DECIDING = frozenset({"policy", "jobs.draw.num_jobs"})
+"""Keys beside which others may count no more: options of another policy, and the load of a single job."""
 LENGTH = frozenset({"model.sequence_length"})
 """A model that is written out has to have it; requests of a service have lengths of their own."""
 ALONE = frozenset(f"parallel.context.{key}" for key in ("method", "layout", "inner_degree"))
@@ -169,9 +175,9 @@ def _plain(value: object) -> object:
     return type(value).__name__, [(name, _plain(getattr(value, name))) for name in names]
 
 
-def _read(case: Case, folder: Path, change: str = "") -> object:
-    """Return what is simulated of a file with one change."""
-    scenario = scenario_of(_document(case, folder), [change] if change else [])
+def _read(case: Case, folder: Path, *changes: str) -> object:
+    """Return what is simulated of a file with changes."""
+    scenario = scenario_of(_document(case, folder), changes)
     names = [each.name for each in dataclasses.fields(scenario)]
     beside = {each.name for each in dataclasses.fields(Scenario)} - {"seed"}
     return [_plain(getattr(scenario, name)) for name in names if name not in beside]
@@ -204,6 +210,35 @@ def _is_silent(case: Case, folder: Path, key: str, values: Sequence[object], bef
     return bool(values)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.kind == "job_mix"], ids=lambda case: case.text[-9:-1])
+def test_two_keys_of_a_job_mix_are_read_or_refused(case: Case, tmp_path: Path) -> None:
+    """A key that counts alone counts beside another one, or the pair is refused."""
+    before = _read(case, tmp_path)
+    alone = [(each, _tried(case, tmp_path, each)) for each in _changes(case.kind)]
+    counting = [(each, found) for each, found in alone if found is not None and found != before]
+    pairs = [pair for pair in permutations(counting, 2) if not _is_of_one_key(pair[0][0], pair[1][0])]
+    for (first, changed), (second, _) in random.Random(case.text).sample(pairs, NUM_PAIRS):
+        assert _tried(case, tmp_path, first, second) != changed, (first, second)
+
+
+def _changes(kind: str) -> list[str]:
+    """Return the changes of single keys that are tried, as overrides."""
+    found = [(key, value) for key, values in _candidates(kind) if key not in DECIDING for value in values]
+    return [f"{key}={json.dumps(value)}" for key, value in found]
+
+
+def _is_of_one_key(first: str, second: str) -> bool:
+    return first.partition("=")[0] == second.partition("=")[0]
+
+
+def _tried(case: Case, folder: Path, *changes: str) -> object:
+    """Return what is simulated of a file with changes; None where they are refused."""
+    try:
+        return _read(case, folder, *changes)
+    except ScenarioError:
+        return None
+
+
 @pytest.mark.parametrize("place", [5, 10])
 def test_times_depend_on_keys_of_frameworks_and_devices(place: int, tmp_path: Path) -> None:
     """The same of results: what the framework or a device adds is priced where its key is not refused."""
@@ -215,9 +250,9 @@ def test_times_depend_on_keys_of_frameworks_and_devices(place: int, tmp_path: Pa
             assert any(_results(case, tmp_path, change) != before for change in changes), key
 
 
-def _results(case: Case, folder: Path, change: str = "") -> dict[str, Any]:
+def _results(case: Case, folder: Path, *changes: str) -> dict[str, Any]:
     """Return the answers of a simulation, but for what it took."""
-    scenario = scenario_of(_document(case, folder), [change] if change else [])
+    scenario = scenario_of(_document(case, folder), changes)
     return scenario.workload.simulate(scenario).as_json() | {"engine": None}
 
 

@@ -35,6 +35,19 @@ policy: srtf
 PAGE = Path(__file__).parents[3] / "docs" / "jobs.md"
 NODE = "{name: %s, num_nodes: 1, devices_per_node: %d}"
 
+BATCH = "training.global_batch_size"
+JOB = "id: one, arrival: 0 s, num_gpus: 2, duration: 9 s"
+SCALED = (
+    "{local_batch_size: 8, learning_rate: 0.02, most_learning_rate: 0.04, "
+    "step: {compute: 1 ms, compute_per_sample: 0 s, network_sync: 1 ms}}"
+)
+
+
+def _elastic(speed: str, more: str = "") -> str:
+    """Return an override: one elastic job with a speed."""
+    training = f"{{samples_per_epoch: 60, num_epochs: 3, {speed}}}"
+    return f"jobs={{list: [{{id: one, arrival: 0 s, num_gpus: 2, elastic: {training}{more}}}]}}"
+
 
 def test_every_policy_can_be_made_and_is_on_the_page() -> None:
     """The names that a file may hold, those with a class, the rows of the table and the starter's comment agree."""
@@ -258,6 +271,38 @@ def test_measured_trainings_that_cannot_be_are_refused(
 def test_keys_that_the_jobs_do_not_read_are_refused(mix: Path, tmp_path: Path, capsys, change: str, words: str) -> None:
     """Beside jobs that are listed, what a trace or measured trainings need says so, and is not ignored."""
     assert words in refuse(capsys, tmp_path, str(mix), "--set", "round=60 s", "--set", change)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["cluster.shared_network=true"], "cluster.shared_network: no job keeps the network busy"),
+        (["cluster.packing_loss=0.1"], "cluster.packing_loss: no two jobs share GPUs"),
+        ([f"jobs={{list: [{{{JOB}, network_fraction: 0.5}}]}}"], "jobs.list[0].network_fraction: jobs do not share"),
+        (["jobs={draw: {num_jobs: 2, load: 1, network_fraction: 0.5}}"], "jobs.draw.network_fraction: jobs do not"),
+        ([f"jobs={{list: [{{{JOB}, gpu_use: {{time: 0.5}}}}]}}"], "jobs.list[0].gpu_use: a job with all memory"),
+        ([f"jobs={{list: [{{{JOB}, speeds: {{k80: 0.5}}}}]}}"], "jobs.list[0].speeds: the cluster has no type"),
+        (["jobs={draw: {num_jobs: 2, load: 1, speeds: [{nwe: 2}]}}", f"cluster={{types: [{NODE % ('new', 4)}]}}"],
+         "did you mean new?"),
+        (["policy=las", "policies.las.quantum=5 s", "round=7 s"], "policies.las.quantum: with a round, las decides"),
+        (["jobs={ones: {num_jobs: 2}}", "cluster.num_nodes=8", "failures={mtbf_per_node: 30 d, save_every: 1 h}"],
+         "failures.save_every: every job is elastic"),
+        (["failures={list: [{node: 0, at: 9 s, repair: 5 s}, {node: 0, at: 3 s, repair: 7 s}]}"],
+         "failures.list[0]: node 0 fails at 9 s, and is down from 3 s to 10 s"),
+        ([_elastic("throughput: [{num_gpus: 2, samples_per_s: 9}, {num_gpus: 2, samples_per_s: 3}]")],
+         "throughput has two speeds on 2 GPUs"),
+        ([_elastic(f"scaled_batch: {SCALED}", ", network_fraction: 0.5"), "cluster.shared_network=true"],
+         "jobs.list[0].network_fraction: the step of elastic says"),
+        ([_elastic("plan: {scenario: tiny-gpt-2x2, num_gpus: [2], set: [cluster.num_nodes=1]}")],
+         "cluster.num_nodes follows from num_gpus, and is set"),
+        ([_elastic(f"plan: {{scenario: tiny-gpt-2x2, num_gpus: [2], batch_per_gpu: 2, set: [{BATCH}=4]}}")],
+         "training.global_batch_size follows from batch_per_gpu"),
+    ],
+)  # fmt: skip
+def test_a_key_that_would_change_nothing_is_refused(mix: Path, tmp_path: Path, capsys, changes, words: str) -> None:
+    """A switch without jobs that it concerns, and what jobs say of something that the mix does not have."""
+    arguments = [word for change in changes for word in ("--set", change)]
+    assert words in refuse(capsys, tmp_path, str(mix), *arguments)
 
 
 def test_traces_that_name_trainings_need_their_description(mix: Path, tmp_path: Path, capsys) -> None:
