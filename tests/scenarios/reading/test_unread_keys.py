@@ -45,8 +45,8 @@ TIMED = "model: {name: dlrm}\ncluster: {node: dgx-a100-80g, num_nodes: 2, device
 STAGES = "{family: delay, forward: 1 s, backward_input: 1 s, backward_weight: 1 s}"
 
 
-NUM_PAIRS = 800
-"""Pairs of keys that are tried of a job mix."""
+NUM_PAIRS = 500
+"""Pairs of keys that are tried of a job mix at most."""
 DECIDING = frozenset({"policy", "jobs.draw.num_jobs"})
 """Keys beside which others may count no more: options of another policy, and the load of a single job."""
 LENGTH = frozenset({"model.sequence_length"})
@@ -217,7 +217,8 @@ def test_two_keys_of_a_job_mix_are_read_or_refused(case: Case, tmp_path: Path) -
     alone = [(each, _tried(case, tmp_path, each)) for each in _changes(case.kind)]
     counting = [(each, found) for each, found in alone if found is not None and found != before]
     pairs = [pair for pair in permutations(counting, 2) if not _is_of_one_key(pair[0][0], pair[1][0])]
-    for (first, changed), (second, _) in random.Random(case.text).sample(pairs, NUM_PAIRS):
+    tried = random.Random(case.text).sample(pairs, min(NUM_PAIRS, len(pairs)))
+    for (first, changed), (second, _) in tried:
         assert _tried(case, tmp_path, first, second) != changed, (first, second)
 
 
