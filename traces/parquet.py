@@ -197,7 +197,7 @@ def _timeline(path: Path, table: pa.Table, metadata: dict[str, Any]) -> Timeline
 
 
 def _check_values(path: Path, table: pa.Table) -> None:
-    """Raise TraceError for empty cells, and for ops that end before they start or never."""
+    """Raise TraceError for empty cells, ops that end before they start or never, and amounts that no op can have."""
     for column in FILE_COLUMNS:
         if table.column(column).null_count:
             raise TraceError(str(path), "every row needs a value, some have none", _REMEDY, key=column)
@@ -205,6 +205,10 @@ def _check_values(path: Path, table: pa.Table) -> None:
     finite = pc.all(pc.and_(pc.is_finite(starts), pc.is_finite(ends))).as_py()
     if finite is False or pc.all(pc.greater_equal(ends, starts)).as_py() is False:
         raise TraceError(str(path), "an op must end after it starts, at a finite time", _REMEDY, key="end_s")
+    for column in ("bytes", "flop"):
+        values = table.column(column)
+        if pc.all(pc.and_(pc.is_finite(values), pc.greater_equal(values, 0))).as_py() is False:
+            raise TraceError(str(path), "an op moves and computes a finite amount, 0 or more", _REMEDY, key=column)
 
 
 def _period(content: Any) -> Period | None:

@@ -114,6 +114,8 @@ def test_files_cut_anywhere_are_refused(make_timeline: MakeTimeline, tmp_path: P
     ("column", "values", "rule"),
     [
         ("end_s", [float("nan")], "finite time"),
+        ("flop", [float("nan")], "finite amount"),
+        ("bytes", [-1], "finite amount"),
         ("end_s", [-1.0], "end after it starts"),
         ("start_s", [None], "every row needs a value"),
         ("bytes", ["many"], "must be int64"),
