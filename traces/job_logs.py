@@ -21,7 +21,17 @@ from typing import Any, Final, TextIO
 
 from traces.csv_rows import csv_rows, number, read_file, whole
 from traces.errors import TraceError
-from traces.jobs import MAX_BYTES, MAX_GPUS, MAX_JOBS, MAX_SECONDS, MIN_DURATION_S, RecordedJob, from_first, name_of
+from traces.jobs import (
+    MAX_BYTES,
+    MAX_GPUS,
+    MAX_JOBS,
+    MAX_NAME,
+    MAX_SECONDS,
+    MIN_DURATION_S,
+    RecordedJob,
+    from_first,
+    name_of,
+)
 
 ALIBABA: Final = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
@@ -66,15 +76,24 @@ def _philly_job(entry: Any) -> RecordedJob | None:
     duration_s, num_gpus = 0.0, 0
     for attempt in entry["attempts"]:
         start_s, end_s = _instant_s(attempt["start_time"]), _instant_s(attempt["end_time"])
-        count = sum(len(node["gpus"]) for node in attempt["detail"])
+        count = sum(_num_gpus(node["gpus"]) for node in attempt["detail"])
         if start_s is not None and end_s is not None and end_s > start_s and count:
             duration_s, num_gpus = duration_s + end_s - start_s, max(num_gpus, count)
-    arrival_s, name = _instant_s(entry["submitted_time"]), str(entry["jobid"])[:200]
+    arrival_s, name = _instant_s(entry["submitted_time"]), entry["jobid"]
+    if not isinstance(name, str | int) or not str(name):
+        raise TypeError("its jobid is no name")
     if arrival_s is None or num_gpus < 1 or not duration_s >= MIN_DURATION_S:
         return None
     if num_gpus > MAX_GPUS or duration_s > MAX_SECONDS:
         raise ValueError(f"{num_gpus} GPUs for {duration_s:g} s")
-    return RecordedJob(name, arrival_s, num_gpus, duration_s)
+    return RecordedJob(str(name)[:MAX_NAME], arrival_s, num_gpus, duration_s)
+
+
+def _num_gpus(gpus: Any) -> int:
+    """Return the number of GPUs of a node. Raises TypeError for anything but a list."""
+    if not isinstance(gpus, list):
+        raise TypeError("the gpus of a node are no list")
+    return len(gpus)
 
 
 def _instant_s(text: Any) -> float | None:

@@ -92,6 +92,8 @@ def test_trainings_are_read(tmp_path: Path) -> None:
         (read_philly, "{}", "this is no list of at most"),
         (read_philly, '[{"jobid": "a", "attempts": []}]', "job 0 of the list: there is no 'submitted_time'"),
         (read_philly, json.dumps([PHILLY_JOBS[0] | {"submitted_time": "yesterday"}]), "job 0 of the list: time data"),
+        (read_philly, json.dumps([PHILLY_JOBS[0] | {"jobid": None}]), "job 0 of the list: its jobid is no name"),
+        (read_philly, PHILLY.replace('"gpus": [', '"gpus": "abc", "more": [', 1), "the gpus of a node are no list"),
         (read_philly, json.dumps(PHILLY_JOBS[:1] * 2), "job 1 of the list is there twice"),
         (read_philly, "[1]", "job 0 of the list: it is no object with attempts"),
     ],
