@@ -20,7 +20,7 @@ KEPT_PROOFS: Final = "proofs.jsonl"
 _MOST_PROOFS: Final = 1_000_000
 
 
-class _KeptProof(Struct, frozen=True, kw_only=True):
+class _KeptProof(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A line of the file: the key of a simulation, and what came of it or the rule that refuses it."""
 
     key: str
@@ -60,9 +60,14 @@ def kept_proofs(folder: Path) -> Iterator[KeptProofs]:
 
     def take(entry: object) -> None:
         found = convert(entry, _KeptProof)
+        if (found.proof is None) == (found.refused is None):
+            raise ValueError("neither a simulation nor a refusal, or both")
+        if found.proof is not None and found.proof.interval_s is not None:
+            low_s, high_s = found.proof.interval_s
+            if not 0.0 < low_s <= high_s:
+                raise ValueError("an interval that ends before it begins")
         outcome = found.proof if found.refused is None else found.refused
-        if outcome is None:
-            raise ValueError("neither a simulation nor a refusal")
+        assert outcome is not None
         known[found.key] = outcome
 
     file = KeptFile(

@@ -1,9 +1,9 @@
 """The engine's word on a strategy. Runs in whatever process it is sent to."""
 
 import math
-from typing import Final
+from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from scenarios.summaries.steps.step import HostMemory
@@ -23,7 +23,7 @@ from sim.training.spec.precision import PRECISIONS
 _NO_HOST: Final = HostMemory(peak_bytes=0, capacity_bytes=0, fits=True)
 
 
-class Proof(Struct, frozen=True):
+class Proof(Struct, frozen=True, forbid_unknown_fields=True):
     """A strategy that was laid out and, if it fits, simulated: bytes of the fullest rank, seconds and joules per step.
 
     ``time_s``: None where it does not fit, and so was not simulated. ``interval_s``: None where nobody asked.
@@ -31,11 +31,11 @@ class Proof(Struct, frozen=True):
     ``host_is_short``: it has less.
     """
 
-    memory_bytes: int
-    time_s: float | None = None
+    memory_bytes: Annotated[int, Meta(gt=0)]
+    time_s: Annotated[float, Meta(gt=0.0)] | None = None
     interval_s: tuple[float, float] | None = None
-    energy_j: float | None = None
-    host_bytes: int = 0
+    energy_j: Annotated[float, Meta(ge=0.0)] | None = None
+    host_bytes: Annotated[int, Meta(ge=0)] = 0
     host_is_short: bool = False
 
 

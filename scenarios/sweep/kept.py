@@ -22,7 +22,7 @@ KEPT: Final = "points.jsonl"
 KEPT_SCHEMA: Final = "meshtwin.points/1"
 
 
-class _KeptPoint(Struct, frozen=True, kw_only=True):
+class _KeptPoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A line of the file: the number of a point, and its results or the rule that refuses it."""
 
     index: Annotated[int, Meta(ge=0, lt=MAX_POINTS)]
@@ -54,9 +54,12 @@ def kept_points(folder: Path, job: Job) -> Iterator[KeptPoints]:
     Raises ScenarioError for a folder that cannot be written, or holds the points of another sweep.
     """
     done: dict[int, Measured | str] = {}
+    known = {point.index for point, _ in job.points}
 
     def take(entry: object) -> None:
         index, outcome = _point(entry, job.workload.row_type)
+        if index in done or index not in known:
+            raise ValueError(f"no point {index} of this sweep, or once more")
         done[index] = outcome
 
     file = KeptFile(
@@ -80,6 +83,8 @@ def _head(job: Job) -> dict[str, str]:
 def _point(entry: object, row_type: type[Struct]) -> tuple[int, Measured | str]:
     """Return the number of a point and what came of it. Raises ValueError or MsgspecError for anything else."""
     point = convert(entry, _KeptPoint)
+    if point.refused is not None and point.results is not None:
+        raise ValueError("both results and a refusal")
     if point.refused is not None:
         return point.index, point.refused
     row, written = convert(point.results, row_type), point.results or {}

@@ -95,6 +95,11 @@ def test_a_search_ends_when_its_time_is_up(scenario: Path) -> None:
         '{"key": "a", "proof": {"memory_bytes": "x"}}',
         '{"key": "a", "proof": {"memory_bytes": 1, "time_s": NaN}}',
         '{"key": "a", "proof": {"memory_bytes": 1, "interval_s": [1.0, Infinity]}}',
+        '{"key": "a", "proof": {"memory_bytes": 1, "time_s": 0.0}}',
+        '{"key": "a", "proof": {"memory_bytes": 0}}',
+        '{"key": "a", "proof": {"memory_bytes": 1, "time_s": 1.0, "interval_s": [2.0, 1.0]}}',
+        '{"key": "a", "proof": {"memory_bytes": 1, "tims": 1.0}}',
+        '{"key": "a", "proof": {"memory_bytes": 1}, "refused": "x"}',
         "x" * 70_000,
     ],
 )

@@ -91,7 +91,18 @@ def test_points_of_another_sweep_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["{}", "7", '{"index": -1, "refused": "x"}', '{"index": 0, "results": {}}', "[" * 9_000, "x" * 70_000]
+    "line",
+    [
+        "{}",
+        "7",
+        '{"index": -1, "refused": "x"}',
+        '{"index": 999, "refused": "x"}',
+        '{"index": 0, "refused": "x", "more": 1}',
+        '{"index": 0, "refused": "x", "results": {}}',
+        '{"index": 0, "results": {}}',
+        "[" * 9_000,
+        "x" * 70_000,
+    ],
 )
 def test_damaged_lines_are_refused(line: str, tmp_path: Path) -> None:
     """A line that is no point, or is too long for one, is an error with file and line."""
@@ -100,6 +111,16 @@ def test_damaged_lines_are_refused(line: str, tmp_path: Path) -> None:
         pass
     path.write_text(f"{path.read_text(encoding='utf-8')}{line}\n", encoding="utf-8")
     with pytest.raises(ScenarioError, match=r"points\.jsonl:2: .* point"):
+        swept(tmp_path, Mortal(99))
+
+
+def test_a_point_that_stands_twice_is_refused(tmp_path: Path) -> None:
+    """The second results of a point would take the place of the first."""
+    swept(tmp_path, Mortal(99))
+    path = tmp_path / KEPT
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[1]]), encoding="utf-8")
+    with pytest.raises(ScenarioError, match=rf"points\.jsonl:{len(lines) + 1}: it is no line of a sweep's points"):
         swept(tmp_path, Mortal(99))
 
 
