@@ -100,7 +100,9 @@ def json_schema() -> dict[str, Any]:
         schema = kind.workload.schema
         own = json_schema_of(schema)
         definitions |= own.pop("$defs", {}) | {schema.__name__: own}
-        reference = {"$ref": f"#/$defs/{schema.__name__}"}
+        reference: dict[str, Any] = {"$ref": f"#/$defs/{schema.__name__}"}
+        if refused := [found for each in kind.workload.unread for found in each.json_schemas()]:
+            reference |= {"not": {"anyOf": refused}}
         choice = {"if": _is_of(kind), "then": reference, "else": choice} if choice else reference
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

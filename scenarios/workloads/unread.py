@@ -32,6 +32,21 @@ class Unread(Struct, frozen=True):
         is_beside = found == value if value else found is not None
         return is_beside and all(_value(data, other) is None for other in self.unless)
 
+    def json_schemas(self) -> list[dict[str, Any]]:
+        """Return the JSON Schemas of files that are refused, one for each key."""
+        key, _, value = self.beside.partition("=")
+        beside = [_written(key, {"const": value} if value else {})] if key else []
+        beside += [{"not": _written(other, {})} for other in self.unless]
+        return [{"allOf": [_written(each, {}), *beside], "description": self.rule} for each in self.keys]
+
+
+def _written(key: str, value: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of files in which a dotted key is written, with a value of a schema."""
+    found = value
+    for part in reversed(key.split(".")):
+        found = {"type": "object", "properties": {part: found}, "required": [part]}
+    return found
+
 
 def refuse_unread(document: Document, unread: Iterable[Unread]) -> None:
     """Raise ScenarioError for the first key that is written and not read."""

@@ -9,6 +9,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args, get_origin
 
+import jsonschema
 import numpy as np
 import pytest
 from msgspec import Struct
@@ -16,6 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
 from scenarios.errors import ScenarioError
+from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document, document_of
 from scenarios.reading.schema.values import Section
 from scenarios.workloads.job_mix.schema import PoliciesSection
@@ -240,6 +242,24 @@ def _tried(case: Case, folder: Path, *changes: str) -> object:
         return None
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.kind)
+def test_the_json_schema_refuses_keys_that_are_not_read(case: Case, schema: dict[str, Any], tmp_path: Path) -> None:
+    """An editor marks what the loader refuses by the same declaration, and allows it where it is read."""
+    validator, plain = jsonschema.Draft202012Validator(schema), _document(case, tmp_path)
+    assert validator.is_valid(plain.data)
+    values = {key: values for key, values in _candidates(case.kind) if values}
+    for each in workload_named(case.kind).unread:
+        for key in values.keys() & set(each.keys):
+            data = apply_overrides(plain, [f"{key}={json.dumps(values[key][0])}"]).data
+            assert validator.is_valid(data) != each.applies(data), key
+            assert validator.is_valid(data) or not _is_allowed(case, tmp_path, key, values[key])
+
+
+def _is_allowed(case: Case, folder: Path, key: str, values: Sequence[object]) -> bool:
+    """Return whether the loader takes a key with one of some values."""
+    return any(_tried(case, folder, f"{key}={json.dumps(value)}") is not None for value in values)
+
+
 @pytest.mark.parametrize("place", [5, 10])
 def test_times_depend_on_keys_of_frameworks_and_devices(place: int, tmp_path: Path) -> None:
     """The same of results: what the framework or a device adds is priced where its key is not refused."""
@@ -272,10 +292,12 @@ def _results(case: Case, folder: Path, *changes: str) -> dict[str, Any]:
     ],
 )  # fmt: skip
 def test_a_key_that_is_not_read_is_refused_by_its_name(
-    case: Case, change: str, key: str, said: str, tmp_path: Path
+    case: Case, change: str, key: str, said: str, schema: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The message names the key, why nobody reads it, and the option that wrote it."""
+    """The message names the key, why nobody reads it, and the option that wrote it; an editor marks the file."""
     (tmp_path / "requests.csv").write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.0,100,5\n")
     with pytest.raises(ScenarioError, match=said) as caught:
         scenario_of(_document(case, tmp_path), [change])
     assert (caught.value.key, caught.value.origin.option) == (key, f"--set {change}")
+    changed = apply_overrides(_document(case, tmp_path), [change])
+    assert not jsonschema.Draft202012Validator(schema).is_valid(changed.data)
