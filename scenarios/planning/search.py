@@ -1,9 +1,10 @@
 """The search: estimate all strategies, prove the best of them by the engine, and say why the others lost."""
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -19,6 +20,19 @@ from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document, read_document
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.planning import PlanSummary
+from sim.planner.space import SEARCHED
+
+_ENDS: Final[Mapping[str, str]] = {
+    "exhaustive": "simulates all strategies",
+    "osdp": "simulates all of its strategies",
+    "megatron": "ends with the first strategy by its rules that fits",
+}
+"""When planners end that seek no number of strategies."""
+_SCHEDULES: Final[Mapping[str, str]] = {
+    "osdp": "has replicas alone, and no pipelines",
+    "megatron": "knows 1f1b and interleaved_1f1b alone",
+}
+"""The pipelines of planners that have no choice of schedules."""
 
 
 class Found(Struct, frozen=True):
@@ -39,9 +53,7 @@ def search(path: Path, overrides: Sequence[str], request: Request, resources: Re
     Raises ScenarioError where nothing fits, with what the leanest strategy needs and a change that would fit.
     """
     document = apply_overrides(read_document(path), overrides)
-    if request.sensitivity and request.planner not in ("auto", "exhaustive"):
-        rule = f"the plans of {request.planner} are not searched again under other conditions"
-        raise ScenarioError(Origin(option="--sensitivity"), "", rule, "leave it out, or --planner auto")
+    _refuse_unread_options(request, resources)
     variants = variants_of(document, request)
     if request.goal == "cost":
         _refuse_unpriced(variants[0].document)
@@ -60,6 +72,26 @@ def search(path: Path, overrides: Sequence[str], request: Request, resources: Re
     summary = summarise(fitting, clusters, lost, request, shifted)
     best = summary.plans[0]
     return Found(summary, apply_overrides(document, [f"{key}={_written(value)}" for key, value in best.set.items()]))
+
+
+def _refuse_unread_options(request: Request, resources: Resources) -> None:
+    """Raise ScenarioError for options that a planner does not read."""
+    planner = request.planner
+    unread = {
+        "--sensitivity": planner not in ("auto", "exhaustive") and request.sensitivity,
+        "--proofs": planner in _ENDS and request.num_proofs != Request().num_proofs and not request.sensitivity,
+        "--schedules": planner in _SCHEDULES and request.schedules != SEARCHED,
+        "--budget": planner == "megatron" and math.isfinite(resources.ends_at_s),
+    }
+    rules = {
+        "--sensitivity": f"the plans of {planner} are not searched again under other conditions",
+        "--proofs": f"{planner} {_ENDS.get(planner)}",
+        "--schedules": f"{planner} {_SCHEDULES.get(planner)}",
+        "--budget": f"{planner} {_ENDS.get(planner)}",
+    }
+    for option, is_unread in unread.items():
+        if is_unread:
+            raise ScenarioError(Origin(option=option), "", rules[option], "leave it out, or --planner auto")
 
 
 def _written(value: Any) -> Any:

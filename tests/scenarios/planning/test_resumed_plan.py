@@ -129,3 +129,23 @@ def test_wrong_budgets_are_refused(budget: str, words: str, scenario: Path) -> N
     assert result.exit_code == 2
     assert "--budget" in result.output
     assert words in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("--planner megatron --proofs 9", "--proofs: megatron ends with the first strategy by its rules that fits"),
+        ("--planner megatron --budget 9s", "--budget: megatron ends with the first strategy"),
+        ("--planner megatron --schedules gpipe", "--schedules: megatron knows 1f1b and interleaved_1f1b alone"),
+        ("--planner osdp --schedules gpipe", "--schedules: osdp has replicas alone, and no pipelines"),
+        ("--planner osdp --proofs 9", "--proofs: osdp simulates all of its strategies"),
+        ("--planner exhaustive --proofs 9", "--proofs: exhaustive simulates all strategies"),
+        ("--planner osdp --sensitivity", "--sensitivity: the plans of osdp are not searched again"),
+    ],
+)
+def test_options_that_a_planner_does_not_read_are_refused(options: str, words: str, scenario: Path) -> None:
+    """With the reason, and before anything is simulated."""
+    done = CliRunner().invoke(group, ["plan", str(scenario), "--jobs", "1", *options.split()])
+    assert done.exit_code == 2
+    assert words in done.output
+    assert "leave it out, or --planner auto" in done.output
