@@ -383,8 +383,11 @@ def points() -> list[Case]:
     job = prepare(PIPELINE, read_settings(SWEPT[1::2]))
     with tempfile.TemporaryDirectory() as scratch:
         with kept_points(Path(scratch), job) as kept:
-            run(job, local_workers, 1, tick=lambda: None, keep=kept.add)
-            kept.add(job.points[0][0].index, "a rule that refuses it")
+            refused = {job.points[0][0].index: "a rule that refuses it"}
+            run(
+                job, local_workers, 1, tick=lambda: None,
+                keep=lambda index, outcome: kept.add(index, refused.get(index, outcome)),
+            )  # fmt: skip
         whole = (Path(scratch) / KEPT).read_bytes()
     return [{f"kept/{KEPT}": whole}, {f"kept/{KEPT}": whole[: len(whole) // 2]}]
 
