@@ -1,7 +1,7 @@
 """Reading of the model that a scenario describes: a transformer with whatever layers it has."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.located import located
@@ -21,6 +21,9 @@ from sim.training.spec.models.experts import ExpertsSpec
 from sim.training.spec.models.latent import LatentAttention
 from sim.training.spec.models.model import TransformerSpec
 from sim.training.spec.models.window import SlidingWindow
+
+_OF_SLOTS: Final = ("capacity_factor", "capacity_rule")
+"""Keys of experts that count slots."""
 
 
 def read_transformer(
@@ -54,7 +57,8 @@ def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) 
             _refuse_slots(document, section.experts)
             routing = forced_routing.routing_of(document, section.experts.routing, seed)
             cooling = forced_routing.dense_to_sparse_of(document, section.experts.dense_to_sparse)
-            stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse", "placement"})
+            unread = _OF_SLOTS if section.experts.dispatch == "exact" else ()
+            stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse", "placement", *unread})
             placement = section.experts.placement
             moving = None if placement is None else MovingExperts(**placement.model_dump())
             experts = ExpertsSpec(**stated, routing=routing, dense_to_sparse=cooling, moving=moving)
@@ -68,7 +72,7 @@ def _refuse_slots(document: Document, section: ExpertsSection) -> None:
     """Raise ScenarioError where a scenario counts slots and has none; what its ``moe.system`` writes is a default."""
     if section.dispatch != "exact":
         return
-    for key in ("capacity_factor", "capacity_rule"):
+    for key in _OF_SLOTS:
         path = ("model", "experts", key)
         if key in section.model_fields_set and document.origin(path) != document.origin(("moe", "system")):
             rule = "it counts slots, and dispatch: exact has a row for each choice instead"

@@ -155,6 +155,14 @@ def test_forced_slots_drop_what_finds_none() -> None:
     assert all(share.empty_slots == pytest.approx(1.0 - kept, rel=1e-12) for share in products)
 
 
+@pytest.mark.parametrize("keys", [{"capacity_factor": 2.0}, {"capacity_rule": "tutel"}])
+def test_exact_sizes_have_no_capacity(keys: dict[str, Any]) -> None:
+    """Keys that count slots would change nothing, and are refused."""
+    with pytest.raises(SpecError, match=rf"model.experts.{next(iter(keys))}: it counts slots"):
+        model(**keys)
+    assert model(dispatch="slots", routing="balanced", **keys)
+
+
 def test_learned_routing_cannot_be_exact_and_sources_must_be_ranks() -> None:
     """Both are errors that name the key and the remedy."""
     with pytest.raises(SpecError, match=r"model.experts.dispatch: .*only a run knows"):

@@ -19,6 +19,11 @@ Permutation = Literal["indexed", "einsum"]
 RankLoad = Literal["own", "busiest"]
 DispatchPrecision = Literal["own", "fp8"]
 _ROUTING_KEY: Final = "model.experts.routing"
+_NO_SLOTS: Final = (
+    "it counts slots, and dispatch: exact has a row for each choice instead",
+    "leave it out, or write dispatch: slots",
+)
+"""Rule and remedy of keys of slots where there are none."""
 
 
 class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
@@ -83,6 +88,10 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
         if self.permutation == "einsum" and self.gate == "sam":
             rule, remedy = "masks are of experts' slots, and sam sends tokens to groups", "write permutation: indexed"
             raise SpecError("model.experts.permutation", rule, remedy)
+        if self.dispatch == "exact" and self.capacity_factor != 1.0:
+            raise SpecError("model.experts.capacity_factor", *_NO_SLOTS)
+        if self.dispatch == "exact" and self.capacity_rule != "even_share":
+            raise SpecError("model.experts.capacity_rule", *_NO_SLOTS)
         if self.dispatch == "exact" and self.routing == "learned":
             remedy = "write dispatch: slots"
             if self.gating.may_be_forced:
