@@ -172,13 +172,13 @@ class Network(Struct, frozen=True, dict=True):
         group: Sequence[int],
         algorithm: str = "auto",
         root: int = 0,
-        pair_bytes: Sequence[Sequence[int]] = (),
+        pair_bytes: Ints | None = None,
     ) -> LinkCost:
         """Return the cost of one collective; ``group`` are ranks, ``root`` a position in it.
 
         ``pair_bytes``: what each position sends to each in an uneven all_to_all.
         """
-        for batch in self._known_batches(np.array([group]), root, keep_order=bool(pair_bytes)):
+        for batch in self._known_batches(np.array([group]), root, keep_order=pair_bytes is not None):
             table = _in_order(pair_bytes, batch)
             cost = self._cost(kind, num_bytes, batch, algorithm, table)
             waits_s = self._in_turn_s(kind, num_bytes, cost, batch, table)
@@ -193,11 +193,11 @@ class Network(Struct, frozen=True, dict=True):
         groups: Ints,
         algorithm: str = "auto",
         root: int = 0,
-        pair_bytes: Sequence[Sequence[int]] = (),
+        pair_bytes: Ints | None = None,
     ) -> LinkUse:
         """Return the loads on links of the same collective in several groups. ``groups``: [groups, positions]."""
         uses, latencies_s = [], np.zeros(len(groups))
-        for batch in self._known_batches(groups, root, keep_order=bool(pair_bytes)):
+        for batch in self._known_batches(groups, root, keep_order=pair_bytes is not None):
             table = _in_order(pair_bytes, batch)
             cost = self._cost(kind, num_bytes, batch, algorithm, table)
             use = self._use(kind, num_bytes, cost, batch, table)
@@ -507,9 +507,9 @@ def _link_cost(latency_s: float, links: Ints, seconds: Floats) -> LinkCost:
     return LinkCost(latency_s, tuple(zip(links.tolist(), seconds.tolist(), strict=True)))
 
 
-def _in_order(pair_bytes: Sequence[Sequence[int]], batch: _Batch) -> Ints | None:
+def _in_order(pair_bytes: Ints | None, batch: _Batch) -> Ints | None:
     """Return the bytes between the members of a batch's groups, in its order; None where there is no such table."""
-    return np.array(pair_bytes)[np.ix_(batch.order, batch.order)] if pair_bytes else None
+    return None if pair_bytes is None else pair_bytes[np.ix_(batch.order, batch.order)]
 
 
 def _uneven_flows(table: Ints, algorithm: str, batch: _Batch) -> Phased:

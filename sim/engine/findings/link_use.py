@@ -81,7 +81,7 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         for flow, seconds in zip(self.flows[first:last].tolist(), self.seconds[first:last].tolist(), strict=True):
             spans = np.arange(self.first_span[flow], self.first_span[flow + 1])
             later_s: Times | float = 0.0
-            if self._any_apart:
+            if moved.has_paces:
                 spans, later_s = moved.unrolled(spans)
             rates = moved.span_speed[spans] * seconds
             times += [moved.span_begin_s[spans] + later_s, moved.span_end_s[spans] + later_s]
@@ -91,10 +91,6 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         turns, rates = turns[order], np.cumsum(np.concatenate(slopes)[order])
         busy_s = np.append(0.0, np.cumsum(np.diff(turns) * rates[:-1]))
         return lambda moments_s: np.interp(moments_s, turns, busy_s)
-
-    @cached_property
-    def _any_apart(self) -> bool:
-        return bool(self.transfers.apart_s.any())
 
     def spans(self, row: int) -> Ints:
         """Return the spans of all flows over a row's links, flow by flow."""

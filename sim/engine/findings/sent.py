@@ -59,9 +59,9 @@ class _SentBytes:
         if isinstance(op, Send):
             return float(payload_bytes(program, op.reads))
         group = op.group(self._mesh, rank)
-        if op.sizes:
-            pairs = pair_bytes(program, op, range(len(group)))
-            return sum(size for s, row in enumerate(pairs) for t, size in enumerate(row) if s != t) / len(group)
+        pairs = pair_bytes(program, op)
+        if pairs is not None:
+            return (pairs.total - int(np.trace(pairs.array))) / len(group)
         return self._of_collective(str(op.kind), collective_bytes(program, op), group)
 
     def _of_collective(self, kind: str, num_bytes: int, group: tuple[int, ...]) -> float:

@@ -1,7 +1,8 @@
 """When every collective and message of a run moved its bytes, and how fast."""
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
+from itertools import chain
 
 import numpy as np
 from msgspec import Struct
@@ -43,7 +44,7 @@ class Flow(Struct, frozen=True, eq=False):
         return str(self.op.kind) if isinstance(self.op, Collective) else type(self.op).__name__.lower()
 
 
-class Transfers(Struct, frozen=True, eq=False):
+class Transfers(Struct, frozen=True, eq=False, dict=True):
     """``flow_of[i]``: the flow of transfer i; its op starts at ``start_s``, and its bytes move until ``end_s``.
 
     ``counts[i]``: how many transfers of the step it stands for, where a run passed through its period once for many;
@@ -64,6 +65,11 @@ class Transfers(Struct, frozen=True, eq=False):
     span_begin_s: Times
     span_end_s: Times
     span_speed: Times
+
+    @cached_property
+    def has_paces(self) -> bool:
+        """Return whether ranks have paces of their own."""
+        return bool(self.apart_s.any())
 
     def unrolled(self, spans: Ints) -> tuple[Ints, Times]:
         """Return spans as often as they happen in the step, and how much later each time."""
@@ -143,7 +149,7 @@ def _spans(run: SimulatedRun, begins: Times, ends: Times, keys: Ints) -> tuple[I
     alone = np.flatnonzero(keys == _ALONE)
     shared = np.flatnonzero(keys != _ALONE)
     shared = shared[np.argsort(keys[shared], kind="stable")]
-    table = np.array(run.loop.shared_spans, dtype=np.float64).reshape(-1, 4)
+    table = np.fromiter(chain.from_iterable(run.loop.shared_spans), dtype=np.float64).reshape(-1, 4)
     table[:, 1:3] -= run.origin_s
     of_key = table[:, 0].astype(np.int64)
     at = np.searchsorted(keys[shared], of_key)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from sim.engine.folding.refinement import Partition, Relation, coarsest_equitable
 from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load
-from sim.plan.words.op import Collective, CollectiveKind
+from sim.plan.words.op import Collective, CollectiveKind, SizeTable
 
 Ints = NDArray[np.int64]
 Owners = NDArray[np.int32]
@@ -260,7 +260,7 @@ def _places(op: Collective, num_positions: int, *, marks_roots: bool) -> Ints:
     """
     positions = np.arange(num_positions)
     if op.sizes and not op.levelled:
-        table = np.array(op.sizes)
+        table = SizeTable.of(op.sizes).array
         own = np.diag(table)[:, None]
         others = np.where(np.eye(num_positions, dtype=bool), -1, table)
         facts = np.concatenate([own, np.sort(others, axis=1), np.sort(others.T, axis=1)], axis=1)

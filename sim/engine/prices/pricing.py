@@ -198,13 +198,14 @@ class ClusterPricing:
         return self._collectives[mine]
 
     def _of_group(self, program: Program, op: Collective, group: tuple[int, ...], num_bytes: int) -> Activity:
-        pairs = pair_bytes(program, op, range(len(group))) if op.sizes else ()
-        key = (op.kind, group, pairs or num_bytes, op.root, op.levelled)
+        pairs = pair_bytes(program, op)
+        key = (op.kind, group, num_bytes if pairs is None else pairs, op.root, op.levelled)
         if key not in self._collectives:
-            if op.levelled:
+            if pairs is not None and op.levelled:
                 cost = self.levelled.cost(group, pairs)
             else:
-                cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, pairs)
+                table = None if pairs is None else pairs.array
+                cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, table)
             waiting_s = self.software.waiting_s(len(group))
             activity = _activity(replace(cost, latency_s=cost.latency_s + waiting_s))
             self._collectives[key] = self._taking_compute(activity, group)
@@ -321,11 +322,11 @@ class ClusterPricing:
             return self.hosts.links(program, op, groups[:, 0])
         if isinstance(op, Send):
             return self.network.messages(payload_bytes(program, op.reads), groups[:, 0], groups[:, 1])
-        pairs = pair_bytes(program, op, range(groups.shape[1])) if op.sizes else ()
-        num_bytes = collective_bytes(program, op)
-        if op.levelled:
+        pairs, num_bytes = pair_bytes(program, op), collective_bytes(program, op)
+        if pairs is not None and op.levelled:
             return self.levelled.use(groups, pairs)
-        return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, pairs)
+        table = None if pairs is None else pairs.array
+        return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, table)
 
 
 def _dtype(program: Program, op: Compute, work: Work) -> str:

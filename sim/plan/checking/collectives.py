@@ -6,12 +6,10 @@ from functools import cache
 from math import prod
 from typing import Any, Final
 
-import numpy as np
-
 from sim.plan.errors import CheckError
 from sim.plan.facts.description import collective_bytes
 from sim.plan.words.calls import Calls
-from sim.plan.words.op import Collective, CollectiveKind, Op, Reduction
+from sim.plan.words.op import Collective, CollectiveKind, Op, Reduction, SizeTable
 from sim.plan.words.program import Plan, Program
 
 _ROOTED: Final = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
@@ -193,7 +191,7 @@ def _check_table(op: Collective, parts: int, positions: Sequence[int], given: Sh
     assert op.dim is not None
     square = len(op.sizes) == parts and {*map(len, op.sizes)} == {parts}
     _require(square, f"a group of {parts} needs {parts} x {parts} sizes")
-    sizes = np.array(op.sizes)
+    sizes = SizeTable.of(op.sizes).array
     _require(sizes.min() >= 0, "a size is negative")
     _require(op.join_dim in {None, op.dim}, f"uneven slices are joined along dimension {op.dim}, got {op.join_dim}")
     own = list(positions)

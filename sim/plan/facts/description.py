@@ -1,13 +1,14 @@
 """The description of an op in timelines of both backends."""
 
-from collections.abc import Sequence
 from math import prod
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from costmodels.kernels import KERNELS, TensorSpec, Work
 from sim.plan.words.buffer import BYTES_PER_ELEMENT, Tier
-from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op, SizeTable
 from sim.plan.words.program import Program, Task
 
 
@@ -66,13 +67,31 @@ def collective_bytes(program: Program, op: Collective) -> int:
     return payload_bytes(program, op.writes if op.kind is CollectiveKind.ALL_GATHER else op.reads)
 
 
-def pair_bytes(program: Program, op: Collective, order: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-    """Return the bytes between each two members of an uneven all_to_all, by group positions in ``order``."""
+class PairBytes(Struct, frozen=True):
+    """The bytes between each two members of an uneven all_to_all: ``rows`` of so many bytes. It can be a key."""
+
+    rows: SizeTable
+    row_bytes: int
+
+    @property
+    def array(self) -> NDArray[np.int64]:
+        """Return the bytes by position, [source, target]."""
+        return self.rows.array * self.row_bytes
+
+    @property
+    def total(self) -> int:
+        """Return the bytes of all together."""
+        return int(self.rows.array.sum()) * self.row_bytes
+
+
+def pair_bytes(program: Program, op: Collective) -> PairBytes | None:
+    """Return the bytes between each two members of an uneven all_to_all; None for any other collective."""
+    if not op.sizes:
+        return None
     assert op.dim is not None
     buffer = program.buffers[op.reads[0]]
     row_bytes = BYTES_PER_ELEMENT[buffer.dtype] * prod(n for dim, n in enumerate(buffer.shape) if dim != op.dim)
-    rows = [op.sizes[source] for source in order]
-    return tuple([tuple([row[target] * row_bytes for target in order]) for row in rows])
+    return PairBytes(SizeTable.of(op.sizes), row_bytes)
 
 
 def payload_bytes(program: Program, names: tuple[str, ...]) -> int:

@@ -5,8 +5,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from sim.plan.words.mesh import Mesh
 
@@ -53,7 +55,12 @@ class Compute(Struct, frozen=True):
 
 
 class SizeTable(tuple[tuple[int, ...], ...]):
-    """The rows that each position of a group sends to each. What keys and buffers ask of it again is found once."""
+    """The rows that each position of a group sends to each. What keys, buffers and prices ask of it is found once."""
+
+    @classmethod
+    def of(cls, sizes: Iterable[tuple[int, ...]]) -> "SizeTable":
+        """Return sizes as a table: themselves if they are one."""
+        return sizes if isinstance(sizes, SizeTable) else cls(sizes)
 
     @cached_property
     def back(self) -> "SizeTable":
@@ -61,6 +68,11 @@ class SizeTable(tuple[tuple[int, ...], ...]):
         found = SizeTable(zip(*self, strict=True))
         found.__dict__["back"] = self
         return found
+
+    @cached_property
+    def array(self) -> NDArray[np.int64]:
+        """Return the rows as an array [source, target], which is not to be changed."""
+        return np.array(self, dtype=np.int64)
 
     @cached_property
     def most_sent(self) -> int:

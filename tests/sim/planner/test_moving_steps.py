@@ -115,7 +115,7 @@ def test_many_exchanges_cost_what_each_does(node: str, num_nodes: int) -> None:
     demands = DirectExchanges(network, range(6)).demands(tables.astype(np.float64))
     for way, links_s in ((tables, demands.link_s), (tables.transpose(0, 2, 1), demands.back_link_s)):
         for table, latency_s, link_s in zip(way, demands.latencies_s, links_s, strict=True):
-            cost = network.collective("all_to_all", 0, range(6), "auto", 0, table.tolist())
+            cost = network.collective("all_to_all", 0, range(6), "auto", 0, table)
             assert latency_s == pytest.approx(cost.latency_s, abs=1e-15)
             assert {n: pytest.approx(s) for n, s in cost.links} == {n: link_s[n] for n in np.flatnonzero(link_s)}
 
