@@ -144,7 +144,7 @@ def are_free(supplies: Supplies) -> bool:
 
 def _fill(flows: Sequence[Flow], supplies: Sequence[Supply]) -> None:
     """Set the target of each flow to its max-min fair fraction. The flows are all users of the supplies."""
-    if len(flows) < 3 and _fill_at_once(flows):
+    if _fill_at_once(flows):
         return
     for supply in supplies:
         supply.free = 1.0
@@ -160,25 +160,34 @@ def _fill(flows: Sequence[Flow], supplies: Sequence[Supply]) -> None:
 
 
 def _fill_at_once(flows: Sequence[Flow]) -> bool:
-    """Set the targets of flows that the same resource fills up for, as it mostly is with two; return whether it is so.
+    """Set the targets of flows whose resources all fill up at one level, as it mostly is; return whether it is so.
 
-    The numbers are those of ``_raise``.
+    Each of the flows uses one of the resources that fill up first. The numbers are those of ``_raise``.
     """
     loads: dict[Supply, float] = {}
     for flow in flows:
-        if flow.use.yields:
+        use = flow.use
+        if use.yields:
             return False
-        for supply, share in flow.use.shares:
+        for supply, share in use.shares:
             loads[supply] = loads.get(supply, 0.0) + share
     highest = max(loads.values(), default=0.0)
     level = 1.0 / highest if highest > 1.0 else 1.0
     if level >= 1.0 - TIE:
         level = 1.0
-    elif not any(len(supply.users) == len(flows) for supply, load in loads.items() if load == highest):
+    elif not all(_fills_up(flow, loads, level * (1.0 + TIE)) for flow in flows):
         return False
     for flow in flows:
         flow.target = level if level > TIE else 0.0
     return True
+
+
+def _fills_up(flow: Flow, loads: Mapping[Supply, float], level: float) -> bool:
+    """Return whether a flow uses a resource that is full at a level."""
+    for supply, _ in flow.use.shares:  # noqa: SIM110 - a generator takes longer than the loop
+        if 1.0 / loads[supply] <= level:
+            return True
+    return False
 
 
 def _raise(flows: Sequence[Flow], supplies: Sequence[Supply]) -> None:
@@ -341,11 +350,10 @@ class SharedResources:
 
     def finish(self, key: int, version: int, now_s: float) -> bool:
         """End an activity if ``version`` is still current; return whether it ended."""
-        if key == SETTLE:
-            self._settle(now_s)
-            return False
         flow = self.flows.get(key)
         if flow is None or flow.version != version:
+            if key == SETTLE:
+                self._settle(now_s)
             return False
         del self.flows[key]
         self.spans.append((key, flow.since_s, now_s, flow.fraction / flow.use.single_s))
@@ -364,15 +372,18 @@ class SharedResources:
         self.unsettled = []
         _fill(flows, supplies)
         for flow in flows:
-            if flow.target == flow.fraction:
+            target, fraction, single_s = flow.target, flow.fraction, flow.use.single_s
+            if target == fraction:
                 continue
-            if now_s > flow.since_s:
-                self.spans.append((flow.key, flow.since_s, now_s, flow.fraction / flow.use.single_s))
-            flow.remaining -= (now_s - flow.since_s) * flow.fraction / flow.use.single_s
-            flow.since_s, flow.fraction = now_s, flow.target
+            since_s = flow.since_s
+            if now_s > since_s:
+                self.spans.append((flow.key, since_s, now_s, fraction / single_s))
+                flow.remaining -= (now_s - since_s) * fraction / single_s
+                flow.since_s = now_s
+            flow.fraction = target
             flow.version += 1
-            if flow.fraction:
-                self.schedule(max(flow.remaining, 0.0) * flow.use.single_s / flow.fraction, flow.key, flow.version)
+            if target:
+                self.schedule(max(flow.remaining, 0.0) * single_s / target, flow.key, flow.version)
 
     def _component(self, now_s: float) -> tuple[list[Flow], list[Supply]]:
         """Return the users of the unsettled resources and all who share with them, by key; and their resources.

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from sim.engine.compiling.graph import Graph
 from sim.engine.running.rows import Rows
 from sim.engine.running.sharing import Flow, SharedResources, Supplies, Use, are_free
@@ -21,8 +23,7 @@ MOST: Final = 64
 """Ops of a stretch: one that is soon interrupted has been timed in vain."""
 
 
-@dataclass(slots=True, eq=False)
-class Stretch:
+class Stretch(Struct, eq=False):
     """Ops whose nodes are those of ``rows``, one after the other.
 
     ``moments_s``: of each row when its first op begins; then when each op begins to use its resources, and when it ends
@@ -30,8 +31,8 @@ class Stretch:
     in it.
     """
 
-    rows: list[range] = field(default_factory=list)
-    moments_s: list[list[float]] = field(default_factory=list)
+    rows: list[range] = []
+    moments_s: list[list[float]] = []
     hold: Flow | None = None
     is_interrupted: bool = False
 
@@ -91,37 +92,43 @@ class Stretches:
 
         ``interrupted`` is called with a stretch when another activity begins on its resources.
         """
-        stop = self._free_until(node, MOST)
+        stop, held = self._free_until(node, MOST)
         if stop == node:
             return None
-        parts_s, needs, successors, waits = self.rows.parts_s, self.rows.needs, self.graph.successors, self.waits
-        found, first, room, held = Stretch(), node, MOST, set[int]()
-        while stop > node:
+        parts_s, successors, waits = self.rows.parts_s, self.graph.successors, self.waits
+        found, first, room = Stretch(), node, MOST
+        while True:
             moments_s = list(accumulate(parts_s[2 * node : 2 * stop], initial=now_s))
             found.rows.append(range(node, stop))
             found.moments_s.append(moments_s)
-            held.update(needs[node:stop])
-            now_s = moments_s[-1]
             room -= stop - node
             after = successors[stop - 1]
             if not room or len(after) != 1 or waits[after[0]] != 1:
                 break
-            node = after[0]
-            stop = self._free_until(node, room)
+            now_s, node = moments_s[-1], after[0]
+            stop, needs = self._free_until(node, room)
+            if stop == node:
+                break
+            held |= needs
         if room > MOST - 2:
             return None
-        found.hold = self.resources.hold(first, self._needed(frozenset(held)), lambda _: interrupted(found))
+        found.hold = self.resources.hold(first, self._needed(held), lambda _: interrupted(found))
         return found
 
-    def _free_until(self, node: int, room: int) -> int:
-        """Return the first node after those of a node's row whose resources nobody uses, at most ``room`` of them."""
-        stop = min(self.rows.stops[node], node + room)
-        if stop == node:
-            return stop
+    def _free_until(self, node: int, room: int) -> tuple[int, frozenset[int]]:
+        """Return the first node after those of a node's row whose resources nobody uses, and the needs of those.
+
+        They are at most ``room``.
+        """
         needs = self.rows.needs
-        if are_free(self._needed(frozenset(needs[node:stop])).supplies):
-            return stop
-        return next(at for at in range(node, stop) if not are_free(self._supplies[needs[at]]))
+        stop = min(self.rows.stops[node], node + room)
+        if stop == node or not are_free(self._supplies[needs[node]]):
+            return node, frozenset()
+        numbers = frozenset(needs[node:stop])
+        if not are_free(self._needed(numbers).supplies):
+            stop = next(at for at in range(node, stop) if not are_free(self._supplies[needs[at]]))
+            numbers = frozenset(needs[node:stop])
+        return stop, numbers
 
     def _needed(self, numbers: frozenset[int]) -> Use:
         """Return the resources of several numbers of needs; found once."""
