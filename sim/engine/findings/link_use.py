@@ -76,19 +76,22 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
 
     def curve(self, row: int) -> Callable[[Times], Times]:
         """Return a function of moments: how many seconds of the run until then a row's links have been in use."""
-        moved, times, slopes = self.transfers, [np.zeros(1)], [np.zeros(1)]
+        moved, spans = self.transfers, self.spans(row)
         first, last = np.searchsorted(self.rows, [row, row + 1])
-        for flow, seconds in zip(self.flows[first:last].tolist(), self.seconds[first:last].tolist(), strict=True):
-            spans = np.arange(self.first_span[flow], self.first_span[flow + 1])
-            later_s: Times | float = 0.0
-            if moved.has_paces:
-                spans, later_s = moved.unrolled(spans)
-            rates = moved.span_speed[spans] * seconds
-            times += [moved.span_begin_s[spans] + later_s, moved.span_end_s[spans] + later_s]
-            slopes += [rates, -rates]
-        turns = np.concatenate(times)
+        of_flow = np.repeat(np.arange(last - first), self._num_spans[self.flows[first:last]])
+        later_s: Times | float = 0.0
+        if moved.has_paces:
+            of_flow = np.repeat(of_flow, moved.counts[moved.span_of[spans]])
+            spans, later_s = moved.unrolled(spans)
+        counts = np.bincount(of_flow, minlength=last - first)
+        begins = 1 + np.arange(len(spans)) + (np.cumsum(counts) - counts)[of_flow]  # a flow's begins, then its ends
+        ends = begins + counts[of_flow]
+        turns, slopes = np.zeros(1 + 2 * len(spans)), np.zeros(1 + 2 * len(spans))
+        turns[begins], turns[ends] = moved.span_begin_s[spans] + later_s, moved.span_end_s[spans] + later_s
+        slopes[begins] = moved.span_speed[spans] * self.seconds[first:last][of_flow]
+        slopes[ends] = -slopes[begins]
         order = np.argsort(turns, kind="stable")
-        turns, rates = turns[order], np.cumsum(np.concatenate(slopes)[order])
+        turns, rates = turns[order], np.cumsum(slopes[order])
         busy_s = np.append(0.0, np.cumsum(np.diff(turns) * rates[:-1]))
         return lambda moments_s: np.interp(moments_s, turns, busy_s)
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
-from itertools import chain
 
 import numpy as np
 from msgspec import Struct
@@ -149,7 +148,7 @@ def _spans(run: SimulatedRun, begins: Times, ends: Times, keys: Ints) -> tuple[I
     alone = np.flatnonzero(keys == _ALONE)
     shared = np.flatnonzero(keys != _ALONE)
     shared = shared[np.argsort(keys[shared], kind="stable")]
-    table = np.fromiter(chain.from_iterable(run.loop.shared_spans), dtype=np.float64).reshape(-1, 4)
+    table = np.array(run.loop.shared_spans, dtype=np.float64).reshape(-1, 4)
     table[:, 1:3] -= run.origin_s
     of_key = table[:, 0].astype(np.int64)
     at = np.searchsorted(keys[shared], of_key)

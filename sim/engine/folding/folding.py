@@ -96,7 +96,7 @@ class Folding(Struct, frozen=True, dict=True):
             self._places[names] = self._place(names)
         at = self._places[names]
         own = dict(zip(at.own, [each_s[index] for index in at.others], strict=True))
-        shares = np.array([each_s[index] for index in at.links]) * alike / at.sizes
+        shares = np.array(each_s)[at.links] * alike / at.sizes
         demands = zip(at.classes, np.bincount(at.where, shares).tolist(), strict=True)
         return Activity(activity.latency_s, (*own.items(), *demands), activity.occupancy_s, activity.yields)
 
@@ -112,7 +112,7 @@ class Folding(Struct, frozen=True, dict=True):
         return _Places(
             others,
             [self._simulated(names[index]) for index in others],
-            links.reshape(-1, 2)[kept, 0].tolist(),
+            links.reshape(-1, 2)[kept, 0],
             where,
             self.class_size[of_links[kept]],
             [("link", name) for name in classes.tolist()],
@@ -133,7 +133,7 @@ class _Places(Struct, frozen=True):
 
     others: Sequence[int]
     own: Sequence[Resource]
-    links: Sequence[int]
+    links: Ints
     where: Ints
     sizes: Ints
     classes: Sequence[Resource]

@@ -22,7 +22,7 @@ from sim.cluster.link_use import LinkUse
 from sim.cluster.network import LinkCost, Network
 from sim.cluster.nominal import library_on
 from sim.cluster.topology.links import LinkKind
-from sim.engine.prices.activity import Activity
+from sim.engine.prices.activity import Activity, Resource
 from sim.engine.prices.host import HostPricing
 from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load, signature
@@ -207,7 +207,7 @@ class ClusterPricing:
                 table = None if pairs is None else pairs.array
                 cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, table)
             waiting_s = self.software.waiting_s(len(group))
-            activity = _activity(replace(cost, latency_s=cost.latency_s + waiting_s))
+            activity = self._activity(replace(cost, latency_s=cost.latency_s + waiting_s))
             self._collectives[key] = self._taking_compute(activity, group)
         return self._collectives[key]
 
@@ -227,8 +227,17 @@ class ClusterPricing:
     def _message(self, plan: Plan, program: Program, op: Send, rank: int) -> Activity:
         key = payload_bytes(program, op.reads), rank, plan.mesh.shift(rank, op.axis, op.offset)
         if key not in self._messages:
-            self._messages[key] = _activity(self.network.message(*key))
+            self._messages[key] = self._activity(self.network.message(*key))
         return self._messages[key]
+
+    def _activity(self, cost: LinkCost) -> Activity:
+        names = self._link_names
+        return Activity(cost.latency_s, tuple([(names[link], seconds) for link, seconds in cost.links]))
+
+    @cached_property
+    def _link_names(self) -> list[Resource]:
+        """Return every link as a resource: one object, as exchanges of all ranks name it again and again."""
+        return [("link", link) for link in range(self.cluster.topology.num_links)]
 
     @cached_property
     def network(self) -> Network:
@@ -385,7 +394,3 @@ def _shares(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
 def _yielding(op: Collective | Send, activity: Activity) -> Activity:
     """Return the activity of communication, which yields to all other if it is on a stream of the background."""
     return replace(activity, yields=True) if stream_of(op.stream).purpose is Purpose.BACKGROUND else activity
-
-
-def _activity(cost: LinkCost) -> Activity:
-    return Activity(cost.latency_s, tuple([(("link", link), seconds) for link, seconds in cost.links]))
