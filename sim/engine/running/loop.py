@@ -18,7 +18,7 @@ from simpy.events import NORMAL, Event
 from sim.engine.compiling.graph import Graph, NodeKind
 from sim.engine.prices.activity import Activity
 from sim.engine.running.collector import collector_paused
-from sim.engine.running.rows import Rows
+from sim.engine.running.rows import Ints, Rows, edges
 from sim.engine.running.sharing import LATER, Flow, SharedResources, Use
 from sim.engine.running.stretches import Stretch, Stretches
 
@@ -90,7 +90,12 @@ class EventLoop:
     @cached_property
     def _stretches(self) -> Stretches:
         """Return the stretches of the graph; one without shared resources needs no rows."""
-        return Stretches(self.graph, self._waits, self._resources, Rows.of(self.graph))
+        return Stretches(self.graph, self._waits, self._resources, Rows.of(self.graph, *self.edges))
+
+    @cached_property
+    def edges(self) -> tuple[Ints, Ints]:
+        """Return how many nodes wait for each node, and these nodes, one node's after the other's."""
+        return edges(self.graph)
 
     def run(self) -> float:
         """Run to the end of all events; return the time at which the last node is done, in seconds."""
@@ -113,10 +118,11 @@ class EventLoop:
         return roots
 
     @property
-    def shared_spans(self) -> Sequence[tuple[int, float, float, float]]:
-        """Return how fast activities on shared resources went: key, from, until, part of it done per second.
+    def shared_spans(self) -> Sequence[float]:
+        """Return how fast activities on shared resources went, four numbers after each other.
 
-        The key is a node, or of a collective over several ranks -1 less its joint.
+        They are key, from, until, and the part of it done per second. The key is a node, or of a collective over
+        several ranks -1 less its joint.
         """
         return self._resources.spans
 
@@ -259,6 +265,7 @@ class EventLoop:
         if not stretch.is_interrupted:
             if stretch.hold is not None:
                 stretch.hold.leave()
+                stretch.hold = None  # which knows the stretch: it goes now, as the cycle collector waits
             stretch.note(self.starts_s, self.ends_s)
             self._release(stretch.last_node)
 

@@ -14,6 +14,7 @@ from sim.engine.prices.activity import Activity, Resource
 
 _FIXED, _SHARED = int(NodeKind.FIXED), int(NodeKind.SHARED)
 
+Ints = NDArray[np.int64]
 Needs = frozenset[Resource]
 
 
@@ -31,8 +32,11 @@ class Rows(Struct, frozen=True, eq=False):
     kinds_of_needs: list[Needs]
 
     @classmethod
-    def of(cls, graph: Graph) -> "Rows":
-        """Return the rows of a graph: ops on links are of none, as others begin there too often."""
+    def of(cls, graph: Graph, counts: Ints, after: Ints) -> "Rows":
+        """Return the rows of a graph: ops on links are of none, as others begin there too often.
+
+        ``counts``, ``after``: see ``edges``.
+        """
         activities = {id(activity): activity for activity in graph.shared}
         numbers: dict[Needs, int] = {}
         number_of = {key: _number(activity, numbers) for key, activity in activities.items()}
@@ -41,7 +45,8 @@ class Rows(Struct, frozen=True, eq=False):
         parts_s = [0.0] * (2 * len(needs))
         parts_s[::2] = graph.durations_s
         parts_s[1::2] = map(lasting_of.__getitem__, map(id, graph.shared))
-        return cls(_stops(graph, np.array(needs, dtype=np.int64)).data, needs, parts_s, list(numbers))
+        stops = _stops(graph, np.array(needs, dtype=np.int64), counts, after)
+        return cls(stops.data, needs, parts_s, list(numbers))
 
 
 def _number(activity: Activity, numbers: dict[Needs, int]) -> int:
@@ -51,12 +56,16 @@ def _number(activity: Activity, numbers: dict[Needs, int]) -> int:
     return numbers.setdefault(frozenset(resource for resource, _ in activity.demands), len(numbers))
 
 
-def _stops(graph: Graph, needs: NDArray[np.int64]) -> NDArray[np.int64]:
+def edges(graph: Graph) -> tuple[Ints, Ints]:
+    """Return how many nodes wait for each node of a graph, and these nodes, one node's after the other's."""
+    counts = np.fromiter(map(len, graph.successors), np.int64, len(graph.successors))
+    return counts, np.fromiter(chain.from_iterable(graph.successors), np.int64, int(counts.sum()))
+
+
+def _stops(graph: Graph, needs: Ints, counts: Ints, after: Ints) -> Ints:
     """Return the first node after each node's row."""
     size = len(graph.kinds)
     kinds, nodes = np.frombuffer(bytes(graph.kinds), dtype=np.uint8), np.arange(size)
-    counts = np.fromiter(map(len, graph.successors), np.int64, size)
-    after = np.fromiter(chain.from_iterable(graph.successors), np.int64, int(counts.sum()))
     lets_go = np.flatnonzero(counts == 1)
     only = np.full(size, -1)
     only[lets_go] = after[(np.cumsum(counts) - counts)[lets_go]]

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Final
 
@@ -140,9 +140,7 @@ class SimulatedRun:
     @cached_property
     def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the edges of the graph: the node before and the node after, per edge."""
-        successors = self.graph.successors
-        counts = np.fromiter(map(len, successors), dtype=np.int64, count=len(successors))
-        after = np.fromiter(chain.from_iterable(successors), dtype=np.int64, count=int(counts.sum()))
+        counts, after = self.loop.edges
         return np.repeat(np.arange(len(counts)), counts), after
 
     # --- one number for the step ---------------------------------------------------------------------------

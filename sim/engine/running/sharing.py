@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
+from msgspec import Struct
+
 from sim.engine.prices.activity import Resource
 
 Demands = tuple[tuple[Resource, float], ...]
@@ -71,8 +73,7 @@ class Use:
     alone_fraction: float = 1.0
 
 
-@dataclass(slots=True, eq=False)
-class Flow:
+class Flow(Struct, eq=False):
     """An activity among the users of its resources since ``since_s``, and what part of it was left then.
 
     ``target`` is the fraction that a filling has found for it, 0 before; ``rises``: while it is looked for. One whose
@@ -269,7 +270,8 @@ class SharedResources:
     time in the order in which they were scheduled; a call with an outdated version is a no-op, as the activity has
     been re-timed since. Keys are more than ``SETTLE``.
 
-    ``spans`` says how fast each went when: key, from, until, and the part of it done per second.
+    ``spans`` says how fast each went when, four numbers after each other: key, from, until, and the part of it done per
+    second.
 
     Only the connected components of activities that share with one that starts or ends are re-timed, once for all
     that start and end together: an event of its own, with key ``SETTLE``, does it. It takes time O(d log d) for the d
@@ -280,7 +282,7 @@ class SharedResources:
     flows: dict[int, Flow] = field(default_factory=dict)
     supplies: dict[Resource, Supply] = field(default_factory=dict)
     unsettled: list[Supply] = field(default_factory=list)
-    spans: list[tuple[int, float, float, float]] = field(default_factory=list)
+    spans: list[float] = field(default_factory=list)
 
     def start(self, key: int, demands: Demands, now_s: float, single_s: float = 0.0, *, yields: bool = False) -> None:
         """Begin an activity's use of its resources, each named once.
@@ -356,7 +358,7 @@ class SharedResources:
                 self._settle(now_s)
             return False
         del self.flows[key]
-        self.spans.append((key, flow.since_s, now_s, flow.fraction / flow.use.single_s))
+        self.spans += (key, flow.since_s, now_s, flow.fraction / flow.use.single_s)
         if flow.leave():
             self._unsettle(flow.use.supplies)
         return True
@@ -377,7 +379,7 @@ class SharedResources:
                 continue
             since_s = flow.since_s
             if now_s > since_s:
-                self.spans.append((flow.key, since_s, now_s, fraction / single_s))
+                self.spans += (flow.key, since_s, now_s, fraction / single_s)
                 flow.remaining -= (now_s - since_s) * fraction / single_s
                 flow.since_s = now_s
             flow.fraction = target
