@@ -70,7 +70,8 @@ class CriticalPath(Struct, frozen=True, dict=True):
     @cached_property
     def spent(self) -> Sequence[Spent]:
         """Return how long the path stays with every op that it comes by, in the order in which it first does."""
-        alone: dict[tuple[int, int], tuple[int, Spent]] = {}
+        alone: dict[tuple[int, int], tuple[int, Step]] = {}
+        alone_s: dict[tuple[int, int], float] = {}
         calls: dict[tuple[tuple[int, ...], int], _Calls] = {}
         count = 0
         for part in self.parts:
@@ -81,10 +82,12 @@ class CriticalPath(Struct, frozen=True, dict=True):
                 calls[key].add(part, count)
                 count += len(part.places)
             else:
-                first, before = alone.get((part.rank, id(part.op)), (count, Spent(part.rank, part.op, 0.0)))
-                alone[part.rank, id(part.op)] = first, before._replace(seconds=before.seconds + part.duration_s)
+                key_of_op = (part.rank, id(part.op))
+                alone.setdefault(key_of_op, (count, part))
+                alone_s[key_of_op] = alone_s.get(key_of_op, 0.0) + part.duration_s
                 count += 1
-        every = [*alone.values(), *chain.from_iterable(found.spent() for found in calls.values())]
+        every = [(first, Spent(step.rank, step.op, alone_s[at])) for at, (first, step) in alone.items()]
+        every += chain.from_iterable(found.spent() for found in calls.values())
         return [spent for _, spent in sorted(every, key=lambda found: found[0])]
 
 

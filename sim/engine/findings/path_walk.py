@@ -5,14 +5,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import SENT, NodeKind, Pattern, Unit
+from sim.engine.compiling.graph import SENT, NodeKind, Pattern
 from sim.engine.compiling.shape import NO_PATH
 from sim.engine.findings.path_parts import LeftOut, PathPart, Step, Way
 from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
+from sim.plan.words.op import Op
+
+
+class _Call(Struct, frozen=True, eq=False):
+    """A call of a simulated rank: its number, its node or that of its first op, and its task's ops (see ``Unit``)."""
+
+    rank: int
+    number: int
+    base: int
+    pattern: Pattern | None
+    ops: tuple[Op, ...]
 
 
 @dataclass(slots=True)
@@ -31,6 +43,8 @@ class Walk:
 
     They are found once for all calls.
     """
+    calls: dict[int, "_Call"] = field(init=False, default_factory=dict)
+    """The calls met so far, by their place in ``bases``: mostly many steps of the path are of one."""
 
     def __post_init__(self) -> None:
         graph = self.run.graph
@@ -102,13 +116,12 @@ class Walk:
             block, entry, op = graph.early_exits[node]
             return self._from_entry(block, entry, op, loop.starts_s[node])
         if kind == NodeKind.MEMBER:
-            return self._step(node, self._unit(node)), self._last_to_come(node)
-        unit = self._unit(node)
-        rank, call, base, pattern = unit
-        start_s = loop.starts_s[node]
-        if pattern is not None and base == node:
-            return self._inside((rank,), call, pattern, 0, pattern.main_exit, start_s), self._waited_for(node)
-        return self._step(node, unit), self._waited_for(node)
+            return self._step(node, self._call(node)), self._last_to_come(node)
+        call = self._call(node)
+        if call is not None and call.pattern is not None and call.base == node:
+            way = self._inside((call.rank,), call, call.pattern, 0, call.pattern.main_exit, loop.starts_s[node])
+            return way, self._waited_for(node)
+        return self._step(node, call), self._waited_for(node)
 
     def _through_block(self, node: int, op: int) -> tuple[Way, int]:
         """Return the way through a block up to the end of an op, and the node that let the deciding entry go."""
@@ -120,44 +133,46 @@ class Walk:
     def _from_entry(self, node: int, entry: int, op: int, released_s: float) -> tuple[Way, int]:
         """Return the way through a block from an entry to the end of an op, and the node that let the entry go."""
         block = self.run.graph.blocks[node]
-        rank, call, _, _ = self._unit(node)
-        way = self._inside(block.ranks or (rank,), call, block.pattern, entry, op, released_s)
+        call = self._call(node)
+        assert call is not None
+        way = self._inside(block.ranks or (call.rank,), call, block.pattern, entry, op, released_s)
         return way, self._waited_for(self.entry_nodes.get((node, entry), node))
 
-    def _inside(self, ranks: tuple[int, ...], call: int, pattern: Pattern, entry: int, op: int, begin_s: float) -> Way:
+    def _inside(
+        self, ranks: tuple[int, ...], call: "_Call", pattern: Pattern, entry: int, op: int, begin_s: float
+    ) -> Way:
         """Return the way of a coalesced call from an entry to the end of an op; its end is not looked at.
 
         Of several ``ranks``, the pattern has the ops one rank after the other.
         """
-        program = self.run.programs[ranks[0]]
-        ops = program.tasks[program.calls[call].task].ops
         key = (pattern, entry, op)
         if key not in self.ways:
-            places = np.array(_way(pattern, entry, op, len(ops)), dtype=np.int64)
+            places = np.array(_way(pattern, entry, op, len(call.ops)), dtype=np.int64)
             self.ways[key] = places, np.array(pattern.offsets[entry])[places]
         places, offsets_s = self.ways[key]
-        return Way(ranks, call, ops, places, begin_s + offsets_s, begin_s)
+        return Way(ranks, call.number, call.ops, places, begin_s + offsets_s, begin_s)
 
-    def _unit(self, node: int) -> Unit:
-        """Return the call that a node belongs to; one of no rank for a message on its way."""
+    def _call(self, node: int) -> "_Call | None":
+        """Return the call that a node belongs to; None for a message on its way."""
         position = bisect_right(self.bases, node) - 1
-        if position >= 0:
+        if position < 0:
+            return None
+        found = self.calls.get(position)
+        if found is None:
             rank, index, base, pattern = self.run.graph.units[self.places[position]]
             program = self.run.programs[rank]
-            call = index % len(program.calls)
-            size = 1 if pattern is not None else len(program.tasks[program.calls[call].task].ops)
-            if node < base + size:
-                return (rank, call, base, pattern)
-        return (-1, -1, node, None)
+            number = index % len(program.calls)
+            found = _Call(rank, number, base, pattern, program.tasks[program.calls[number].task].ops)
+            self.calls[position] = found
+        size = 1 if found.pattern is not None else len(found.ops)
+        return found if node < found.base + size else None
 
-    def _step(self, node: int, unit: Unit) -> Step:
+    def _step(self, node: int, call: "_Call | None") -> Step:
         """Return the op that is a node of its own, or the message on its way."""
-        rank, call, base, _ = unit
         start_s, end_s = self.run.loop.starts_s[node], self.run.loop.ends_s[node]
-        if rank < 0:
-            return Step(rank, call, None, start_s, end_s)
-        program = self.run.programs[rank]
-        return Step(rank, call, program.tasks[program.calls[call].task].ops[node - base], start_s, end_s)
+        if call is None:
+            return Step(-1, -1, None, start_s, end_s)
+        return Step(call.rank, call.number, call.ops[node - call.base], start_s, end_s)
 
     def _waited_for(self, node: int) -> int:
         """Return the node that a node waited for longest, -1 if it began at once."""
