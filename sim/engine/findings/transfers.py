@@ -148,7 +148,8 @@ def _spans(run: SimulatedRun, begins: Times, ends: Times, keys: Ints) -> tuple[I
     alone = np.flatnonzero(keys == _ALONE)
     shared = np.flatnonzero(keys != _ALONE)
     shared = shared[np.argsort(keys[shared], kind="stable")]
-    table = np.array(run.loop.shared_spans, dtype=np.float64).reshape(-1, 4)
+    numbers = run.loop.shared_spans
+    table = np.fromiter(numbers, np.float64, len(numbers)).reshape(-1, 4)
     table[:, 1:3] -= run.origin_s
     of_key = table[:, 0].astype(np.int64)
     at = np.searchsorted(keys[shared], of_key)

@@ -375,7 +375,7 @@ class SimulatedRun:
     @cached_property
     def _released_s(self) -> Times:
         """Return when all that a node waited for was done."""
-        return np.array(self.loop.starts_s)
+        return np.fromiter(self.loop.starts_s, np.float64, len(self.loop.starts_s))
 
     @cached_property
     def _node_starts(self) -> Times:
@@ -414,7 +414,7 @@ class SimulatedRun:
 
     @cached_property
     def _node_ends(self) -> Times:
-        return np.array(self.loop.ends_s)
+        return np.fromiter(self.loop.ends_s, np.float64, len(self.loop.ends_s))
 
 
 def _first_opening(program: Program) -> int:
