@@ -1,9 +1,12 @@
 """Ops in a row as one event, and one op as one event, until another op begins on their resources."""
 
+from collections.abc import Callable
+
 import pytest
 
 from sim.engine.folding.folding import no_fold
 from sim.engine.running.simulate import simulate
+from sim.engine.running.stretches import Stretch, Stretches
 from sim.plan.words.buffer import Buffer, Kind
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Compute
@@ -66,6 +69,23 @@ def test_a_row_of_ops_that_nobody_interrupts_is_one_event() -> None:
     assert op_times(run) == by_reference(plan)
     assert op_times(run)[0, 0, 4][1] == LAST
     assert run.num_events < 5
+
+
+def test_a_stretch_that_is_over_lets_its_hold_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stretch and hold know each other: they would live, with all their moments, until the cycle collector comes."""
+    begun: list[Stretch | None] = []
+    begin = Stretches.begin
+
+    def noted(self: Stretches, node: int, now_s: float, interrupted: Callable[[Stretch], None]) -> Stretch | None:
+        begun.append(begin(self, node, now_s, interrupted))
+        return begun[-1]
+
+    monkeypatch.setattr(Stretches, "begin", noted)
+    for wait_s in (None, 0.5):
+        simulate(plan_of(wait_s), StatedPricing(), coalesce=False)
+    found = [stretch for stretch in begun if stretch is not None]
+    assert {stretch.is_interrupted for stretch in found} == {False, True}
+    assert [stretch.hold for stretch in found] == [None] * len(found)
 
 
 def exchanges(wait_s: float, latency_s: float) -> Plan:
