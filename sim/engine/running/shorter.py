@@ -14,6 +14,12 @@ from sim.plan.words.program import Plan, Program
 FEWEST: Final = 3
 """Repetitions that even the shortest form makes, beside those in which a pipeline fills and drains."""
 
+DEEP: Final = 32
+"""Programs so many repetitions apart are first run with ``FEWEST_DEEP`` repetitions."""
+
+FEWEST_DEEP: Final = 6
+"""With 4 a pipeline of 1F1B is steady, whether it has 4 or 128 stages."""
+
 LEAST_SAVED: Final = 2
 """The longest form has no more micro-batches, and one in sections no more calls, than one in so many of the plan's."""
 
@@ -47,19 +53,30 @@ class Shorter:
     def times(self) -> list[int]:
         """Return how many repetitions the forms leave out, the shortest form first; empty: the plan has none.
 
-        How long a pipeline takes to fill is not known. The first form has the micro-batches that do not repeat once
-        more; each form is about twice as long as the one before.
+        How long a pipeline takes until it is steady is not known. The first form has the micro-batches that do not
+        repeat once more; each form is about twice as long as the one before. Of a deep pipeline one of half its length
+        comes before it.
         """
-        found = self._repetitions
-        if not found:
-            return []
-        fewest = min(repetition.num_times for repetition in found)
-        apart = self._coded[0].num_times(found[0]) - fewest
-        kept, times = apart + FEWEST, list[int]()
-        while LEAST_SAVED * (apart + kept) <= apart + fewest:
-            times.append(fewest - kept)
-            kept = 2 * kept + apart
-        return times
+        fewest, apart, kept = self._fewest, self._apart, [FEWEST_DEEP] if self._apart >= DEEP else []
+        each = apart + FEWEST
+        while LEAST_SAVED * (apart + each) <= apart + fewest:
+            kept.append(each)
+            each = 2 * each + apart
+        return [fewest - number for number in kept if LEAST_SAVED * (apart + number) <= apart + fewest]
+
+    def tells_paces(self, times: int) -> bool:
+        """Return whether a form without so many repetitions goes on after its pipeline has filled."""
+        return self._fewest - times > self._apart
+
+    @cached_property
+    def _fewest(self) -> int:
+        """Return how many complete repetitions the program with the fewest makes; 0: programs do not repeat."""
+        return min((repetition.num_times for repetition in self._repetitions), default=0)
+
+    @cached_property
+    def _apart(self) -> int:
+        """Return for how many repetitions' micro-batches a program does not repeat: the pipeline fills and drains."""
+        return self._coded[0].num_times(self._repetitions[0]) - self._fewest if self._repetitions else 0
 
     def without(self, times: int) -> Short | None:
         """Return the form without so many repetitions; None where that is no plan."""

@@ -152,7 +152,7 @@ class Simulation:
                 return None
             run, period = tried
             if period is None:
-                if drifts_apart(run, self._repetition_of(now, times)):
+                if self._shorter.tells_paces(times) and drifts_apart(run, self._repetition_of(now, times)):
                     return None
                 continue
             if not times % period.repetitions:

@@ -320,6 +320,31 @@ def test_the_cost_does_not_grow_with_the_number_of_micro_batches(schedule: str) 
     assert events[0] == events[1]
 
 
+@pytest.mark.parametrize("slow", [None, 20])
+def test_a_deep_pipeline_is_cut_to_little_more_than_it_takes_to_fill(slow: int | None) -> None:
+    """Of 33 stages 38 micro-batches are simulated, and say what all 90 do."""
+    plan = dense_plan(pp=33, m=90, model=GPT | {"num_layers": 33})
+    pricing = pricing_on("dgx-a100-80g", plan.mesh.size) if slow is None else slow_devices(5, slow)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is not None
+    assert run.repeated.times == 90 - 38
+    assert_same_ops(run, whole)
+    assert_same_memory(run, whole)
+    assert_same_findings(run, whole, pricing)
+
+
+@pytest.mark.parametrize("schedule", ["zb_h1", "1f1b"])
+def test_a_deep_pipeline_that_is_steady_late_gets_a_longer_form(schedule: str) -> None:
+    """Whether stages go at paces of their own is not asked before the pipeline is full."""
+    plan = dense_plan(pp=33, m=200, schedule=schedule, model=GPT | {"num_layers": 33})
+    shorter, pricing = Shorter(plan), slow_devices(5, 0)
+    assert [shorter.tells_paces(times) for times in shorter.times] == [False, True]
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is not None
+    assert run.repeated.times == shorter.times[1]
+    assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+
+
 def test_a_repriced_run_is_cut_short_as_well() -> None:
     """One simulation under two prices gives what two fresh ones give, to the last bit."""
     plan = dense_plan(pp=2, dp=2, m=64)
