@@ -238,13 +238,13 @@ def _work(same_work: bool, mismatches: Mapping[str, int], ops: int) -> Line:
 
 def _check(check: CheckedNumbers, algorithm: str, *, on_cpu: bool) -> Line:
     """Return the largest deviation of the tensors from those of a dense autograd run, which on CPUs is in float64."""
-    numbers = " in float64" if on_cpu else ""
+    numbers = " float64" if on_cpu else ""
     verdict = Piece("passed", "good") if check.check_passed else Piece("FAILED", "bad")
     error = check.max_relative_error
     off = "no finite number" if error is None else f"{error:.1g} off"
     return (
         verdict,
-        f": {check.checked_tensors:,} tensors{numbers} against {_reference(algorithm)}, "
+        f": {check.checked_tensors:,}{numbers} tensors against {_reference(algorithm)}, "
         f"worst {check.worst_tensor}, {off} (at most {check.tolerance:.1g})",
     )
 

@@ -81,7 +81,7 @@ def test_execution_says_what_is_not_as_simulated() -> None:
 
 def test_a_check_on_cpus_says_that_it_computes_in_float64() -> None:
     """Where the scenario states another precision, a simulation of it moves other bytes: the answer says why."""
-    assert "214 tensors in float64 against" in printed(print_execution, EXECUTION, num_cores=2)
+    assert "214 float64 tensors against" in printed(print_execution, EXECUTION, num_cores=2)
     assert "214 tensors against" in printed(print_execution, EXECUTION, num_cores=None)
 
 
