@@ -15,6 +15,8 @@ from traces.temporary_folders import collecting_temporary_folders, temporary_fol
 
 TINY = str(ROOT / "scenarios" / "library" / "tiny-gpt-two-stages.yaml")
 LARGE = str(ROOT / "scenarios" / "library" / "llama3-405b-16384-h100.yaml")
+LARGEST = str(ROOT / "scenarios" / "library" / "clusters" / "llama3-405b-98304-fat-tree.yaml")
+SEEDS = f"seed={','.join(map(str, range(100)))}"  # minutes of work, on any machine
 MEASURED = str(ROOT / "traces" / "published" / "megatron_sc21_table1.yaml")
 
 COMMAND_LINE = "from scenarios.cli import main; main()"
@@ -50,8 +52,8 @@ with ended_by_signals():
 @pytest.mark.parametrize(
     ("args", "num_workers", "signum"),
     [
-        (("sweep", LARGE, "--set", "seed=1,2", "--jobs", "2"), 2, signal.SIGTERM),
-        (("sweep", LARGE, "--set", "seed=1,2", "--jobs", "2"), 2, signal.SIGINT),
+        (("sweep", LARGE, "--set", SEEDS, "--jobs", "2"), 2, signal.SIGTERM),
+        (("sweep", LARGE, "--set", SEEDS, "--jobs", "2"), 2, signal.SIGINT),
         (("fit", MEASURED, "--constant", "software.launch", "--jobs", "2"), 2, signal.SIGINT),
         (("execute", TINY, "--steps", "1000"), 2, signal.SIGINT),
     ],
@@ -74,7 +76,7 @@ def test_commands_with_workers_end_soon(args: tuple[str, ...], num_workers: int,
 @needs_proc
 def test_ctrl_c_ends_a_simulation_quietly() -> None:
     """In the middle of a long simulation Ctrl-C ends the command with one line; a shell sees exit code 130."""
-    code = f"import subprocess\nwork = [{sys.executable!r}, '-c', {COMMAND_LINE!r}, {LARGE!r}]\n"
+    code = f"import subprocess\nwork = [{sys.executable!r}, '-c', {COMMAND_LINE!r}, {LARGEST!r}]\n"
     code += "shell = 'trap : INT; \"$@\"; echo $?'\n"
     code += "print(subprocess.run(['sh', '-c', shell, 'sh', *work], capture_output=True, text=True))\n"
     signals = "import signal\nsignal.signal(signal.SIGINT, lambda *_: None)\n"

@@ -136,7 +136,7 @@ def experts(**changes: Any) -> dict[str, Any]:
         ({"model": replace(GPT, causal=False)}, "model.causal"),
         ({"model": replace(GROUPED, sliding_window=SlidingWindow(size=8))}, "model.sliding_window"),
         (experts(gate="expert_choice"), "model.experts.gate"),
-        (experts(dispatch="exact", routing="balanced"), "model.experts"),
+        (experts(dispatch="exact", routing="balanced", capacity_factor=1.0), "model.experts"),
         ({"prompt_tokens": (14,)}, "inference.prompt_tokens"),
         ({"output_tokens": 4, "tokens_per_step": 2}, "inference.output_tokens"),
         ({"model": replace(GROUPED, sequence_length=20_000), "output_tokens": 10_002}, "inference.output_tokens"),
