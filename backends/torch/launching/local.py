@@ -164,12 +164,20 @@ def _results(processes: Sequence[LocalProcess], inbox: _Inbox, timeout_s: float)
 
 
 def _cause(rank: int, message: _Failed | _Ended, processes: Sequence[LocalProcess], inbox: _Inbox) -> RankError:
-    """Return the error of a rank. If the rank lost a peer that ends soon, return the error of that peer."""
+    """Return the error of a rank. If the rank lost a peer that ends soon, return the error of that peer.
+
+    A rank ends once it has said that it lost a peer. That end says nothing of the peer.
+    """
     error, deadline_s = _error(rank, message, processes[rank]), time.monotonic() + _GRACE_S
-    while isinstance(message, _Failed) and message.lost_a_peer and time.monotonic() < deadline_s:
+    if not isinstance(message, _Failed) or not message.lost_a_peer:
+        return error
+    bereft = {rank}
+    while time.monotonic() < deadline_s:
         with suppress(Empty):
             rank, other = inbox.get(timeout=max(0.0, deadline_s - time.monotonic()))
-            if isinstance(other, _Ended) or (isinstance(other, _Failed) and not other.lost_a_peer):
+            if isinstance(other, _Failed) and other.lost_a_peer:
+                bereft.add(rank)
+            elif isinstance(other, _Failed | _Ended) and rank not in bereft:
                 return _error(rank, other, processes[rank])
     return error
 

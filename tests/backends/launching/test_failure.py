@@ -8,13 +8,16 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 from msgspec.structs import replace
 
 from backends.execution.errors import ExecutionError, RankError
 from backends.execution.request import ExecutionRequest
+from backends.processes import BEAT, local_processes
 from backends.torch.backend import TorchBackend
+from backends.torch.launching.local import _cause, _Ended, _Failed
 from backends.torch.session import execute
 from sim.plan.errors import CheckError
 from sim.plan.words.op import Compute, Recv
@@ -79,6 +82,18 @@ def test_rank_that_is_gone_ends_the_run_and_is_named(signum: signal.Signals, mes
     thread.join()
     assert time.monotonic() - signalled_at_s[0] < BOUND_S
     assert workers(os.getpid()) == []
+
+
+@needs_proc
+def test_a_rank_that_lost_its_peer_is_not_blamed_for_its_own_end() -> None:
+    """Rank 0 says that it lost rank 1, and ends, before the end of rank 1 is heard of: that is still the cause."""
+    inbox: SimpleQueue[tuple[int, object]] = SimpleQueue()
+    for heard in ((0, _Ended()), (1, BEAT), (1, _Ended())):
+        inbox.put(heard)
+    with local_processes(2) as processes:
+        processes[1].process.kill()
+        found = _cause(0, _Failed("Connection closed by peer", lost_a_peer=True), processes, inbox)
+    assert str(found) == "rank 1 was ended by SIGKILL; the other ranks were stopped"
 
 
 @needs_proc
