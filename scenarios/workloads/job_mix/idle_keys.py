@@ -115,7 +115,7 @@ def _check_failures(document: Document, file: JobMixScenario, mix: Mix) -> None:
         if first.node == second.node and second.at < up_s:
             rule = f"node {second.node} fails at {second.at:g} s, and is down from {first.at:g} s to {up_s:g} s"
             _refuse(
-                document, ("failures", "list", after), rule, "write a later failure, or a longer repair of the first"
+                document, ("failures", "list", after), rule, "write a later one, or one failure with a longer repair"
             )
 
 

@@ -16,7 +16,7 @@ from traces.temporary_folders import collecting_temporary_folders, temporary_fol
 TINY = str(ROOT / "scenarios" / "library" / "tiny-gpt-two-stages.yaml")
 LARGE = str(ROOT / "scenarios" / "library" / "llama3-405b-16384-h100.yaml")
 LARGEST = str(ROOT / "scenarios" / "library" / "clusters" / "llama3-405b-98304-fat-tree.yaml")
-SEEDS = f"seed={','.join(map(str, range(100)))}"  # minutes of work, on any machine
+SEEDS = f"seed={','.join(map(str, range(100)))}"  # far more than the tests wait for
 MEASURED = str(ROOT / "traces" / "published" / "megatron_sc21_table1.yaml")
 
 COMMAND_LINE = "from scenarios.cli import main; main()"
