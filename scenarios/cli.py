@@ -172,7 +172,6 @@ def group() -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code; 2 where standard output takes nothing (a full disk, say)."""
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # pydantic would read a file of each package
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each further one spins when it starts, and has nothing to do
     with safe_streams():
         try:

@@ -19,6 +19,7 @@ from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.reading.models.model_presets import load_presets
 from scenarios.reading.models.moe_systems import load_moe_systems
 from scenarios.reading.schema.training import TrainingSection
+from scenarios.reading.sections.section import keys_of
 from scenarios.workloads import registry
 from sim.cluster.topology.catalogue import list_topologies, load_topology
 from sim.training.pipeline.rules import TRAITS
@@ -107,7 +108,7 @@ def _cited(source: str) -> str:
 
 
 def _choices(section: type[TrainingSection], key: str) -> list[dict[str, Any]]:
-    return [{"name": name} for name in get_args(section.model_fields[key].annotation)]
+    return [{"name": name} for name in get_args(keys_of(section)[key].annotation)]
 
 
 def _schedules() -> list[dict[str, Any]]:

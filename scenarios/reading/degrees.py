@@ -6,6 +6,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.parallel import ParallelSection, TensorSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
+from scenarios.reading.sections.section import written_keys
 
 AXES = ("tensor", "context", "pipeline", "data")
 _OPTIONAL = frozenset({"context"})
@@ -56,7 +57,7 @@ def _tensor_degree(document: Document, section: TensorSection) -> int | str:
     num_ranks = prod(section.mesh)
     if not section.mesh:
         return section.degree
-    if "degree" in section.model_fields_set and section.degree not in {num_ranks, "auto"}:
+    if "degree" in written_keys(section) and section.degree not in {num_ranks, "auto"}:
         key = "parallel.tensor.degree"
         rule = f"{section.degree} is not the number of ranks of mesh {list(section.mesh)}, which is {num_ranks}"
         raise ScenarioError(document.origin(key.split(".")), key, rule, f"leave it out, or write degree: {num_ranks}")

@@ -4,9 +4,6 @@ import math
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import PlainValidator, WithJsonSchema
-from pydantic_core import PydanticCustomError
-
 from costmodels.errors import UnitError
 from costmodels.units import (
     LARGEST_MULTIPLE,
@@ -17,6 +14,7 @@ from costmodels.units import (
     format_time,
     parse_quantity,
 )
+from scenarios.reading.sections.markers import Parsed, RefusalError
 
 MAX_DEGREE: Final = 1_000_000
 MAX_TEXT: Final = 100
@@ -36,11 +34,6 @@ COUNT: Final = re.compile(r"([0-9]*\.?[0-9]+(?:[eE]\+?[0-9]{1,2})?)\s*([KMGBT]?)
 """A number of things: ``15 T`` is 15 trillion, ``300 B`` and ``300 G`` are 300 billion."""
 
 
-def refusal(rule: str, remedy: str) -> PydanticCustomError:
-    """Return the error by which a validator states rule and remedy itself."""
-    return PydanticCustomError("rule", "{rule}", {"rule": rule, "remedy": remedy})
-
-
 class Quantity:
     """Reads text with a unit into an SI number between two limits."""
 
@@ -50,23 +43,23 @@ class Quantity:
         self.allow_zero = allow_zero
 
     def __call__(self, value: object) -> float:
-        """Return the SI number, or raise a refusal that pydantic reports."""
+        """Return the SI number, or raise a RefusalError."""
         if isinstance(value, str) and len(value) > MAX_TEXT:
-            raise refusal(f"{value[:40]!r}... is too long for a quantity", f"write it as in {self.example}")
+            raise RefusalError(f"{value[:40]!r}... is too long for a quantity", f"write it as in {self.example}")
         if value is None or isinstance(value, bool | list | dict):
-            raise refusal(f"a {self.dimension} is text with a unit", f"write it as in {self.example}")
+            raise RefusalError(f"a {self.dimension} is text with a unit", f"write it as in {self.example}")
         try:
             number = parse_quantity(value, self.dimension)
         except UnitError as error:
             rule, _, remedy = str(error).rpartition("; ")
-            raise refusal(rule, remedy) from error
+            raise RefusalError(rule, remedy) from error
         if number == 0 and not self.allow_zero:
-            raise refusal(f"{value!r} must be more than zero", f"write it as in {self.example}")
+            raise RefusalError(f"{value!r} must be more than zero", f"write it as in {self.example}")
         if self.dimension is Dimension.BYTES and 0 < number < 1:
-            raise refusal(f"{value!r} is less than one byte", f"write it as in {self.example}")
+            raise RefusalError(f"{value!r} is less than one byte", f"write it as in {self.example}")
         if number > self.most:
             limit = _FORMATS[self.dimension](self.most)
-            raise refusal(f"{value!r} is more than the limit of {limit}", "write a smaller quantity")
+            raise RefusalError(f"{value!r} is more than the limit of {limit}", "write a smaller quantity")
         return number
 
     @property
@@ -79,9 +72,14 @@ _BYTES_OR_ZERO: Final = Quantity(Dimension.BYTES, most=2.0**50, allow_zero=True)
 _LONG_DURATION: Final = Quantity(Dimension.TIME, most=MAX_LONG_S, allow_zero=False)
 
 
-def quantity_schema(dimension: Dimension) -> WithJsonSchema:
+def quantity(dimension: Dimension, *, most: float, allow_zero: bool) -> Parsed:
+    """Return the mark of values that are text with a unit, up to a limit, or with ``allow_zero`` nothing."""
+    return Parsed(Quantity(dimension, most=most, allow_zero=allow_zero), quantity_schema(dimension))
+
+
+def quantity_schema(dimension: Dimension) -> dict[str, Any]:
     """Return the JSON Schema of a quantity: text, a number and a unit."""
-    return WithJsonSchema({"type": "string", "pattern": _PATTERN, "examples": [_EXAMPLES[dimension]]})
+    return {"type": "string", "pattern": _PATTERN, "examples": [_EXAMPLES[dimension]]}
 
 
 def parse_interval(value: object) -> float | Literal["auto"]:
@@ -90,9 +88,8 @@ def parse_interval(value: object) -> float | Literal["auto"]:
         return "auto"
     try:
         return _LONG_DURATION(value)
-    except PydanticCustomError as error:
-        context = error.context or {}
-        raise refusal(context["rule"], f"{context['remedy']}, or write auto") from error
+    except RefusalError as error:
+        raise RefusalError(error.rule, f"{error.remedy}, or write auto") from error
 
 
 class WholeOrAuto:
@@ -102,14 +99,14 @@ class WholeOrAuto:
         self.words = words
 
     def __call__(self, value: object) -> int | Literal["auto"]:
-        """Return the number, or ``auto``. Raises the error of pydantic for anything else."""
+        """Return the number, or ``auto``. Raises RefusalError for anything else."""
         if value == "auto":
             return "auto"
         remedy = f"write a whole number from 1 to {MAX_DEGREE:,}, or auto"
         if not isinstance(value, int) or isinstance(value, bool):
-            raise refusal(f"{self.words} is a whole number or auto, not {_shown(value)}", remedy)
+            raise RefusalError(f"{self.words} is a whole number or auto, not {_shown(value)}", remedy)
         if not 1 <= value <= MAX_DEGREE:
-            raise refusal(f"{self.words} lies between 1 and {MAX_DEGREE:,}, got {_shown(value)}", remedy)
+            raise RefusalError(f"{self.words} lies between 1 and {MAX_DEGREE:,}, got {_shown(value)}", remedy)
         return value
 
 
@@ -119,7 +116,7 @@ def parse_switch(value: object) -> bool | Literal["auto"]:
         return "auto"
     if not isinstance(value, bool):
         rule = f"true, false or auto belongs here, not {_shown(value)}"
-        raise refusal(rule, "write true or false, without quotes, or auto")
+        raise RefusalError(rule, "write true or false, without quotes, or auto")
     return value
 
 
@@ -128,7 +125,7 @@ def parse_fraction(value: object) -> float | Literal["auto"]:
     if value == "auto":
         return "auto"
     if not isinstance(value, float | int) or isinstance(value, bool) or not 0 <= value <= 1:
-        raise refusal(f"a part lies between 0 and 1, got {_shown(value)}", "write a number from 0 to 1, or auto")
+        raise RefusalError(f"a part lies between 0 and 1, got {_shown(value)}", "write a number from 0 to 1, or auto")
     return float(value)
 
 
@@ -140,10 +137,10 @@ def parse_multiple(value: object) -> float:
     if isinstance(value, str) and not found:
         remedy += ", or the adapters' own value as cluster.topology.nodes.nic.bandwidth or .latency"
     if not found or not 0.0 < factor < math.inf:
-        raise refusal(f"a multiple above 0 belongs here, not {_shown(value)}", remedy)
+        raise RefusalError(f"a multiple above 0 belongs here, not {_shown(value)}", remedy)
     if not 1.0 / LARGEST_MULTIPLE <= factor <= LARGEST_MULTIPLE:
         rule = f"a multiple lies between {1.0 / LARGEST_MULTIPLE:g}x and {LARGEST_MULTIPLE:g}x, got {_shown(value)}"
-        raise refusal(rule, remedy)
+        raise RefusalError(rule, remedy)
     return factor
 
 
@@ -157,64 +154,41 @@ def parse_count(value: object) -> int:
     number = float(found[1]) * _COUNTS[found[2]] if found else value
     remedy = "write a whole number, or one with K, M, B or T, as in '300 B' or '15 T'"
     if isinstance(number, bool) or not isinstance(number, int | float):
-        raise refusal(f"a number of things belongs here, not {_shown(value)}", remedy)
+        raise RefusalError(f"a number of things belongs here, not {_shown(value)}", remedy)
     if not 1 <= number <= MAX_COUNT or number != int(number):
-        raise refusal(f"a whole number from 1 to 10^18 belongs here, not {_shown(value)}", remedy)
+        raise RefusalError(f"a whole number from 1 to 10^18 belongs here, not {_shown(value)}", remedy)
     return int(number)
 
 
 Count = Annotated[
     int,
-    PlainValidator(parse_count),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": rf"^{COUNT.pattern}$"}]}
+    Parsed(
+        parse_count,
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": rf"^{COUNT.pattern}$"}]},
     ),
 ]
-Duration = Annotated[
-    float, PlainValidator(Quantity(Dimension.TIME, most=1e6, allow_zero=False)), quantity_schema(Dimension.TIME)
-]
-DurationOrZero = Annotated[
-    float, PlainValidator(Quantity(Dimension.TIME, most=1e6, allow_zero=True)), quantity_schema(Dimension.TIME)
-]
-LongDuration = Annotated[float, PlainValidator(_LONG_DURATION), quantity_schema(Dimension.TIME)]
+Duration = Annotated[float, quantity(Dimension.TIME, most=1e6, allow_zero=False)]
+DurationOrZero = Annotated[float, quantity(Dimension.TIME, most=1e6, allow_zero=True)]
+LongDuration = Annotated[float, Parsed(_LONG_DURATION, quantity_schema(Dimension.TIME))]
 IntervalOrAuto = Annotated[
     float | Literal["auto"],
-    PlainValidator(parse_interval),
-    WithJsonSchema({"anyOf": [quantity_schema(Dimension.TIME).json_schema, {"const": "auto"}]}),
+    Parsed(parse_interval, {"anyOf": [quantity_schema(Dimension.TIME), {"const": "auto"}]}),
 ]
 FractionOrAuto = Annotated[
     float | Literal["auto"],
-    PlainValidator(parse_fraction),
-    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"const": "auto"}]}),
+    Parsed(parse_fraction, {"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"const": "auto"}]}),
 ]
 Multiple = Annotated[
     float,
-    PlainValidator(parse_multiple),
-    WithJsonSchema({"type": "string", "pattern": rf"^\s*{MULTIPLE.pattern}\s*$", "examples": ["2x"]}),
+    Parsed(parse_multiple, {"type": "string", "pattern": rf"^\s*{MULTIPLE.pattern}\s*$", "examples": ["2x"]}),
 ]
 SwitchOrAuto = Annotated[
-    bool | Literal["auto"],
-    PlainValidator(parse_switch),
-    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"const": "auto"}]}),
+    bool | Literal["auto"], Parsed(parse_switch, {"anyOf": [{"type": "boolean"}, {"const": "auto"}]})
 ]
-Bytes = Annotated[
-    float, PlainValidator(Quantity(Dimension.BYTES, most=2.0**50, allow_zero=False)), quantity_schema(Dimension.BYTES)
-]
-Bandwidth = Annotated[
-    float,
-    PlainValidator(Quantity(Dimension.BANDWIDTH, most=1e15, allow_zero=False)),
-    quantity_schema(Dimension.BANDWIDTH),
-]
-WholeBytesOrZero = Annotated[
-    int,
-    PlainValidator(lambda value: round(_BYTES_OR_ZERO(value))),
-    quantity_schema(Dimension.BYTES),
-]
-Price = Annotated[
-    float, PlainValidator(Quantity(Dimension.PRICE, most=1e3, allow_zero=True)), quantity_schema(Dimension.PRICE)
-]
-_WHOLE_OR_AUTO: Final = WithJsonSchema(
-    {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_DEGREE}, {"const": "auto"}]}
-)
-Degree = Annotated[int | Literal["auto"], PlainValidator(WholeOrAuto("a degree")), _WHOLE_OR_AUTO]
-StepsOrAuto = Annotated[int | Literal["auto"], PlainValidator(WholeOrAuto("a number of steps")), _WHOLE_OR_AUTO]
+Bytes = Annotated[float, quantity(Dimension.BYTES, most=2.0**50, allow_zero=False)]
+Bandwidth = Annotated[float, quantity(Dimension.BANDWIDTH, most=1e15, allow_zero=False)]
+WholeBytesOrZero = Annotated[int, Parsed(lambda value: round(_BYTES_OR_ZERO(value)), quantity_schema(Dimension.BYTES))]
+Price = Annotated[float, quantity(Dimension.PRICE, most=1e3, allow_zero=True)]
+_WHOLE_OR_AUTO: Final = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_DEGREE}, {"const": "auto"}]}
+Degree = Annotated[int | Literal["auto"], Parsed(WholeOrAuto("a degree"), _WHOLE_OR_AUTO)]
+StepsOrAuto = Annotated[int | Literal["auto"], Parsed(WholeOrAuto("a number of steps"), _WHOLE_OR_AUTO)]

@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.reading.documents.yaml_tree import Document, describe
-from scenarios.reading.schema.values import json_schema_of
+from scenarios.reading.sections.json_schema import definitions_of
+from scenarios.reading.sections.section import keys_of
 from scenarios.workloads.workload import Workload
 
 
@@ -89,7 +90,7 @@ def workload_named(name: object, origin: Origin | None = None) -> Workload[Any]:
 
 def sections() -> set[str]:
     """Return the top-level keys of files of all kinds of work."""
-    return {key for kind in workloads() for key in kind.schema.model_fields}
+    return {key for kind in workloads() for key in keys_of(kind.schema)}
 
 
 def json_schema() -> dict[str, Any]:
@@ -98,8 +99,7 @@ def json_schema() -> dict[str, Any]:
     choice: dict[str, Any] = {}
     for kind in (*KINDS[1:], KINDS[0])[::-1]:  # inside out: the first kind is the last else
         schema = kind.workload.schema
-        own = json_schema_of(schema)
-        definitions |= own.pop("$defs", {}) | {schema.__name__: own}
+        definitions |= definitions_of(schema)
         reference: dict[str, Any] = {"$ref": f"#/$defs/{schema.__name__}"}
         if refused := [found for each in kind.workload.unread for found in each.json_schemas()]:
             reference |= {"not": {"anyOf": refused}}

@@ -15,6 +15,7 @@ from typing import get_args
 import pytest
 
 from scenarios.reading.schema.parallel import ContextSection, TensorSection
+from scenarios.reading.sections.section import keys_of
 from sim.plan.words.stream import Purpose, stream_of
 from sim.training.sequence.registry import SEQUENCE_METHODS, SequenceMethodName, sequence_method
 from sim.training.tensor.one_dimensional import OneDimensional
@@ -82,7 +83,7 @@ def test_the_registry_holds_what_scenarios_may_choose() -> None:
 
 def test_a_method_and_its_keys_have_the_same_defaults() -> None:
     """A scenario hands a method only the options that differ from the defaults of the keys."""
-    keys = {name: field.default for name, field in TensorSection.model_fields.items()}
+    keys = {name: field.default for name, field in keys_of(TensorSection).items()}
     for class_of in TENSOR_METHODS.values():
         own = {name: option.default for name, option in signature(class_of()).parameters.items()}
         assert own.items() <= keys.items()
@@ -92,7 +93,7 @@ def test_the_registry_of_sequences_holds_what_scenarios_may_choose() -> None:
     """The choices of parallel.context.method are the registry's names; options and keys have the same defaults."""
     assert set(get_args(SequenceMethodName)) == set(SEQUENCE_METHODS)
     assert {name: sequence_method(name, 4, {}).name for name in SEQUENCE_METHODS} == {n: n for n in SEQUENCE_METHODS}
-    keys = {name: field.default for name, field in ContextSection.model_fields.items()}
+    keys = {name: field.default for name, field in keys_of(ContextSection).items()}
     for class_of in SEQUENCE_METHODS.values():
         assert {
             name: option.default for name, option in signature(class_of()).parameters.items()

@@ -20,13 +20,14 @@ from scenarios.reading.documents.other_names import name_elsewhere
 from scenarios.reading.documents.overrides import apply_overrides, read_overridden
 from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
 from scenarios.reading.schema.cluster import ClusterSection
-from scenarios.reading.schema.values import ScenarioSection, Section
+from scenarios.reading.schema.values import ScenarioSection
+from scenarios.reading.sections.section import Section, keys_of
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 
-ALONE: Final = (*ScenarioSection.model_fields, "cluster")
+ALONE: Final = (*keys_of(ScenarioSection), "cluster")
 """Keys of a file that describes a cluster and nothing else."""
-CLUSTER_KEYS: Final = tuple(ClusterSection.model_fields)
+CLUSTER_KEYS: Final = tuple(keys_of(ClusterSection))
 
 
 class _ClusterFile(Section):

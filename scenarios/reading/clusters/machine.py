@@ -20,6 +20,7 @@ from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, StragglerSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
+from scenarios.reading.sections.section import values_of
 from sim.cluster.cluster import below_one_switch
 from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.parse import layout_names, parse_topology
@@ -135,7 +136,7 @@ def forced_algorithms(document: Document, section: NetworkSection, cluster: Clus
     Raises ScenarioError for one that its kind does not have, and for CollNet on switches that do not reduce.
     """
     fabric = None if cluster.wiring is None else cluster.wiring.fabric
-    chosen = {kind: name for kind, name in section.algorithm.model_dump().items() if name != "auto"}
+    chosen = {kind: name for kind, name in values_of(section.algorithm).items() if name != "auto"}
     for kind, name in chosen.items():
         key = f"network.algorithm.{kind}"
         if name not in TRAFFIC[kind]:
@@ -264,7 +265,7 @@ def _calibrated(document: Document, section: ClusterSection, types: list[tuple[s
 
 def _jitter(section: ClusterSection) -> dict[str, float]:
     """Return the spread of each family of kernels that has one."""
-    spread: dict[str, float] = section.jitter.model_dump()
+    spread: dict[str, float] = values_of(section.jitter)
     spread["attention_backward"] = spread["attention"]
     return {family: sigma for family, sigma in spread.items() if sigma > 0}
 

@@ -10,6 +10,7 @@ from costmodels.hardware import LinkSpec, NodeSpec
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.cluster import ClusterSection
+from scenarios.reading.sections.section import written_keys
 from sim.cluster.topology.links import Cable
 from sim.cluster.topology.parse import parse_node
 
@@ -45,7 +46,7 @@ def network_factors(document: Document, section: ClusterSection) -> NetworkFacto
     """Return the network of a plain cluster. Raises ScenarioError where a topology describes the links instead."""
     if section.topology is not None:
         for key, is_written, instead in (
-            ("network", section.network.model_fields_set, "nodes: {nic: {bandwidth: 100 Gbit/s}}"),
+            ("network", written_keys(section.network), "nodes: {nic: {bandwidth: 100 Gbit/s}}"),
             (
                 "oversubscription",
                 section.oversubscription != 1.0,

@@ -1,25 +1,20 @@
 """Hold a document against its schema, and report the first thing wrong as its writer would want to read it."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
-
-from scenarios.errors import Origin, ScenarioError, nearest, suggestion
+from scenarios.errors import ScenarioError, nearest, suggestion
 from scenarios.reading.documents.other_names import name_elsewhere
 from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
 from scenarios.reading.schema.model import (
     MODEL_SECTIONS,
-    ROUTING_FORMS,
     GptModel,
     HuggingFaceModel,
     LlamaModel,
     PresetModel,
 )
-from scenarios.reading.schema.values import Section
-
-SectionType = TypeVar("SectionType", bound=Section)
+from scenarios.reading.sections.section import Section, SectionType, keys_of, sections_in
+from scenarios.reading.sections.section_reader import BrokenRulesError, Problem, read_section
 
 MODEL_FORMS = "family: gpt, llama or delay; or preset: NAME; or huggingface: path/to/config.json"
 
@@ -28,10 +23,10 @@ def check_document(document: Document, schema: type[SectionType]) -> SectionType
     """Return the document's values as ``schema``. Raises ScenarioError for the first broken rule by line."""
     refuse_nulls(document)
     try:
-        return schema.model_validate(document.data)
-    except ValidationError as error:
-        details = error.errors()
-    problems = [(detail["type"] == "missing", _problem(document, schema, detail)) for detail in details]
+        return read_section(schema, document.data)
+    except BrokenRulesError as error:
+        found = error.problems
+    problems = [(problem.kind == "missing", _explained(document, schema, problem)) for problem in found]
     problems.sort(key=lambda entry: (entry[0], entry[1].line))  # a mistyped key before the key that it should be
     first = problems[0][1]
     raise ScenarioError(first.origin, first.key, first.rule, first.remedy, num_more=len(problems) - 1)
@@ -67,66 +62,25 @@ def _walk(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, object]]:
         yield from _walk(child, (*path, key))
 
 
-def _problem(document: Document, schema: type[Section], detail: ErrorDetails) -> ScenarioError:
-    """Return one of pydantic's errors with origin, key, rule and remedy."""
-    location = _without_forms(detail["loc"])
-    is_union = _has_model(schema) and len(location) > 1 and location[0] == "model"
-    path: KeyPath = (location[0], *location[2:]) if is_union else location  # [1] is the union's tag
-    owner = _owner(schema, location, is_union=is_union)
-    if detail["type"].startswith("union_tag") and isinstance(detail["input"], dict) and "family" in detail["input"]:
+def _explained(document: Document, schema: type[Section], problem: Problem) -> ScenarioError:
+    """Return a problem with origin, key, rule and remedy."""
+    path = problem.path
+    if problem.kind == "union_tag_invalid" and isinstance(problem.value, dict) and "family" in problem.value:
         path = (*path, "family")
-    rule, remedy = _explain(detail, path, owner, schema)
-    return ScenarioError(_origin(document, detail, path), dotted(path), rule, remedy)
+    rule, remedy = _explain(problem, path, schema)
+    above = path[:-1] if problem.kind == "missing" else path
+    return ScenarioError(document.origin(above), dotted(path), rule, remedy)
 
 
-def _without_forms(location: KeyPath) -> KeyPath:
-    """Return a location without the parts that are no keys: the form in which a routing is written, behind its key."""
-    return tuple(
-        part for place, part in enumerate(location)
-        if not (part in ROUTING_FORMS and place and location[place - 1] == "routing")
-    )  # fmt: skip
-
-
-def _has_model(schema: type[Section]) -> bool:
-    """Return whether a file has a model of one of several kinds."""
-    field = schema.model_fields.get("model")
-    options = get_args(field.annotation) if field is not None else ()
-    return any(PresetModel in get_args(option) for option in options)
-
-
-def _origin(document: Document, detail: ErrorDetails, path: KeyPath) -> Origin:
-    """Return where the problem is: the key's line, for a missing key its section's."""
-    return document.origin(path[:-1] if detail["type"] == "missing" else path)
-
-
-def _owner(schema: type[Section], location: KeyPath, *, is_union: bool) -> type[Section] | None:
-    """Return the section class whose key the location's last part is."""
-    owner: type[Section] | None = schema
-    for index, part in enumerate(location[:-1]):
-        if isinstance(part, int) or (is_union and index == 0):  # an item of a list is of the list's section
-            continue
-        owner = MODEL_SECTIONS.get(str(part)) if is_union and index == 1 else _section_at(owner, part)
-    return owner
-
-
-def _section_at(owner: type[Section] | None, key: str | int) -> type[Section] | None:
+def _section_at(owner: type[Section], key: str | int) -> type[Section] | None:
     """Return the section class that ``key`` of ``owner`` holds, if it holds one."""
-    field = owner.model_fields.get(str(key)) if owner else None
-    return _section_in(field.annotation) if field else None
+    found = keys_of(owner).get(str(key))
+    return next(sections_in(found.annotation), None) if found else None
 
 
-def _section_in(annotation: Any) -> type[Section] | None:
-    """Return the section class in an annotation: a section, one that may be left out, or one form of several."""
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation
-    return next((found for option in get_args(annotation) if (found := _section_in(option))), None)
-
-
-def _explain(
-    detail: ErrorDetails, path: KeyPath, owner: type[Section] | None, schema: type[Section]
-) -> tuple[str, str]:
-    """Return rule and remedy of one of pydantic's errors."""
-    kind, value, context = detail["type"], detail["input"], detail.get("ctx", {})
+def _explain(problem: Problem, path: KeyPath, schema: type[Section]) -> tuple[str, str]:
+    """Return rule and remedy of a problem."""
+    kind, value, context, owner = problem.kind, problem.value, problem.context, problem.owner
     got = describe(value)
     match kind:
         case "rule":
@@ -136,8 +90,9 @@ def _explain(
         case "extra_forbidden":
             return "unknown key", _unknown_remedy(path, owner, schema)
         case "literal_error":
-            return f"{got} is not one of {context['expected']}", _choice_remedy(value, str(context["expected"]))
-        case "union_tag_invalid" | "union_tag_not_found":
+            expected = _listed(context["choices"])
+            return f"{got} is not one of {expected}", _choice_remedy(value, context["choices"], expected)
+        case "union_tag_invalid":
             return _model_problem(value)
         case "too_short" | "too_long":
             return _length_problem(context, kind)
@@ -148,12 +103,10 @@ def _explain(
         if _TYPES[kind] is _MAPPING and isinstance(path[-1], str):
             remedy = _mapping_remedy(path[-1], value, _section_at(owner, path[-1]))
         return f"{rule} belongs here, not {got}", remedy
-    for name, words in _LIMITS.items():
-        if name in context:
-            limit = context[name]
-            shown = f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
-            return f"must be {words} {shown}, got {got}", f"write a number {words} {shown}"
-    return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}, got {got}", "see: simulate schema"
+    name = next(name for name in _LIMITS if name in context)
+    words, limit = _LIMITS[name], context[name]
+    shown = f"{limit:,}" if isinstance(limit, int) else f"{limit:g}"
+    return f"must be {words} {shown}, got {got}", f"write a number {words} {shown}"
 
 
 _OTHER_VALUES = {
@@ -166,22 +119,19 @@ _LIMITS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less tha
 _MAPPING = ("a mapping", "write keys below it, indented, or {key: value}")
 _TYPES = {
     "int_type": ("a whole number", "write it without quotes, point or unit, as in 8"),
-    "int_parsing_size": ("a whole number", "write a smaller number"),
     "float_type": ("a number", "write it without quotes or unit, as in 0.1"),
     "bool_type": ("true or false", "write true or false, without quotes"),
     "string_type": ("text", "write text, in quotes if it looks like a number"),
     "tuple_type": ("a list", "write [first, second, ...]"),
-    "list_type": ("a list", "write [first, second, ...]"),
     "finite_number": ("a finite number", "write a number"),
     "model_type": _MAPPING,
-    "model_attributes_type": _MAPPING,
     "dict_type": _MAPPING,
 }
 
 
 def _mapping_remedy(name: str, value: object, section: type[Section] | None) -> str:
     """Return how to write a section for which a bare value stands: a number where it has a degree is that."""
-    is_degree = section is not None and "degree" in section.model_fields and (value == "auto" or type(value) is int)
+    is_degree = section is not None and "degree" in keys_of(section) and (value == "auto" or type(value) is int)
     return f"write {name}: {{degree: {value}}}" if is_degree else _MAPPING[1]
 
 
@@ -193,7 +143,7 @@ def _missing_remedy(path: KeyPath) -> str:
 def _unknown_remedy(path: KeyPath, owner: type[Section] | None, schema: type[Section]) -> str:
     """Return the nearest key of the section, or the section where the key would be right."""
     name = str(path[-1])
-    known = list(owner.model_fields) if owner else []
+    known = list(keys_of(owner)) if owner else []
     if name == "<<":
         return "merge keys are not read: write the keys out"
     if name == "huggingface" and owner is PresetModel:
@@ -209,24 +159,26 @@ def _unknown_remedy(path: KeyPath, owner: type[Section] | None, schema: type[Sec
 def _family_with(name: str, owner: type[Section] | None) -> str:
     """Return the family of models that has a key, where those of ``owner`` lack it; else nothing."""
     families = (GptModel, LlamaModel)
-    found = [family for family in families if owner in families and name in family.model_fields]
+    found = [family for family in families if owner in families and name in keys_of(family)]
     return next((family for family, section in MODEL_SECTIONS.items() if section in found), "")
 
 
 def key_paths(schema: type[Section], above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Yield the path of every key that a file of this schema, or a section of it, may have."""
-    for name in schema.model_fields:
+    for name in keys_of(schema):
         path = (*above, name)
         yield path
-        is_model = not above and name == "model" and _has_model(schema)
-        inner = list(MODEL_SECTIONS.values()) if is_model else [_section_at(schema, name)]
-        for section in inner:
-            if section is not None:
-                yield from key_paths(section, path)
+        for section in sections_in(keys_of(schema)[name].annotation):
+            yield from key_paths(section, path)
 
 
-def _choice_remedy(value: object, expected: str) -> str:
-    choices = [choice.strip("'") for choice in expected.replace(" or ", ", ").split(", ")]
+def _listed(choices: Sequence[str]) -> str:
+    """Return words as a list in words: ``'a', 'b' or 'c'``."""
+    *others, last = map(repr, choices)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _choice_remedy(value: object, choices: Sequence[str], expected: str) -> str:
     close = _OTHER_VALUES.get(str(value).lower(), "")
     if close not in choices:
         close = nearest(str(value), choices)

@@ -2,20 +2,22 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field
+from msgspec import Meta
 
-from scenarios.reading.quantities import DurationOrZero, Multiple, Price, WholeBytesOrZero, refusal
-from scenarios.reading.schema.values import Section, Spread
+from scenarios.reading.quantities import DurationOrZero, Multiple, Price, WholeBytesOrZero
+from scenarios.reading.schema.values import Spread
+from scenarios.reading.sections.markers import Parsed, RefusalError
+from scenarios.reading.sections.section import Section
 from sim.cluster.topology.reading import MOST_TIMES
 
-Factor = Annotated[float, Field(ge=0.1, le=100, allow_inf_nan=False)]
-Word = Annotated[str, Field(min_length=1, max_length=100)]
+Factor = Annotated[float, Meta(ge=0.1, le=100)]
+Word = Annotated[str, Meta(min_length=1, max_length=100)]
 
 
 def _name_or_mapping(value: object) -> object:
     if isinstance(value, dict) or (isinstance(value, str) and value):
         return value
-    raise refusal(
+    raise RefusalError(
         "a topology is a name or a mapping", "write topology: superpod-h100, or keys below it (see docs/clusters.md)"
     )
 
@@ -23,19 +25,17 @@ def _name_or_mapping(value: object) -> object:
 def _number_or_name(value: object) -> object:
     if (isinstance(value, str) and value) or (isinstance(value, int) and not isinstance(value, bool) and value >= 0):
         return value
-    raise refusal("a device is a number or a name", "write device: 17, or device: node 2 gpu 1")
+    raise RefusalError("a device is a number or a name", "write device: 17, or device: node 2 gpu 1")
 
 
 class StragglerSection(Section):
     """A device or a link that is slower than it should be."""
 
-    device: Annotated[Any, AfterValidator(_number_or_name)] = Field(
-        default=None, json_schema_extra={"type": ["integer", "string"]}
-    )
+    device: Annotated[Any, Parsed(_number_or_name, {"type": ["integer", "string"]})] = None
     """Number or name of a device: `17`, `node 2 gpu 1`."""
-    link: str | None = Field(default=None, min_length=1, max_length=200)
+    link: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     """Name of a link, one direction: `node 3 nic 0 out`, `leaf 0 to spine 1`."""
-    slowdown: float = Field(ge=1, le=1e6, allow_inf_nan=False)
+    slowdown: Annotated[float, Meta(ge=1, le=1e6)]
     """How many times as long it takes."""
 
 
@@ -112,28 +112,26 @@ class SoftwareSection(Section):
 class ClusterSection(Section):
     """The machine."""
 
-    node: str | None = Field(default=None, min_length=1, max_length=200)
+    node: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     """Node type of the hardware catalogue; `simulate list` names them. Needed where no topology says it."""
-    num_nodes: int = Field(ge=1, le=1_000_000)
+    num_nodes: Annotated[int, Meta(ge=1, le=1_000_000)]
     """Number of nodes."""
-    devices_per_node: int | None = Field(default=None, ge=1, le=10_000)
+    devices_per_node: Annotated[int, Meta(ge=1, le=10_000)] | None = None
     """Devices used of every node; default all that it has."""
-    profile: str | None = Field(default=None, min_length=1, max_length=4000)
+    profile: Annotated[str, Meta(min_length=1, max_length=4000)] | None = None
     """File that `simulate calibrate` wrote; a path begins at the scenario's folder, of `--set` at the shell's.
 
     Default: the packaged profile of the devices.
     """
-    topology: Annotated[Any, AfterValidator(_name_or_mapping)] = Field(
-        default=None, json_schema_extra={"type": ["string", "object"]}
-    )
+    topology: Annotated[Any, Parsed(_name_or_mapping, {"type": ["string", "object"]})] = None
     """Links of the cluster: a name of the topology catalogue, or a mapping; default one switch below all nodes.
 
     Beside `node`, keys that the mapping lacks are those of this node below one switch.
     """
     network: ClusterNetworkSection = ClusterNetworkSection()
-    oversubscription: float = Field(default=1.0, ge=1, le=MOST_TIMES, allow_inf_nan=False)
+    oversubscription: Annotated[float, Meta(ge=1, le=MOST_TIMES)] = 1.0
     """Without a topology: bandwidth of a node's adapters over that of its way to the other nodes."""
-    stragglers: tuple[StragglerSection, ...] = Field(default=(), strict=False, max_length=10_000)
+    stragglers: Annotated[tuple[StragglerSection, ...], Meta(max_length=10_000)] = ()
     """Devices and links that are slower than they should be."""
     jitter: JitterSection = JitterSection()
     device_price: Price | None = None

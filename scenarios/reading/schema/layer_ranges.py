@@ -2,10 +2,13 @@
 
 import re
 from collections.abc import Iterable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, Field
+from msgspec import Meta
 
+from scenarios.reading.sections.markers import Checked, Parsed, RefusalError
+
+MOST_LAYERS: Final = 10_000
 _RANGE: Final = re.compile(r"(\d{1,5})-(\d{1,5})")
 
 
@@ -40,10 +43,39 @@ def _layers(part: int | str) -> Iterable[int]:
     return range(int(found[1]), int(found[2]) + 1)
 
 
-def _checked(parts: tuple[int | str, ...]) -> tuple[int | str, ...]:
-    layers_of(parts)
+def _layer_or_range(part: Any) -> int | str:
+    """Return the number of a layer, or a range as it is written."""
+    if isinstance(part, bool) or not isinstance(part, int | str):
+        raise RefusalError("a layer is a number, or a range", "write [0, 4-7]")
+    if isinstance(part, int) and not 0 <= part < MOST_LAYERS:
+        raise RefusalError(
+            f"{part} is no layer: their numbers lie between 0 and {MOST_LAYERS - 1:,}", "write another one"
+        )
+    try:
+        _layers(part)
+    except ValueError as error:
+        raise RefusalError(str(error), "write [0, 4-7]") from error
+    return part
+
+
+def _each_once(parts: tuple[int | str, ...]) -> tuple[int | str, ...]:
+    try:
+        layers_of(parts)
+    except ValueError as error:
+        raise RefusalError(str(error), "name each layer once") from error
     return parts
 
 
-LayerPart = Annotated[int, Field(ge=0, lt=10_000)] | Annotated[str, Field(min_length=1, max_length=20)]
-LayerRanges = Annotated[tuple[LayerPart, ...], AfterValidator(_checked), Field(strict=False, max_length=10_000)]
+LayerPart = Annotated[
+    int | str,
+    Parsed(
+        _layer_or_range,
+        {
+            "anyOf": [
+                {"exclusiveMaximum": MOST_LAYERS, "minimum": 0, "type": "integer"},
+                {"maxLength": 20, "minLength": 1, "type": "string"},
+            ]
+        },
+    ),
+]
+LayerRanges = Annotated[tuple[LayerPart, ...], Meta(max_length=MOST_LAYERS), Checked(_each_once)]

@@ -2,10 +2,10 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from msgspec import Meta
 
 from scenarios.reading.quantities import Bandwidth, Bytes, DurationOrZero
-from scenarios.reading.schema.values import Section
+from scenarios.reading.sections.section import Section
 from sim.memory.allocators import AllocatorName
 from sim.memory.spec import Manager, Placement, Update
 
@@ -38,9 +38,9 @@ class TiersSection(Section):
 class ChunkOffloadSection(Section):
     """Chunks on the host, with placement static."""
 
-    parameters: Annotated[float, Field(ge=0, le=1)] = 0.0
+    parameters: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Fraction of the parameters' chunks; needs all optimizer state on the host."""
-    optimizer: Annotated[float, Field(ge=0, le=1)] = 0.0
+    optimizer: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Fraction of the gradients, master weights and moments; the host updates these."""
 
 
@@ -75,7 +75,7 @@ class MemorySection(Section):
     """
     update: Update = "synchronous"
     """angel_ptm with drives: `lock_free`, the host updates at its own pace, and the next step does not wait."""
-    max_staleness: Annotated[int, Field(ge=0, le=1000)] | None = None
+    max_staleness: Annotated[int, Meta(ge=0, le=1000)] | None = None
     """update lock_free: steps whose gradients a layer's parameters may lack; default any number."""
     tiers: TiersSection = TiersSection()
     cached: Bytes | None = None

@@ -2,34 +2,36 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Discriminator, Field, Tag
+from msgspec import Meta
 
 from scenarios.reading.quantities import Duration, DurationOrZero
-from scenarios.reading.schema.values import MAX_TOKENS, Probability, Section
+from scenarios.reading.schema.values import MAX_TOKENS, Probability
+from scenarios.reading.sections.markers import OneOf
+from scenarios.reading.sections.section import Section
 from sim.moe.balancing.placement_policy import DEFAULT_STEPS, PlacementPolicy, StepInFull, StepTimesBy
 from sim.moe.dense_to_sparse import Decay
 from sim.training.gates.gate import BIAS_UPDATE_RATE, REMOTE_SHARE, CapacityRule, RoutingWord
 from sim.training.gates.registry import ExpertGate
 from sim.training.spec.models.experts import Dispatch, DispatchPrecision, Permutation, RankLoad
 
-Layers = Annotated[int, Field(ge=1, le=10_000)]
-LayersOrZero = Annotated[int, Field(ge=0, le=10_000)]
-Width = Annotated[int, Field(ge=1, le=1_000_000)]
-WidthOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
-Heads = Annotated[int, Field(ge=1, le=100_000)]
-SequenceLength = Annotated[int, Field(ge=1, le=MAX_TOKENS)]
-Vocabulary = Annotated[int, Field(ge=2, le=100_000_000)]
-NumExperts = Annotated[int, Field(ge=2, le=100_000)]
-Groups = Annotated[int, Field(ge=1, le=100_000)]
-TopK = Annotated[int, Field(ge=1, le=100_000)]
-CapacityFactor = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
-BalanceLoss = Annotated[float, Field(ge=0, le=1_000, allow_inf_nan=False)]
-BiasUpdateRate = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Temperature = Annotated[float, Field(ge=0.001, le=1_000, allow_inf_nan=False)]
-RotaryBase = Annotated[float, Field(gt=1, le=1e12, allow_inf_nan=False)]
-HeadSize = Annotated[int, Field(ge=1, le=100_000)]
-GlobalEvery = Annotated[int, Field(ge=2, le=10_000)]
-Cap = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+Layers = Annotated[int, Meta(ge=1, le=10_000)]
+LayersOrZero = Annotated[int, Meta(ge=0, le=10_000)]
+Width = Annotated[int, Meta(ge=1, le=1_000_000)]
+WidthOrZero = Annotated[int, Meta(ge=0, le=1_000_000)]
+Heads = Annotated[int, Meta(ge=1, le=100_000)]
+SequenceLength = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+Vocabulary = Annotated[int, Meta(ge=2, le=100_000_000)]
+NumExperts = Annotated[int, Meta(ge=2, le=100_000)]
+Groups = Annotated[int, Meta(ge=1, le=100_000)]
+TopK = Annotated[int, Meta(ge=1, le=100_000)]
+CapacityFactor = Annotated[float, Meta(gt=0, le=10_000)]
+BalanceLoss = Annotated[float, Meta(ge=0, le=1_000)]
+BiasUpdateRate = Annotated[float, Meta(ge=0, le=1)]
+Temperature = Annotated[float, Meta(ge=0.001, le=1_000)]
+RotaryBase = Annotated[float, Meta(gt=1, le=1e12)]
+HeadSize = Annotated[int, Meta(ge=1, le=100_000)]
+GlobalEvery = Annotated[int, Meta(ge=2, le=10_000)]
+Cap = Annotated[float, Meta(ge=0, le=1e6)]
 Gate = Literal["silu", "gelu"]
 Attention = Literal["core", "flash"]
 
@@ -63,17 +65,17 @@ class SlidingWindowSection(Section):
 class SkewSection(Section):
     """Drawn shares of the experts: skewed by popularity, fluctuating and drifting from step to step."""
 
-    zipf: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 1.26
+    zipf: Annotated[float, Meta(ge=0, le=10)] = 1.26
     """The expert of rank r in popularity gets a share in proportion to r^-zipf; 0: all the same."""
-    fluctuation: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0.3
+    fluctuation: Annotated[float, Meta(ge=0, le=10)] = 0.3
     """Standard deviation of the logarithm of a share around this law, from step to step."""
-    memory_steps: Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)] = 200.0
+    memory_steps: Annotated[float, Meta(ge=1, le=1e9)] = 200.0
     """Steps in which a fluctuation is forgotten."""
-    swap_probability: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.01
+    swap_probability: Annotated[float, Meta(ge=0, le=1)] = 0.01
     """Probability, per step and layer, that two experts next to each other in popularity change places."""
-    concentration: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = 100.0
+    concentration: Annotated[float, Meta(gt=0, le=1e9)] | None = 100.0
     """How closely ranks follow the common shares (Dirichlet); 50 to 200 for data that differ between ranks."""
-    layer_correlation: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    layer_correlation: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """0: every layer has popular experts of its own; 1: all have the same."""
 
 
@@ -86,13 +88,13 @@ class DenseToSparseSection(Section):
     """Temperature after decay_steps, where it stays."""
     decay: Decay = "exponential"
     """`exponential`: by equal factors; `linear`: by equal differences."""
-    decay_steps: Annotated[int, Field(ge=1, le=1_000_000_000)] = 10_000
+    decay_steps: Annotated[int, Meta(ge=1, le=1_000_000_000)] = 10_000
     """Steps in which the temperature falls from start to end."""
-    hard_after: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = None
+    hard_after: Annotated[int, Meta(ge=0, le=1_000_000_000)] | None = None
     """From this step on the best expert alone is active; left out: never."""
-    step: Annotated[int, Field(ge=0, le=1_000_000_000)] = 0
+    step: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 0
     """The step that is simulated, from 0."""
-    score_deviation: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 1.0
+    score_deviation: Annotated[float, Meta(ge=0, le=100)] = 1.0
     """Standard deviation of a token's scores, from which the number of active experts follows."""
 
 
@@ -103,13 +105,13 @@ class PlacementSection(Section):
     """`flexmoe`: more copies of busy experts, by an estimate of a layer's time; `fastermoe`: all ranks get the hottest
     experts for a step.
     """
-    steps: Annotated[int, Field(ge=1, le=1_000)] = DEFAULT_STEPS
+    steps: Annotated[int, Meta(ge=1, le=1_000)] = DEFAULT_STEPS
     """Steps from the first, without copies, to the one that is reported."""
-    slots: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    slots: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     """vExperts that a rank has room for; default twice its even part of the experts."""
-    threshold: Annotated[float, Field(ge=1, le=1_000, allow_inf_nan=False)] = 1.2
+    threshold: Annotated[float, Meta(ge=1, le=1_000)] = 1.2
     """Largest over mean load of the ranks, from which experts move."""
-    every: Annotated[int, Field(ge=1, le=1_000)] = 1
+    every: Annotated[int, Meta(ge=1, le=1_000)] = 1
     """Steps from one look at a layer's loads to the next; layers take turns."""
     step_times: StepTimesBy = "engine"
     """`engine`: each step is simulated from a plan of its own; `sums`: as a sum of calls, one by the engine too.
@@ -123,29 +125,20 @@ class RoutingSection(Section):
 
     skew: SkewSection | None = None
     """Choices are drawn."""
-    shares: tuple[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)], ...] | None = Field(
-        default=None, strict=False, max_length=100_000
-    )
+    shares: Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(max_length=100_000)] | None = None
     """The part of every rank's choices that falls on each expert."""
-    trace: str | None = Field(default=None, min_length=1, max_length=4000)
+    trace: Annotated[str, Meta(min_length=1, max_length=4000)] | None = None
     """A recorded routing, CSV or Parquet; the path is relative to the scenario file."""
-    step: Annotated[int, Field(ge=0, le=10_000)] = 0
+    step: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Which step of a skew or a trace is taken, from 0."""
 
 
-ROUTING_FORMS: Final = ("<mapping>", "<word>")
-"""How a routing is written."""
+def _form_of_routing(value: object) -> object:
+    """Return the form in which a routing is written: a mapping, or a word."""
+    return RoutingSection if isinstance(value, dict | RoutingSection) else RoutingWord
 
 
-def _form_of_routing(value: object) -> str:
-    """Return which form a routing is written in."""
-    return ROUTING_FORMS[0] if isinstance(value, dict | RoutingSection) else ROUTING_FORMS[1]
-
-
-RoutingChoice = Annotated[
-    Annotated[RoutingSection, Tag(ROUTING_FORMS[0])] | Annotated[RoutingWord, Tag(ROUTING_FORMS[1])],
-    Discriminator(_form_of_routing),
-]
+RoutingChoice = Annotated[RoutingSection | RoutingWord, OneOf(_form_of_routing)]
 
 
 class ExpertsSection(Section):
@@ -352,14 +345,14 @@ class _ModelOverrides(Section):
 class PresetModel(_ModelOverrides):
     """A published model by name; further keys are written over the preset's."""
 
-    preset: str = Field(min_length=1, max_length=200)
+    preset: Annotated[str, Meta(min_length=1, max_length=200)]
     """Name of a preset; `simulate list` names them."""
 
 
 class HuggingFaceModel(_ModelOverrides):
     """A model from a Hugging Face config.json; further keys are written over the file's."""
 
-    huggingface: str = Field(min_length=1, max_length=4000)
+    huggingface: Annotated[str, Meta(min_length=1, max_length=4000)]
     """Path of the config.json, relative to the scenario file."""
 
 
@@ -386,21 +379,14 @@ MODEL_SECTIONS: Final[dict[str, type[Section]]] = {
 }
 
 
-def model_kind(value: object) -> str:
-    """Return which kind of model a mapping describes, empty if none that is known."""
+def _form_of_model(value: object) -> type[Section] | None:
+    """Return the section of the kind of model that a mapping describes; None for no kind that is known."""
+    if isinstance(value, Section):
+        return type(value)
     if not isinstance(value, dict):
-        return "" if not isinstance(value, Section) else type(value).__name__.removesuffix("Model").lower()
-    for kind in ("preset", "huggingface"):
-        if kind in value:
-            return kind
-    family = value.get("family")
-    return family if isinstance(family, str) and family in {"gpt", "llama"} else ""
+        return None
+    kind = next((kind for kind in ("preset", "huggingface") if kind in value), value.get("family"))
+    return MODEL_SECTIONS.get(kind) if isinstance(kind, str) else None
 
 
-Model = Annotated[
-    Annotated[GptModel, Tag("gpt")]
-    | Annotated[LlamaModel, Tag("llama")]
-    | Annotated[PresetModel, Tag("preset")]
-    | Annotated[HuggingFaceModel, Tag("huggingface")],
-    Discriminator(model_kind),
-]
+Model = Annotated[GptModel | LlamaModel | PresetModel | HuggingFaceModel, OneOf(_form_of_model)]

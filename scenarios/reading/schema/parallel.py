@@ -2,11 +2,13 @@
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from msgspec import Meta
 
-from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, SwitchOrAuto, refusal
+from scenarios.reading.quantities import Bytes, Degree, FractionOrAuto, SwitchOrAuto
 from scenarios.reading.schema.layer_ranges import LayerRanges
-from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount, Section
+from scenarios.reading.schema.values import MAX_TOKENS, MAX_WORLD_SIZE, MicrobatchCount
+from scenarios.reading.sections.markers import Checked, Parsed, RefusalError
+from scenarios.reading.sections.section import Section
 from sim.training.pipeline.rules import Schedule
 from sim.training.pipeline.spec import Recompute
 from sim.training.sequence.method import SequenceLayout
@@ -26,7 +28,7 @@ _NAMED_ALWAYS: Final = frozenset({"pp", "dp", "tp"})
 def _each_once(axes: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(axes)) != len(axes) or not _NAMED_ALWAYS.issubset(axes):
         rule = f"every mesh axis belongs here once, got {', '.join(axes)}"
-        raise refusal(rule, "list pp, dp and tp once each, and cp where it has a degree")
+        raise RefusalError(rule, "list pp, dp and tp once each, and cp where it has a degree")
     return axes
 
 
@@ -37,7 +39,7 @@ def _stated_slices(value: object) -> object:
         return value
     if isinstance(value, tuple) and 0 < len(value) <= MAX_PIECES and all(_is_count(item) for item in value):
         return value
-    raise refusal("slices are a number of 1 or more, or lengths in tokens", "write 4, or [704, 688, 656]")
+    raise RefusalError("slices are a number of 1 or more, or lengths in tokens", "write 4, or [704, 688, 656]")
 
 
 def _slices(value: object) -> object:
@@ -52,10 +54,8 @@ _STATED_SLICES: Final = [
     {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS},
     {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": MAX_TOKENS}, "minItems": 1},
 ]
-StatedSlices = Annotated[Any, AfterValidator(_stated_slices), Field(json_schema_extra={"anyOf": _STATED_SLICES})]
-TokenSlices = Annotated[
-    Any, AfterValidator(_slices), Field(json_schema_extra={"anyOf": [*_STATED_SLICES, {"const": "auto"}]})
-]
+StatedSlices = Annotated[Any, Parsed(_stated_slices, {"anyOf": _STATED_SLICES})]
+TokenSlices = Annotated[Any, Parsed(_slices, {"anyOf": [*_STATED_SLICES, {"const": "auto"}]})]
 
 
 class TensorSection(Section):
@@ -64,11 +64,11 @@ class TensorSection(Section):
     method: TensorMethodName = "1d"
     """`1d`: Megatron-LM's column and row split. In blocks: `2d` (Optimus), `2.5d` (Tesseract), `3d` (Colossal-AI)."""
     degree: Degree = 1
-    mesh: tuple[Annotated[int, Field(ge=1, le=MAX_SIDE)], ...] = Field(default=(), strict=False, max_length=3)
+    mesh: Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_SIDE)], ...], Meta(max_length=3)] = ()
     """Ranks along each side, [q, q] of 2d, [q, q, d] of 2.5d, [p, p, p] of 3d; the degree is their product."""
-    axis_order: tuple[MeshAxis, ...] = Field(default=(), strict=False, max_length=3)
+    axis_order: Annotated[tuple[MeshAxis, ...], Meta(max_length=3)] = ()
     """Axes of the mesh, the last of which varies fastest over ranks; default as the method's paper has them."""
-    node_block: tuple[Annotated[int, Field(ge=1, le=MAX_SIDE)], ...] = Field(default=(), strict=False, max_length=3)
+    node_block: Annotated[tuple[Annotated[int, Meta(ge=1, le=MAX_SIDE)], ...], Meta(max_length=3)] = ()
     """Sides of the blocks of the mesh whose ranks follow each other, as [2, 2] of 2d on nodes of four devices."""
     overlap: Overlap = "none"
     """2d, 2.5d: broadcasts and sums of blocks hold up computing (`none`), or go on beside it (`prefetch`)."""
@@ -102,7 +102,7 @@ class ContextSection(Section):
     """
     layout: SequenceLayout = "zigzag"
     """p2p, all_gather, two_level: two chunks of a sequence per rank, which share out the causal mask, or one block."""
-    inner_degree: int = Field(default=2, ge=2, le=MAX_WORLD_SIZE)
+    inner_degree: Annotated[int, Meta(ge=2, le=MAX_WORLD_SIZE)] = 2
     """two_level: neighbours that share out the heads; divides the degree."""
 
 
@@ -111,27 +111,25 @@ class PipelineSection(Section):
 
     degree: Degree = 1
     schedule: Schedule = "1f1b"
-    virtual_stages: int = Field(default=1, ge=1, le=10_000)
+    virtual_stages: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Stages per rank; 2 or more with interleaved_1f1b, 2 with zb_v and dualpipe_v."""
     microbatch_group_size: MicrobatchCount | None = None
     """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
     max_live_microbatches: MicrobatchCount | None = None
     """zb_auto: micro-batches that a rank may keep; default the degree."""
-    kept_for_weights: float = Field(default=1.0, gt=0, le=1)
+    kept_for_weights: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """zb_auto: the part of a micro-batch's memory that stays until its weight part has run; default 1, all."""
-    actions: str | None = Field(default=None, min_length=1, max_length=4000)
+    actions: Annotated[str, Meta(min_length=1, max_length=4000)] | None = None
     """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
     optimizer_barrier: bool | None = None
     """All ranks wait for each other between steps (default, but with aiao); false: each goes on when it can."""
-    layers_per_stage: tuple[Annotated[int, Field(ge=1, le=10_000)], ...] = Field(
-        default=(), strict=False, max_length=10_000
-    )
+    layers_per_stage: Annotated[tuple[Annotated[int, Meta(ge=1, le=10_000)], ...], Meta(max_length=10_000)] = ()
     """Layers of every virtual stage in model order; default as evenly as Megatron-LM would."""
-    recompute_per_stage: tuple[Recompute, ...] = Field(default=(), strict=False, max_length=10_000)
+    recompute_per_stage: Annotated[tuple[Recompute, ...], Meta(max_length=10_000)] = ()
     """Recomputation of every virtual stage, in model order; default training.recompute."""
     token_slices: TokenSlices = None
     """terapipe, seq_1f1b: how many slices a sequence has, their lengths, or `auto`: the fastest (default)."""
-    slice_granularity: int | None = Field(default=None, ge=1, le=MAX_TOKENS)
+    slice_granularity: Annotated[int, Meta(ge=1, le=MAX_TOKENS)] | None = None
     """token_slices auto: lengths are multiples of this many tokens; default 1/128 of the sequence, or a little more."""
     blocking_messages: bool = False
     """gpipe, terapipe: a message holds up the computing of both its ranks, as a broadcast in a group of two does."""
@@ -144,17 +142,17 @@ class PipelineSection(Section):
 class DelayPipelineSection(Section):
     """Pipeline parallelism of a textbook workload."""
 
-    degree: int = Field(default=1, ge=1, le=10_000)
+    degree: Annotated[int, Meta(ge=1, le=10_000)] = 1
     schedule: Schedule = "1f1b"
-    virtual_stages: int = Field(default=1, ge=1, le=10_000)
+    virtual_stages: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Stages per rank; 2 or more with interleaved_1f1b, 2 with zb_v and dualpipe_v."""
     microbatch_group_size: MicrobatchCount | None = None
     """interleaved_1f1b: micro-batches that run through a stage before the rank's next one; default as Megatron-LM."""
     max_live_microbatches: MicrobatchCount | None = None
     """zb_auto: micro-batches that a rank may keep; default the degree."""
-    kept_for_weights: float = Field(default=1.0, gt=0, le=1)
+    kept_for_weights: Annotated[float, Meta(gt=0, le=1)] = 1.0
     """zb_auto: the part of a micro-batch's memory that stays until its weight part has run; default 1, all."""
-    actions: str | None = Field(default=None, min_length=1, max_length=4000)
+    actions: Annotated[str, Meta(min_length=1, max_length=4000)] | None = None
     """custom: a CSV of actions, a row per rank, as torch writes it; the path is relative to the scenario file."""
     token_slices: StatedSlices = None
     """terapipe, seq_1f1b: a number of slices of a sequence, or their lengths, of which only the ratios count."""
@@ -165,9 +163,9 @@ class DelayPipelineSection(Section):
 class ExpertParallelSection(Section):
     """Expert parallelism."""
 
-    degree: int = Field(default=1, ge=1, le=MAX_WORLD_SIZE)
+    degree: Annotated[int, Meta(ge=1, le=MAX_WORLD_SIZE)] = 1
     """Data-parallel ranks that share out the experts, and exchange tokens; divides data.degree."""
-    nodes: int = Field(default=1, ge=1, le=MAX_WORLD_SIZE)
+    nodes: Annotated[int, Meta(ge=1, le=MAX_WORLD_SIZE)] = 1
     """Nodes on which these ranks lie: a token is sent once to each, and handed on there; 1: to each of its experts."""
 
 
@@ -176,11 +174,9 @@ class OsdpSection(Section):
 
     memory_limit: Bytes | None = None
     """Memory limit of a rank; default the memory of the device."""
-    splits: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
-        default=(1,), strict=False, min_length=1, max_length=16
-    )
+    splits: Annotated[tuple[Annotated[int, Meta(ge=1, le=1000)], ...], Meta(min_length=1, max_length=16)] = (1,)
     """Numbers of slices that a linear layer may be split into along its input, where that divides."""
-    gap: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    gap: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """By which part of the least time the chosen one may be longer, to choose sooner."""
     layers: LayerRanges | None = None
     """Instead of a choice: the layers whose operators are sharded, as [0, 4-7]."""
@@ -192,15 +188,15 @@ class DataSection(Section):
     """Data parallelism."""
 
     degree: Degree = 1
-    zero_stage: Annotated[int, Field(ge=0, le=3)] = 0
+    zero_stage: Annotated[int, Meta(ge=0, le=3)] = 0
     """ZeRO: replicas keep shards of 0: nothing, 1: the optimizer state, 2: gradients too, 3: parameters too (FSDP)."""
-    shard_degree: int | None = Field(default=None, ge=1, le=MAX_WORLD_SIZE)
+    shard_degree: Annotated[int, Meta(ge=1, le=MAX_WORLD_SIZE)] | None = None
     """zero_stage 2, 3: replicas that share one set of shards (HSDP, MiCS); default all."""
-    local_degree: int | None = Field(default=None, ge=2, le=MAX_WORLD_SIZE)
+    local_degree: Annotated[int, Meta(ge=2, le=MAX_WORLD_SIZE)] | None = None
     """zero_stage 3: neighbours among those; gather between them and others like them first, then inside (MiCS)."""
     gradient_sync: GradientSync | None = None
     """zero_stage 2, 3, osdp: shard gradients after every micro-batch (default), or once a step (no_sync)."""
-    prefetch: int | None = Field(default=None, ge=0, le=10_000)
+    prefetch: Annotated[int, Meta(ge=0, le=10_000)] | None = None
     """zero_stage 3, osdp: units gathered ahead of the one that computes; default 1."""
     reshard_after_forward: bool | None = None
     """zero_stage 3: free gathered parameters after forward (default); false: keep them until backward."""
@@ -228,11 +224,9 @@ class ParallelSection(Section):
     pipeline: PipelineSection = PipelineSection()
     data: DataSection = DataSection()
     expert: ExpertParallelSection = ExpertParallelSection()
-    axis_order: Annotated[tuple[Axis, ...], AfterValidator(_each_once)] = Field(
-        default=("pp", "dp", "cp", "tp"),
-        strict=False,
-        json_schema_extra={"minItems": 3, "maxItems": 4, "uniqueItems": True},
-    )
+    axis_order: Annotated[
+        tuple[Axis, ...], Checked(_each_once, {"minItems": 3, "maxItems": 4, "uniqueItems": True})
+    ] = ("pp", "dp", "cp", "tp")
     """Mesh axes; the last varies fastest over ranks."""
 
 

@@ -2,26 +2,27 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from msgspec import Meta
 
 from scenarios.reading.quantities import Count
 from scenarios.reading.schema.layer_ranges import LayerRanges
-from scenarios.reading.schema.values import MAX_MICROBATCHES, Probability, Section
+from scenarios.reading.schema.values import MAX_MICROBATCHES, Probability
+from scenarios.reading.sections.section import Section
 from sim.training.pipeline.spec import Recompute, RecomputeMethod
 from sim.training.spec.job import Optimizer
 from sim.training.spec.method import LocalUpdate, Method
 
 MAX_BATCH: Final = 1_000_000_000
 
-Positive = Annotated[float, Field(gt=0, le=1e3, allow_inf_nan=False)]
+Positive = Annotated[float, Meta(gt=0, le=1e3)]
 
 
 class TrainingSection(Section):
     """Batch, numbers and optimizer of dense training."""
 
-    global_batch_size: int = Field(ge=1, le=MAX_BATCH)
+    global_batch_size: Annotated[int, Meta(ge=1, le=MAX_BATCH)]
     """Sequences per optimizer step, over all replicas."""
-    microbatch_size: int = Field(ge=1, le=1_000_000)
+    microbatch_size: Annotated[int, Meta(ge=1, le=1_000_000)]
     """Sequences per micro-batch of one replica."""
     tokens: Count | None = None
     """Tokens to train on in all: the result says how many steps and days they take."""
@@ -32,7 +33,7 @@ class TrainingSection(Section):
     """
     recompute: Recompute = "none"
     """Activations computed again in the backward pass: none, attention's, or whole layers."""
-    recompute_num_layers: int | None = Field(default=None, ge=1, le=100_000)
+    recompute_num_layers: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     """recompute full: layers of every virtual stage that are computed again, see recompute_method; default all."""
     recompute_method: RecomputeMethod | None = None
     """`block` (default): the first recompute_num_layers of a stage; `uniform`: all, so many at a time (Megatron-LM)."""
@@ -69,7 +70,7 @@ class TrainingSection(Section):
 class DelayTrainingSection(Section):
     """Training of a textbook workload."""
 
-    num_microbatches: int = Field(ge=1, le=MAX_MICROBATCHES)
+    num_microbatches: Annotated[int, Meta(ge=1, le=MAX_MICROBATCHES)]
     """Micro-batches per step."""
     method: Method = "backprop"
     """`backprop` (default, but with schedule local), or `local`: blocks of layers with losses of their own."""

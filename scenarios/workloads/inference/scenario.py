@@ -14,6 +14,7 @@ from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.model import Model
+from scenarios.reading.sections.section import written_keys
 from scenarios.workloads.inference.schema import InferenceScenarioFile
 from scenarios.workloads.steps.pricing import cluster_pricing
 from scenarios.workloads.steps.transformer import read_transformer
@@ -92,7 +93,7 @@ def _prompts(document: Document, checked: InferenceScenarioFile) -> tuple[int, .
     if not section.prompts:
         return (section.prompt_tokens,) * section.sequences
     for key in ("sequences", "prompt_tokens"):
-        if key in section.model_fields_set:
+        if key in written_keys(section):
             rule = "prompts states the tokens of every sequence"
             raise _error(document, f"inference.{key}", rule, "leave one of the two out")
     return section.prompts

@@ -12,6 +12,7 @@ from backends.registry import load_torch_backend
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
+from scenarios.reading.sections.section import keys_of
 from scenarios.workloads.executing import ExecutionOptions, refuse_options, silence_s
 from scenarios.workloads.job_mix.executed import ExecutedMix, summary_of, typical
 from scenarios.workloads.job_mix.reading import ASSUME_RESCALE
@@ -71,7 +72,7 @@ def _refuse_what_is_simulated_alone(scenario: MixScenario, file: JobMixScenario)
         rule, remedy = "each process trains one job, and two share none", "leave gpu_use out"
         raise ScenarioError(scenario.document.origin(("jobs",)), "jobs.list", rule, remedy)
     for key in ("placement", "shared_network", "interference"):
-        if getattr(file.cluster, key) != SharedClusterSection.model_fields[key].default:
+        if getattr(file.cluster, key) != keys_of(SharedClusterSection)[key].default:
             rule = "processes of this machine are placed on few nodes, and meet as they do"
             raise ScenarioError(scenario.document.origin(("cluster", key)), f"cluster.{key}", rule, "leave it out")
     for key in ("start", "resume", "rescale"):

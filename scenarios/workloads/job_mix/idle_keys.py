@@ -10,6 +10,7 @@ from typing import Final, NoReturn
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.reading.documents.checking import dotted
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.reading.sections.section import written_keys
 from scenarios.workloads.job_mix.schema import GpuUseSection, JobMixScenario
 from sim.jobs.job import Job
 from sim.jobs.simulator import Mix
@@ -27,7 +28,7 @@ def refuse_idle(document: Document, file: JobMixScenario, mix: Mix) -> None:
     option = _OWN_SPACING.get(file.policy)
     if file.round is not None and option is not None:
         section = getattr(file.policies, file.policy)
-        if option in section.model_fields_set:
+        if option in written_keys(section):
             rule = f"with a round, {file.policy} decides when one begins"
             _refuse(document, ("policies", file.policy, option), rule, "leave one of the two out")
 
@@ -57,7 +58,7 @@ def _check_network(document: Document, file: JobMixScenario, mix: Mix) -> None:
         remedy = "write network_fraction of jobs on several nodes, or leave it out"
         _refuse(document, ("cluster", "shared_network"), "no job keeps the network busy", remedy)
     for path, job in _network_fractions(file, mix):
-        if "shared_network" not in cluster.model_fields_set:
+        if "shared_network" not in written_keys(cluster):
             _refuse(
                 document, path, "jobs do not share the network", "write cluster.shared_network: true, or leave it out"
             )
@@ -68,9 +69,9 @@ def _check_network(document: Document, file: JobMixScenario, mix: Mix) -> None:
 def _network_fractions(file: JobMixScenario, mix: Mix) -> Iterator[tuple[KeyPath, Job | None]]:
     """Yield the key of each network fraction that is written, and its job where it is one's own."""
     for place, (row, job) in enumerate(zip(file.jobs.list or (), mix.jobs, strict=False)):
-        if "network_fraction" in row.model_fields_set:
+        if "network_fraction" in written_keys(row):
             yield ("jobs", "list", place, "network_fraction"), job
-    if file.jobs.draw is not None and "network_fraction" in file.jobs.draw.model_fields_set:
+    if file.jobs.draw is not None and "network_fraction" in written_keys(file.jobs.draw):
         yield ("jobs", "draw", "network_fraction"), None
 
 
@@ -105,7 +106,7 @@ def _gpu_uses(file: JobMixScenario) -> Iterator[tuple[KeyPath, GpuUseSection]]:
 def _check_failures(document: Document, file: JobMixScenario, mix: Mix) -> None:
     """Refuse states that no job saves, and failures of nodes that are down."""
     failures = file.failures
-    if "save_every" in failures.model_fields_set and all(job.training is not None for job in mix.jobs):
+    if "save_every" in written_keys(failures) and all(job.training is not None for job in mix.jobs):
         rule = "every job is elastic, and saves after each epoch"
         _refuse(document, ("failures", "save_every"), rule, "leave it out")
     places = sorted(range(len(failures.list)), key=lambda place: (failures.list[place].node, failures.list[place].at))

@@ -1,22 +1,21 @@
 """The keys of a job mix's file."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Literal
 
-from pydantic import Field, PlainValidator
+from msgspec import Meta
 
 from costmodels.units import Dimension
-from scenarios.reading.quantities import Duration, DurationOrZero, Quantity, quantity_schema
-from scenarios.reading.schema.values import ScenarioSection, Section
+from scenarios.reading.quantities import Duration, DurationOrZero, quantity
+from scenarios.reading.schema.values import ScenarioSection
+from scenarios.reading.sections.section import Section
 from scenarios.workloads.unread import Unread
 from sim.jobs.speed.speed import MOST_LOCAL_BATCH
 from traces.jobs import MAX_GPUS, MAX_JOBS
 
-DurationOfJob = Annotated[
-    float, PlainValidator(Quantity(Dimension.TIME, most=1e10, allow_zero=False)), quantity_schema(Dimension.TIME)
-]
-Arrival = Annotated[
-    float, PlainValidator(Quantity(Dimension.TIME, most=1e10, allow_zero=True)), quantity_schema(Dimension.TIME)
-]
+DurationOfJob = Annotated[float, quantity(Dimension.TIME, most=1e10, allow_zero=False)]
+Arrival = Annotated[float, quantity(Dimension.TIME, most=1e10, allow_zero=True)]
 PolicyName = Literal[
     "fifo",
     "fifo_fit_first",
@@ -36,37 +35,37 @@ PolicyName = Literal[
     "learned",
 ]
 TraceFormat = Literal["meshtwin", "philly", "alibaba", "pollux", "ones"]
-Above0 = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
-Gpus = Annotated[int, Field(ge=1, le=MAX_GPUS)]
+Above0 = Annotated[float, Meta(gt=0, le=1e15)]
+Gpus = Annotated[int, Meta(ge=1, le=MAX_GPUS)]
 
 
 class NodesSection(Section):
     """Nodes with one type of GPU."""
 
-    name: str = Field(min_length=1, max_length=200)
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
     """The type of GPU, as jobs name it in ``speeds``."""
-    num_nodes: int = Field(ge=1, le=MAX_GPUS)
+    num_nodes: Annotated[int, Meta(ge=1, le=MAX_GPUS)]
     """Number of nodes."""
-    devices_per_node: int = Field(ge=1, le=1_000)
+    devices_per_node: Annotated[int, Meta(ge=1, le=1_000)]
     """GPUs of a node."""
 
 
 class SharedClusterSection(Section):
     """The cluster that the jobs share: nodes of one type, or types."""
 
-    num_nodes: int | None = Field(None, ge=1, le=MAX_GPUS)
+    num_nodes: Annotated[int, Meta(ge=1, le=MAX_GPUS)] | None = None
     """Number of nodes."""
-    devices_per_node: int | None = Field(None, ge=1, le=1_000)
+    devices_per_node: Annotated[int, Meta(ge=1, le=1_000)] | None = None
     """GPUs of a node."""
-    types: Annotated[tuple[NodesSection, ...], Field(strict=False, max_length=100)] = ()
+    types: Annotated[tuple[NodesSection, ...], Meta(max_length=100)] = ()
     """In place of the two: nodes of several types of GPU."""
     placement: Literal["few_nodes", "most_free"] = "few_nodes"
     """The nodes of a job for which the policy names none: as few as can be, or those with the most free GPUs."""
     shared_network: bool = False
     """Jobs on several nodes slow each other down where they meet on the network of a node."""
-    interference: float = Field(0.0, ge=0, lt=1, allow_inf_nan=False)
+    interference: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """In its place: the fraction of its speed that a job on several nodes loses where it meets another one."""
-    packing_loss: float = Field(0.0, ge=0, lt=1, allow_inf_nan=False)
+    packing_loss: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """The fraction of its speed that a job loses which shares its GPUs, beside the time that it waits for them."""
 
     @property
@@ -77,12 +76,12 @@ class SharedClusterSection(Section):
         return (("", self.devices_per_node or 0),) * (self.num_nodes or 0)
 
 
-Speeds = Annotated[dict[str, Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]], Field(max_length=100)]
+Speeds = Annotated[Mapping[str, Annotated[float, Meta(gt=0, le=1e6)]], Meta(max_length=100)]
 
-NetworkFraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+NetworkFraction = Annotated[float, Meta(ge=0, le=1)]
 
 
-Part = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Part = Annotated[float, Meta(gt=0, le=1)]
 
 
 class GpuUseSection(Section):
@@ -109,7 +108,7 @@ class StepSection(Section):
     """Synchronisation of two GPUs of two nodes."""
     network_sync_per_gpu: DurationOrZero = 0.0
     """And for each further GPU."""
-    overlap: float = Field(1.0, ge=1, le=10, allow_inf_nan=False)
+    overlap: Annotated[float, Meta(ge=1, le=10)] = 1.0
     """Exponent of the overlap of computation and synchronisation: 1 for none, 10 for nearly all."""
 
 
@@ -126,7 +125,7 @@ class ScaledBatchSection(Section):
     """Batch and learning rate grow with the GPUs."""
 
     step: StepSection
-    local_batch_size: int = Field(ge=1, le=MOST_LOCAL_BATCH)
+    local_batch_size: Annotated[int, Meta(ge=1, le=MOST_LOCAL_BATCH)]
     """Samples of a GPU."""
     learning_rate: Above0
     """That of one GPU."""
@@ -138,37 +137,37 @@ class GoodputSection(Section):
     """The batch with the most useful samples per second."""
 
     step: StepSection
-    batch_size: int = Field(ge=1, le=10_000_000)
+    batch_size: Annotated[int, Meta(ge=1, le=10_000_000)]
     """The batch with efficiency 1, and the least."""
-    noise_scale: float = Field(ge=0, le=1e12, allow_inf_nan=False)
+    noise_scale: Annotated[float, Meta(ge=0, le=1e12)]
     """Gradient noise scale, in samples."""
-    most_batch_size: int = Field(ge=1, le=10_000_000)
+    most_batch_size: Annotated[int, Meta(ge=1, le=10_000_000)]
     """The largest batch of all GPUs."""
-    most_local_batch_size: int = Field(ge=1, le=MOST_LOCAL_BATCH)
+    most_local_batch_size: Annotated[int, Meta(ge=1, le=MOST_LOCAL_BATCH)]
     """The most samples that fit on a GPU."""
 
 
 class PlanSection(Section):
     """A speed that is simulated: that of the plan of a training step."""
 
-    scenario: str = Field(min_length=1, max_length=1_000)
+    scenario: Annotated[str, Meta(min_length=1, max_length=1_000)]
     """A training scenario that comes with the program, or a file."""
-    num_gpus: Annotated[tuple[Gpus, ...], Field(min_length=1, max_length=64, strict=False)]
+    num_gpus: Annotated[tuple[Gpus, ...], Meta(min_length=1, max_length=64)]
     """The numbers of GPUs on which its step is simulated, all data-parallel beside its other degrees."""
-    batch_per_gpu: int | None = Field(None, ge=1, le=1_000_000)
+    batch_per_gpu: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """Samples of a step for each GPU; left out: the batch of the scenario, whatever the GPUs."""
-    set: Annotated[tuple[str, ...], Field(max_length=100, strict=False)] = ()
+    set: Annotated[tuple[str, ...], Meta(max_length=100)] = ()
     """Further changes of the scenario: key=value."""
 
 
 class PerceptronSection(Section):
     """What `simulate execute` trains: a perceptron with one hidden layer on drawn samples."""
 
-    num_features: int = Field(16, ge=1, le=4_096)
+    num_features: Annotated[int, Meta(ge=1, le=4_096)] = 16
     """Numbers of a sample."""
-    hidden_size: int = Field(32, ge=1, le=65_536)
+    hidden_size: Annotated[int, Meta(ge=1, le=65_536)] = 32
     """Neurons of the hidden layer."""
-    num_classes: int = Field(4, ge=2, le=4_096)
+    num_classes: Annotated[int, Meta(ge=2, le=4_096)] = 4
     """Classes that it learns to tell apart."""
 
 
@@ -181,7 +180,7 @@ class ElasticSection(Section):
     """Epochs until it is done."""
     most_gpus: Gpus | None = None
     """The largest number of GPUs that it may have; left out: as many as the speed and the cluster allow."""
-    throughput: Annotated[tuple[MeasuredSection, ...], Field(min_length=1, strict=False)] | None = None
+    throughput: Annotated[tuple[MeasuredSection, ...], Meta(min_length=1)] | None = None
     """Measured speeds; between them the speed is linear."""
     scaled_batch: ScaledBatchSection | None = None
     """Batch and learning rate grow with the GPUs, as in ONES."""
@@ -196,7 +195,7 @@ class ElasticSection(Section):
 class JobSection(Section):
     """One job."""
 
-    id: str = Field(min_length=1, max_length=200)
+    id: Annotated[str, Meta(min_length=1, max_length=200)]
     """Its name."""
     arrival: Arrival
     """The time of its submission."""
@@ -206,7 +205,7 @@ class JobSection(Section):
     """Training time of a rigid job on these GPUs."""
     elastic: ElasticSection | None = None
     """In place of a duration: how the job trains on any number of GPUs."""
-    speeds: Speeds = Field(default_factory=dict)
+    speeds: Speeds = MappingProxyType({})
     """Speeds on types of GPU, relative to that of the duration; 1 on types that are left out."""
     network_fraction: NetworkFraction = 0.0
     """Of the time of a step on several nodes, that in which the network is busy, unless elastic says it."""
@@ -217,43 +216,43 @@ class JobSection(Section):
 class DrawnJobsSection(Section):
     """Jobs drawn from seeded generators."""
 
-    num_jobs: int = Field(ge=1, le=MAX_JOBS)
+    num_jobs: Annotated[int, Meta(ge=1, le=MAX_JOBS)]
     """Number of jobs."""
-    load: float = Field(gt=0, le=100, allow_inf_nan=False)
+    load: Annotated[float, Meta(gt=0, le=100)]
     """Offered GPU-seconds per GPU-second of the cluster."""
     median_duration: Duration = 900.0
     """Half of the jobs take less."""
-    speeds: Annotated[tuple[Speeds, ...], Field(strict=False, max_length=1_000)] = ()
+    speeds: Annotated[tuple[Speeds, ...], Meta(max_length=1_000)] = ()
     """Relative speeds on types of GPU: each job draws one of these rows."""
     network_fraction: NetworkFraction = 0.0
     """Of the time of a step on several nodes, that in which the network is busy."""
-    gpu_uses: Annotated[tuple[GpuUseSection, ...], Field(strict=False, max_length=1_000)] = ()
+    gpu_uses: Annotated[tuple[GpuUseSection, ...], Meta(max_length=1_000)] = ()
     """What jobs take of their GPUs: each job draws one of these rows."""
 
 
 class OnesJobsSection(Section):
     """Elastic jobs like those of the trace of ONES."""
 
-    num_jobs: int = Field(400, ge=1, le=MAX_JOBS)
+    num_jobs: Annotated[int, Meta(ge=1, le=MAX_JOBS)] = 400
     """Number of jobs."""
     mean_gap: Duration = 29.97
     """Mean time between arrivals."""
     batch: Literal["scaled", "fixed"] = "scaled"
     """The batch grows with the GPUs, as in ONES, or stays that of the requested ones, as in Optimus."""
-    speed: Annotated[float, Field(ge=0.01, le=1_000, allow_inf_nan=False)] = 1.0
+    speed: Annotated[float, Meta(ge=0.01, le=1_000)] = 1.0
     """How many times as fast GPUs and network are as those of the artifact; V100 of Longhorn: 1.4 to 2."""
 
 
 class JobsSection(Section):
     """The jobs: one of four forms."""
 
-    list: Annotated[tuple[JobSection, ...], Field(min_length=1, strict=False)] | None = None
+    list: Annotated[tuple[JobSection, ...], Meta(min_length=1)] | None = None
     """Jobs written here."""
     trace: str | None = None
     """A CSV file with a row per job: job_id, arrival_s, num_gpus, duration_s."""
     format: TraceFormat = "meshtwin"
     """The format of the trace."""
-    trainings: Annotated[dict[str, ElasticSection], Field(max_length=1_000)] = Field(default_factory=dict)
+    trainings: Annotated[Mapping[str, ElasticSection], Meta(max_length=1_000)] = MappingProxyType({})
     """What jobs of a trace of Pollux or ONES train, by application."""
     measured: str | None = None
     """In place of trainings, for a trace of Pollux: tables that come with the program, or a folder with some."""
@@ -279,7 +278,7 @@ class CostsSection(Section):
 class OutageSection(Section):
     """One failure of a node."""
 
-    node: int = Field(ge=0, lt=MAX_GPUS)
+    node: Annotated[int, Meta(ge=0, lt=MAX_GPUS)]
     """The node, from 0."""
     at: Arrival
     """The time of the failure."""
@@ -290,7 +289,7 @@ class OutageSection(Section):
 class FailuresSection(Section):
     """Failures of nodes."""
 
-    list: Annotated[tuple[OutageSection, ...], Field(strict=False, max_length=100_000)] = ()
+    list: Annotated[tuple[OutageSection, ...], Meta(max_length=100_000)] = ()
     """Failures written one by one."""
     mtbf_per_node: DurationOfJob | None = None
     """Mean time between failures of a node; left out: none is drawn."""
@@ -303,11 +302,11 @@ class FailuresSection(Section):
 class TiresiasSection(Section):
     """Options of tiresias."""
 
-    thresholds: tuple[Above0, ...] = Field((57_600.0,), strict=False)
+    thresholds: tuple[Above0, ...] = (57_600.0,)
     """GPU-seconds of service at which a job falls to the next queue, ascending."""
-    starvation: float = Field(0.0, ge=0, allow_inf_nan=False)
+    starvation: Annotated[float, Meta(ge=0)] = 0.0
     """Waiting time per run time after which a fallen job goes back to the first queue; 0: never."""
-    past_services: tuple[Above0, ...] = Field((), strict=False)
+    past_services: tuple[Above0, ...] = ()
     """GPU-seconds of past jobs: they order the first queue by the Gittins index (Tiresias-G)."""
     order: Literal["arrival", "fall"] = "arrival"
     """The order in queues below the first: by arrival, or by when jobs fell into them."""
@@ -355,9 +354,9 @@ class PolluxSection(Section):
 
     round: Duration = 60.0
     """Time between searches; jobs that arrive wait for the next one."""
-    population_size: int = Field(100, ge=2, le=1_000)
+    population_size: Annotated[int, Meta(ge=2, le=1_000)] = 100
     """Allocations that are kept."""
-    generations: int = Field(100, ge=1, le=1_000)
+    generations: Annotated[int, Meta(ge=1, le=1_000)] = 100
     """Of a search."""
     avoid_interference: bool = True
     """No node holds two jobs of several nodes."""
@@ -368,9 +367,9 @@ class OnesSection(Section):
 
     generation: Duration = 1.0
     """Time between generations of the search; arrivals and finishes bring one, too."""
-    population_size: int = Field(16, ge=2, le=1_000)
+    population_size: Annotated[int, Meta(ge=2, le=1_000)] = 16
     """Schedules that are kept."""
-    refit_growth: float = Field(1.25, ge=1, le=100, allow_inf_nan=False)
+    refit_growth: Annotated[float, Meta(ge=1, le=100)] = 1.25
     """The predictor is fitted anew when the epochs of jobs that are done have grown by this factor."""
     progress: Literal["drawn", "expected"] = "drawn"
     """The progress of a job is drawn in each generation, or the mean number of epochs left is taken."""
@@ -404,7 +403,7 @@ class JobMixScenario(ScenarioSection):
     """What a policy that wants durations gets: those of the jobs, or a prediction from the jobs that are done."""
     speeds: Literal["known", "observed"] = "known"
     """What a policy that wants speeds gets: those on all numbers of GPUs, or what follows from those a job had."""
-    past_jobs: int = Field(0, ge=0, le=10_000)
+    past_jobs: Annotated[int, Meta(ge=0, le=10_000)] = 0
     """Drawn jobs that were done before the first one comes: what predicts lengths has learned from them."""
     round: Duration | None = None
     """Time between decisions; left out: decide at every event."""

@@ -10,6 +10,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import dotted
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.reading.sections.section import with_values, written_keys
 from scenarios.workloads.job_mix.measured import measured_jobs
 from scenarios.workloads.job_mix.plan_speed import plan_speed
 from scenarios.workloads.job_mix.recorded import TRAININGS, recorded_jobs, recorded_trainings
@@ -72,7 +73,7 @@ def jobs_of(document: Document, file: JobMixScenario) -> Sequence[Job]:
 
 def _refuse_unread(document: Document, file: JobMixScenario) -> None:
     """Raise ScenarioError for a key that these jobs do not read."""
-    jobs, written = file.jobs, file.jobs.model_fields_set
+    jobs, written = file.jobs, written_keys(file.jobs)
     named = ", ".join(TRAININGS)
     unread = {
         "format": (jobs.trace is None, "it is that of a trace, and there is none", "jobs.trace"),
@@ -118,7 +119,7 @@ def _submitted(document: Document, file: JobMixScenario, path: Path, gpus_per_no
             remedy = f"write jobs.trainings: {{{row.application}: {{samples_per_epoch: ..., num_epochs: ...}}}}"
             raise ScenarioError(document.origin(("jobs", "trainings")), "jobs.trainings", rule, remedy)
         if row.samples_per_epoch is not None:
-            section = section.model_copy(update={"samples_per_epoch": row.samples_per_epoch})
+            section = with_values(section, samples_per_epoch=row.samples_per_epoch)
         key: KeyPath = ("jobs", "trainings", row.application)
         found.append(_elastic(document, key, section, (row.job_id, row.arrival_s, row.num_gpus), gpus_per_node, times))
     return found

@@ -7,6 +7,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
+from scenarios.reading.sections.section import written_keys
 from scenarios.workloads.recommendation.schema import (
     MAX_ROWS,
     ParameterServerSection,
@@ -104,7 +105,7 @@ def _table(section: TableSection) -> Table:
 def _recorded(document: Document, file: RecommendationScenarioFile, name: str) -> Ints:
     """Return the recorded samples. Raises ScenarioError for a file that cannot be used, or has too few."""
     for place, table in enumerate(file.tables):
-        key = next((key for key in ("zipf", "num_lookups", "drift") if key in table.model_fields_set), None)
+        key = next((key for key in ("zipf", "num_lookups", "drift") if key in written_keys(table)), None)
         if key is not None:
             rule, origin = "the file of trace.file says what is looked up", document.origin(("tables", place, key))
             raise ScenarioError(origin, f"tables.{place}.{key}", rule, f"leave {key} or trace.file out")

@@ -2,11 +2,12 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from msgspec import Meta
 
 from scenarios.reading.quantities import Bandwidth
 from scenarios.reading.schema.cluster import ClusterSection, SoftwareSection
-from scenarios.reading.schema.values import ScenarioSection, Section, Spread
+from scenarios.reading.schema.values import ScenarioSection, Spread
+from scenarios.reading.sections.section import Section
 from scenarios.workloads.unread import Unread
 from sim.embedding.click_model import ClickModelName
 from sim.embedding.het_run import Dense
@@ -22,22 +23,22 @@ MAX_ROWS = 50_000_000
 class DriftSection(Section):
     """How the popularity of rows changes."""
 
-    every: Annotated[int, Field(ge=1, le=200_000)]
+    every: Annotated[int, Meta(ge=1, le=200_000)]
     """Batches (of each worker) after which rows change ranks."""
-    fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+    fraction: Annotated[float, Meta(gt=0, le=1)]
     """Part of the rows, drawn, that change ranks with each other."""
 
 
 class TableSection(Section):
     """An embedding table, or one field of the data."""
 
-    name: str = Field(min_length=1, max_length=200)
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
     """Name of the table in results."""
-    num_rows: Annotated[int, Field(ge=1, le=MAX_ROWS)]
+    num_rows: Annotated[int, Meta(ge=1, le=MAX_ROWS)]
     """Its rows."""
-    num_lookups: Annotated[int, Field(ge=1, le=10_000)] = 1
+    num_lookups: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Rows that each sample reads."""
-    zipf: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 1.05
+    zipf: Annotated[float, Meta(ge=0, le=10)] = 1.05
     """Popularity: the row of rank r is read in proportion to r to the power of minus this."""
     drift: DriftSection | None = None
     """How popularity changes; left out: it does not."""
@@ -46,20 +47,20 @@ class TableSection(Section):
 class TraceSection(Section):
     """The batches."""
 
-    batch_size: Annotated[int, Field(ge=1, le=1_000_000)] = 512
+    batch_size: Annotated[int, Meta(ge=1, le=1_000_000)] = 512
     """Samples of a batch."""
-    file: str | None = Field(default=None, min_length=1)
+    file: Annotated[str, Meta(min_length=1)] | None = None
     """A CSV, Parquet or Criteo file with a column per table and a row per sample; left out: ids are drawn."""
-    num_batches: Annotated[int, Field(ge=1, le=100_000)] = 400
+    num_batches: Annotated[int, Meta(ge=1, le=100_000)] = 400
     """Batches that are measured."""
-    num_unmeasured: Annotated[int, Field(ge=0, le=100_000)] = 200
+    num_unmeasured: Annotated[int, Meta(ge=0, le=100_000)] = 200
     """Batches before them, in which the cache fills."""
 
 
 class CacheSection(Section):
     """The cache on the device."""
 
-    fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.015
+    fraction: Annotated[float, Meta(gt=0, le=1)] = 0.015
     """Rows that it holds, as a part of all rows."""
     policy: PolicyName = "dataset_frequency"
     """Which rows give way when it is full."""
@@ -73,7 +74,7 @@ class CacheSection(Section):
     """Step times: rate at which a rank's host gathers rows, or scatters them; default that of its memory."""
 
 
-Width = Annotated[int, Field(ge=1, le=1_000_000)]
+Width = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 class ClickModelSection(Section):
@@ -81,28 +82,28 @@ class ClickModelSection(Section):
 
     name: ClickModelName
     """dlrm, wide_deep, deepfm or dcn (Deep & Cross)."""
-    num_numbers: Annotated[int, Field(ge=1, le=100_000)] = 13
+    num_numbers: Annotated[int, Meta(ge=1, le=100_000)] = 13
     """Numbers of a sample, beside its categories."""
-    bottom: list[Width] = Field(default=[512, 256], max_length=100)
+    bottom: Annotated[tuple[Width, ...], Meta(max_length=100)] = (512, 256)
     """dlrm alone: widths of the layers over the numbers, before one of embedding_dim."""
-    hidden: list[Width] = Field(default=[1024, 1024, 512, 256], min_length=1, max_length=100)
+    hidden: Annotated[tuple[Width, ...], Meta(min_length=1, max_length=100)] = (1024, 1024, 512, 256)
     """Widths of the layers before the last one, which makes the logit."""
-    num_cross_layers: Annotated[int, Field(ge=1, le=100)] = 3
+    num_cross_layers: Annotated[int, Meta(ge=1, le=100)] = 3
     """dcn alone."""
 
 
-Bound = Annotated[int, Field(ge=0, le=1_000_000)]
-Duration = Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+Bound = Annotated[int, Meta(ge=0, le=1_000_000)]
+Duration = Annotated[float, Meta(gt=0, le=1e6)]
 
 
 class ParameterServerSection(Section):
     """Workers that each cache rows in their own memory, and servers that hold the tables."""
 
-    workers: Annotated[int, Field(ge=1, le=1_024)] = 8
+    workers: Annotated[int, Meta(ge=1, le=1_024)] = 8
     """Workers; each draws batches of its own."""
     consistency: Consistency = "asp"
     """bsp: all write a step before any reads the next; asp: nobody waits; ssp: within ``slack`` steps."""
-    slack: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    slack: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     """ssp alone: steps that a worker may be ahead of the slowest."""
     read_bound: Bound = 100
     """Updates of a row that a worker's copy may lack; beyond them it is fetched again."""
@@ -110,11 +111,11 @@ class ParameterServerSection(Section):
     """Own updates of a row that a worker may keep to itself; beyond them they are pushed."""
     counted: Literal["step", "lookup"] = "step"
     """An update is a step that changes a row, or each lookup of it in that step."""
-    servers: Annotated[int, Field(ge=1, le=1_024)] | None = None
+    servers: Annotated[int, Meta(ge=1, le=1_024)] | None = None
     """Step times: servers, each on the host of a node, from the first; left out: one on every node."""
     dense: Dense = "all_reduce"
     """Step times and executions: all workers sum the gradients of dense layers, or push them to the servers."""
-    relative_step_times: Annotated[list[Duration], Field(min_length=1)] | None = None
+    relative_step_times: Annotated[tuple[Duration, ...], Meta(min_length=1)] | None = None
     """Time of a step of each worker, in proportion to the others; left out: all take as long."""
 
 
@@ -123,9 +124,9 @@ class RecommendationScenarioFile(ScenarioSection):
 
     workload: Literal["recommendation"]
     """The kind of work: embedding tables and the cache of their rows."""
-    tables: Annotated[list[TableSection], Field(min_length=1, max_length=1_000)]
+    tables: Annotated[tuple[TableSection, ...], Meta(min_length=1, max_length=1_000)]
     """The embedding tables; one cache holds rows of all of them."""
-    embedding_dim: Annotated[int, Field(ge=1, le=100_000)] = 128
+    embedding_dim: Annotated[int, Meta(ge=1, le=100_000)] = 128
     """Elements of a row, of 4 bytes each."""
     trace: TraceSection = TraceSection()
     cache: CacheSection = CacheSection()

@@ -10,6 +10,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec
 from scenarios.reading.clusters.software import software_of
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
+from scenarios.reading.sections.section import written_keys
 from scenarios.workloads.recommendation.schema import (
     ClickModelSection,
     ParameterServerSection,
@@ -105,9 +106,9 @@ def _refuse_lone_keys(document: Document, file: RecommendationScenarioFile) -> N
         rule = "the time of a step needs a machine"
         raise ScenarioError(document.origin(("model",)), "model", rule, "write cluster, or leave model out")
     sections = "cluster", "software", "sharding"
-    written: list[tuple[str, ...]] = [(key,) for key in sections if key in file.model_fields_set]
-    written += [("cache", key) for key in ("order", "host_bandwidth") if key in file.cache.model_fields_set]
-    if file.parameter_server is not None and "servers" in file.parameter_server.model_fields_set:
+    written: list[tuple[str, ...]] = [(key,) for key in sections if key in written_keys(file)]
+    written += [("cache", key) for key in ("order", "host_bandwidth") if key in written_keys(file.cache)]
+    if file.parameter_server is not None and "servers" in written_keys(file.parameter_server):
         written.append(("parameter_server", "servers"))
     if written:
         key, rule = ".".join(written[0]), "without a model no step is timed"
@@ -117,7 +118,7 @@ def _refuse_lone_keys(document: Document, file: RecommendationScenarioFile) -> N
 def _model(document: Document, section: ClickModelSection, embedding_dim: int) -> ClickModel:
     """Return the model. Raises ScenarioError for a key of another model."""
     for key, name in (("bottom", "dlrm"), ("num_cross_layers", "dcn")):
-        if key in section.model_fields_set and section.name != name:
+        if key in written_keys(section) and section.name != name:
             rule = f"{section.name} has none: {key} belongs to {name}"
             raise ScenarioError(document.origin(("model", key)), f"model.{key}", rule, f"leave {key} out")
     return ClickModel(
@@ -141,9 +142,9 @@ def _check_workers(
     elif section.servers is not None and section.servers > cluster.num_nodes:
         rule = f"{section.servers:,} servers on {cluster.num_nodes:,} nodes: each has the host of one"
         problem = ("parameter_server", "servers"), rule, f"write at most {cluster.num_nodes}"
-    elif "sharding" in file.model_fields_set:
+    elif "sharding" in written_keys(file):
         problem = ("sharding",), "parameter servers have the tables, row by row in turn", "leave sharding out"
-    elif "order" in file.cache.model_fields_set:
+    elif "order" in written_keys(file.cache):
         problem = ("cache", "order"), "workers cache rows on their hosts, not on devices", "leave order out"
     if problem is not None:
         where, rule, remedy = problem

@@ -15,6 +15,7 @@ from scenarios.reading.documents.located import located
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.model import Model
+from scenarios.reading.sections.section import written_keys
 from scenarios.workloads.service.decoding import TIMED_DRAFTS, read_decoding
 from scenarios.workloads.service.schema import RequestsSection, ServiceScenarioFile, ServiceSection, SloSection
 from scenarios.workloads.steps.transformer import read_transformer
@@ -241,7 +242,7 @@ def _requests(document: Document, section: RequestsSection, seed: int) -> Reques
     """Return the requests, read or drawn."""
     if section.concurrency is not None and section.rate is not None:
         raise _error(document, "requests.concurrency", "users who wait have no rate", "leave out rate or concurrency")
-    if section.concurrency is not None and "burstiness" in section.model_fields_set:
+    if section.concurrency is not None and "burstiness" in written_keys(section):
         rule = "users who wait send a request when the one before has ended"
         raise _error(document, "requests.burstiness", rule, "leave out burstiness or concurrency")
     if section.trace is not None:

@@ -2,33 +2,34 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from msgspec import Meta
 
 from scenarios.reading.quantities import Duration, DurationOrZero, WholeBytesOrZero
 from scenarios.reading.schema.cluster import ClusterSection
 from scenarios.reading.schema.model import ExpertsSection, Model
-from scenarios.reading.schema.values import ScenarioSection, Section
+from scenarios.reading.schema.values import ScenarioSection
+from scenarios.reading.sections.section import Section, keys_of
 from scenarios.workloads.unread import Unread
 from sim.serving.batching import BatchingName
 from sim.serving.prices.model import ServedExperts
 from sim.serving.prices.software import ExpertMessages, FrameworkName
 from sim.serving.routing import RouterName
 
-Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
-Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
-Variation = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Tokens = Annotated[int, Meta(ge=1, le=10_000_000)]
+Rate = Annotated[float, Meta(gt=0, le=1e9)]
+Variation = Annotated[float, Meta(ge=0, le=100)]
 
 
 class RequestsSection(Section):
     """The requests: recorded ones, or drawn ones."""
 
-    trace: str | None = Field(default=None, min_length=1, max_length=4000)
+    trace: Annotated[str, Meta(min_length=1, max_length=4000)] | None = None
     """File of recorded requests (Azure's CSV, Mooncake's JSON lines); relative to the scenario file."""
-    num_requests: Annotated[int, Field(ge=1, le=5_000_000)] | None = None
+    num_requests: Annotated[int, Meta(ge=1, le=5_000_000)] | None = None
     """So many requests are drawn, 1,000 unless said; of a trace the first ones, or all."""
     rate: Rate | None = None
     """Requests per second in the mean; needed where no trace is named, else the trace is stretched to it."""
-    concurrency: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    concurrency: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     """So many users, each of whom sends a request as soon as the one before has ended; in place of a rate."""
     burstiness: Variation = 1.0
     """Squared variation of the gaps between drawn arrivals: 1 is a Poisson process, 0 is regular."""
@@ -49,14 +50,14 @@ class SloSection(Section):
     """Time to the first token, at most."""
     tpot: Duration | None = None
     """Time per output token after the first, at most."""
-    share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    share: Annotated[float, Meta(gt=0, le=1)] | None = None
     """Part of the requests that must meet the limits; the fewest replicas with which they do are then sought."""
 
 
 class FailureSection(Section):
     """A replica that stops and loses its memory."""
 
-    replica: Annotated[int, Field(ge=0, le=1_000_000)]
+    replica: Annotated[int, Meta(ge=0, le=1_000_000)]
     """Number of the replica, from 0."""
     at: DurationOrZero
     """Instant of the failure."""
@@ -67,15 +68,15 @@ class FailureSection(Section):
 class ServiceSection(Section):
     """How the model is served."""
 
-    tensor_degree: Annotated[int, Field(ge=1, le=10_000)] = 1
+    tensor_degree: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Devices of a group, which share every layer by tensor parallelism; a replica has one group unless said."""
-    pipeline_degree: Annotated[int, Field(ge=1, le=1_000)] = 1
+    pipeline_degree: Annotated[int, Meta(ge=1, le=1_000)] = 1
     """Stages of a replica, each with its part of the layers; the batch has a micro-batch for each."""
-    expert_degree: Annotated[int, Field(ge=1, le=10_000)] = 1
+    expert_degree: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Groups of a stage, which decode sequences of their own and share out the experts."""
-    replicas: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    replicas: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     """Number of replicas; default as many as the cluster has room for, or as few as `slo.share` needs."""
-    prompt_replicas: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    prompt_replicas: Annotated[int, Meta(ge=1, le=100_000)] | None = None
     """So many of the replicas compute prompts alone, and the others decode; left out: all do both."""
     precision: Literal["bf16", "fp8"] = "bf16"
     """Type of the weights."""
@@ -85,13 +86,13 @@ class ServiceSection(Section):
     """`prefill_first`: whole prompts before any decoding, as vLLM; `chunked`: pieces of prompts beside it, as
     Sarathi-Serve; `static`: a batch at a time.
     """
-    max_sequences: Annotated[int, Field(ge=1, le=100_000)] = 256
+    max_sequences: Annotated[int, Meta(ge=1, le=100_000)] = 256
     """Sequences in the batch of a replica, at most."""
     max_tokens: Tokens = 8192
     """Tokens of an iteration, at most; a longer prompt is computed alone, or in chunks."""
-    block_tokens: Annotated[int, Field(ge=1, le=4096)] = 16
+    block_tokens: Annotated[int, Meta(ge=1, le=4096)] = 16
     """Tokens of a block of the cache of keys and values."""
-    memory_fraction: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.9
+    memory_fraction: Annotated[float, Meta(gt=0, le=1)] = 0.9
     """Part of a device's memory that the service takes."""
     activation_memory: WholeBytesOrZero = 2_000_000_000
     """Memory of a device for activations."""
@@ -115,7 +116,7 @@ class ServiceSection(Section):
     """
     patience: Duration | None = None
     """A request that waits so long for its first token is cancelled; left out: none is."""
-    failures: tuple[FailureSection, ...] = Field(default=(), strict=False, max_length=10_000)
+    failures: Annotated[tuple[FailureSection, ...], Meta(max_length=10_000)] = ()
     """Replicas that stop."""
     slo: SloSection = SloSection()
 
@@ -138,7 +139,7 @@ class DecodingSection(Section):
     """`draft_model`, `prompt_lookup` and `jacobi` verify a chain of tokens, `lookahead` a chain and pieces beside it,
     the others a tree.
     """
-    drafted: Annotated[int, Field(ge=1, le=1024)] | None = None
+    drafted: Annotated[int, Meta(ge=1, le=1024)] | None = None
     """Tokens that a pass verifies beside the one that is sure: the length of the chain, or the nodes of the tree;
     default 4.
     """
@@ -146,15 +147,13 @@ class DecodingSection(Section):
     """Trees: the same at every step, or shaped by the draft's probabilities as Clover's (`by_confidence`) and EAGLE-2's
     (`reranked`); the latter two need a recording.
     """
-    acceptance: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    acceptance: Annotated[float, Meta(ge=0, le=1)] | None = None
     """Chains: probability that a drafted token is accepted, where those before it were."""
-    hit_rates: tuple[Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)], ...] = Field(
-        default=(), strict=False, max_length=64
-    )
+    hit_rates: Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(max_length=64)] = ()
     """Trees: for each depth, the probability that the best guess is right where those before it were."""
-    rank_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    rank_ratio: Annotated[float, Meta(ge=0, le=1)] | None = None
     """Trees: how often each further guess for a depth is right, over the guess before it."""
-    recorded: str | None = Field(default=None, min_length=1, max_length=4000)
+    recorded: Annotated[str, Meta(min_length=1, max_length=4000)] | None = None
     """Recording that gives `acceptance`, `hit_rates` or whole steps: `python_help` or `python_help_heads`, a small
     model on help pages, or a file; relative to the scenario file.
     """
@@ -178,7 +177,7 @@ _LENGTHS = "services take the lengths of sequences from requests"
 _DRAWN = ("prompt_tokens", "prompt_variation", "output_tokens", "output_variation", "burstiness")
 _NORMS = ("qkv_bias", "query_key_norm", "post_norms")
 _ELEMENTWISE = ("rotary_base", "gate", "scaled_embeddings", "score_cap", "logit_cap")
-_UNSERVED = tuple(key for key in ExpertsSection.model_fields if key not in ServedExperts.__struct_fields__)
+_UNSERVED = tuple(key for key in keys_of(ExpertsSection) if key not in ServedExperts.__struct_fields__)
 
 UNREAD = (
     Unread(("model.sequence_length",), _LENGTHS, beside="model.preset"),

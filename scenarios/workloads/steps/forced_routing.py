@@ -9,6 +9,7 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.documents.named_file import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.schema.model import DenseToSparseSection, RoutingSection
+from scenarios.reading.sections.section import values_of, written_keys
 from sim.moe.dense_to_sparse import DenseToSparse
 from sim.moe.errors import RoutingError
 from sim.moe.recorded import RecordedRouting
@@ -35,13 +36,13 @@ def routing_of(document: Document, section: RoutingSection | RoutingWord, seed: 
         remedy = "write one of skew, shares and trace, or learned or balanced in place of the mapping"
         raise ScenarioError(document.origin(_KEY), ".".join(map(str, _KEY)), rule, remedy)
     if section.shares is not None:
-        if "step" in section.model_fields_set:
+        if "step" in written_keys(section):
             key = (*_KEY, "step")
             rule, remedy = "shares are those of every step", "leave it out, or write skew or trace"
             raise ScenarioError(document.origin(key), ".".join(map(str, key)), rule, remedy)
         return Shares(section.shares)
     if section.skew is not None:
-        return Skew(**section.skew.model_dump(), step=section.step, seed=seed)
+        return Skew(**values_of(section.skew), step=section.step, seed=seed)
     assert section.trace is not None
     key = (*_KEY, "trace")
     try:
@@ -54,7 +55,7 @@ def routing_of(document: Document, section: RoutingSection | RoutingWord, seed: 
 def dense_to_sparse_of(document: Document, section: DenseToSparseSection | None) -> DenseToSparse | None:
     """Return the schedule of a gate that a scenario states. Raises ScenarioError for a temperature that rises."""
     try:
-        return None if section is None else DenseToSparse(**section.model_dump())
+        return None if section is None else DenseToSparse(**values_of(section))
     except RoutingError as error:
         key = ("model", "experts", "dense_to_sparse", "end")
         raise ScenarioError(document.origin(key), ".".join(key), error.rule, error.remedy) from error

@@ -9,6 +9,7 @@ from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.parallel import DelayPipelineSection, PipelineSection
 from scenarios.reading.schema.training import DelayTrainingSection, TrainingSection
 from scenarios.reading.schema.values import MAX_MICROBATCHES
+from scenarios.reading.sections.section import values_of, written_keys
 from scenarios.reading.token_slices import stated_slices
 from sim.training.pipeline.rules import SLICED_SCHEDULES
 from sim.training.pipeline.spec import PipelineSpec
@@ -20,7 +21,7 @@ _ACTIONS: Final = ("parallel", "pipeline", "actions")
 
 def method_of(training: TrainingSection | DelayTrainingSection, schedule: str) -> Method:
     """Return the method that is written, or that the schedule belongs to."""
-    if "method" not in training.model_fields_set and schedule == LOCAL_SCHEDULE:
+    if "method" not in written_keys(training) and schedule == LOCAL_SCHEDULE:
         return "local"
     return training.method
 
@@ -41,8 +42,8 @@ def pipeline_spec(
 
     ``tokens``: of a sequence, and what slices must be multiples of; None: only the slices' ratios count.
     """
-    keys: dict[str, Any] = {key: value for key, value in section.model_dump().items() if value is not None}
-    if method == "local" and "schedule" not in section.model_fields_set:
+    keys: dict[str, Any] = {key: value for key, value in values_of(section).items() if value is not None}
+    if method == "local" and "schedule" not in written_keys(section):
         keys["schedule"] = LOCAL_SCHEDULE
     if "actions" in keys:
         keys["actions"] = read_actions(named_file(document, _ACTIONS, keys["actions"], ACTIONS_HINT))

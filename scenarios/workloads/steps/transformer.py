@@ -15,6 +15,7 @@ from scenarios.reading.schema.model import (
     Model,
     PresetModel,
 )
+from scenarios.reading.sections.section import values_of, written_keys
 from scenarios.workloads.steps import forced_routing
 from sim.moe.balancing.placement_policy import MovingExperts
 from sim.training.spec.models.experts import ExpertsSpec
@@ -43,7 +44,7 @@ def read_transformer(
 
 
 def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) -> TransformerSpec:
-    keys: dict[str, Any] = section.model_dump()
+    keys: dict[str, Any] = values_of(section)
     keys["num_kv_heads"] = section.num_kv_heads or section.num_heads
     keys["ffn_hidden_size"] = section.ffn_hidden_size or 4 * section.hidden_size
     with located(document):
@@ -58,9 +59,10 @@ def _transformer(document: Document, section: GptModel | LlamaModel, seed: int) 
             routing = forced_routing.routing_of(document, section.experts.routing, seed)
             cooling = forced_routing.dense_to_sparse_of(document, section.experts.dense_to_sparse)
             unread = _OF_SLOTS if section.experts.dispatch == "exact" else ()
-            stated = section.experts.model_dump(exclude={"routing", "dense_to_sparse", "placement", *unread})
+            apart = {"routing", "dense_to_sparse", "placement", *unread}
+            stated = {key: value for key, value in values_of(section.experts).items() if key not in apart}
             placement = section.experts.placement
-            moving = None if placement is None else MovingExperts(**placement.model_dump())
+            moving = None if placement is None else MovingExperts(**values_of(placement))
             experts = ExpertsSpec(**stated, routing=routing, dense_to_sparse=cooling, moving=moving)
             if moving is not None:
                 experts.later(moving.steps - 1)  # refuses a recording of fewer steps
@@ -74,7 +76,7 @@ def _refuse_slots(document: Document, section: ExpertsSection) -> None:
         return
     for key in _OF_SLOTS:
         path = ("model", "experts", key)
-        if key in section.model_fields_set and document.origin(path) != document.origin(("moe", "system")):
+        if key in written_keys(section) and document.origin(path) != document.origin(("moe", "system")):
             rule = "it counts slots, and dispatch: exact has a row for each choice instead"
             remedy = "leave it out, or write dispatch: slots"
             raise ScenarioError(document.origin(path), ".".join(path), rule, remedy)

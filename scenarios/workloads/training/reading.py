@@ -17,6 +17,7 @@ from scenarios.reading.schema.layer_ranges import layers_of
 from scenarios.reading.schema.memory import MemorySection
 from scenarios.reading.schema.model import HuggingFaceModel, Model, PresetModel
 from scenarios.reading.schema.parallel import OsdpSection
+from scenarios.reading.sections.section import Section, keys_of, values_of, written_keys
 from scenarios.reading.sequence_parallel import shares_sequence
 from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
 from scenarios.workloads.steps.transformer import read_transformer
@@ -82,7 +83,8 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
 
 
 def _training(checked: DenseScenario) -> TrainingSpec:
-    section, keys = checked.training, checked.training.model_dump(exclude={"tokens"})
+    section, keys = checked.training, values_of(checked.training)
+    del keys["tokens"]
     named = section.recompute_layers
     keys |= {"method": _method(checked), "recompute_layers": None if named is None else layers_of(named)}
     return TrainingSpec(**keys)
@@ -156,14 +158,14 @@ def _length_from(checked: DenseScenario) -> str:
 def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, model: TransformerSpec) -> ParallelSpec:
     section = checked.parallel
     degrees = resolve_degrees(document, section, cluster.num_nodes, cluster.devices_per_node)
-    options = section.tensor.model_dump(exclude={"method", "degree"}, exclude_defaults=True)
+    options = _options(section.tensor)
     if section.tensor.sequence_parallel == "auto":
         del options["sequence_parallel"]
         if section.tensor.method == "1d":
             options["sequence_parallel"] = shares_sequence(section, degrees, model.sequence_length)
     with located(document):
         tensor = tensor_method(section.tensor.method, degrees["tensor"], options)
-    shared = section.context.model_dump(exclude={"method", "degree"}, exclude_defaults=True)
+    shared = _options(section.context)
     multiple = tensor.token_multiple(scatters=section.pipeline.scatter_gather)
     with located(document):
         return ParallelSpec(
@@ -176,7 +178,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
             expert_degree=section.expert.degree,
             expert_nodes=section.expert.nodes,
             zero_stage=section.data.zero_stage,
-            sharding=ShardingSpec(**section.data.model_dump(include=set(ShardingSpec.__struct_fields__))),
+            sharding=ShardingSpec(**{name: getattr(section.data, name) for name in ShardingSpec.__struct_fields__}),
             memory=None if checked.memory is None else _memory(checked.memory),
             osdp=None if section.data.osdp is None else _osdp(section.data.osdp, model),
             overlap_gradient_sync=section.data.overlap_gradient_sync,
@@ -203,13 +205,22 @@ def _memory(section: MemorySection) -> MemorySpec:
     )
 
 
+def _options(section: Section) -> dict[str, Any]:
+    """Return the keys of a method that are not at their defaults, its name and its degree apart."""
+    values = {name: (getattr(section, name), key.default) for name, key in keys_of(type(section)).items()}
+    return {
+        name: value for name, (value, default) in values.items()
+        if value != default and name not in {"method", "degree"}
+    }  # fmt: skip
+
+
 def _chunks(section: MemorySection) -> ChunkSpec | None:
     """Return the options of chunks, as far as they are stated; None where another manager states none."""
     stated: dict[str, Any] = {} if section.placement is None else {"placement": section.placement}
     if section.chunk is not None:
         stated["chunk_bytes"] = round(section.chunk)
     if section.offload is not None:
-        stated |= section.offload.model_dump()
+        stated |= values_of(section.offload)
     if section.gradients_in_chunks:
         stated["holds_gradients"] = True
     return ChunkSpec(**stated) if stated or section.manager == "gemini" else None
@@ -243,7 +254,7 @@ def _osdp(section: OsdpSection, model: TransformerSpec) -> OsdpSpec:
     choices = None
     if section.layers is not None:
         layers, key = layers_of(section.layers), "parallel.data.osdp.layers"
-        if beside := section.model_fields_set & {"memory_limit", "splits", "gap"}:
+        if beside := written_keys(section) & {"memory_limit", "splits", "gap"}:
             rule = f"the sharded layers are named, and {' and '.join(sorted(beside))} would choose them"
             raise SpecError(key, rule, "leave one of them out")
         if layers and max(layers) >= model.num_layers:

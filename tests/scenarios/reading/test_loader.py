@@ -16,6 +16,8 @@ from scenarios.reading.clusters.machine import ClusterSpec
 from scenarios.reading.clusters.software import software_of
 from scenarios.reading.documents.yaml_tree import read_document
 from scenarios.reading.schema.cluster import SoftwareSection
+from scenarios.reading.sections.section import keys_of
+from scenarios.reading.sections.section_reader import read_section
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.training.schema import DenseScenario
 from scenarios.workloads.training.starter import STARTER
@@ -251,11 +253,11 @@ def test_every_key_of_software_reaches_the_framework() -> None:
         "step_spread": 0.5, "memory_reserve": "6 GiB", "fused_softmax": False, "fused_routing": False,
         "fused_permutation": False,
     }  # fmt: skip
-    assert set(stated) == set(SoftwareSection.model_fields)
+    assert set(stated) == set(keys_of(SoftwareSection))
     seconds = {f"{key}_s": float(text[:-3]) * 1e-3 for key, text in stated.items() if str(text).endswith(" ms")}
     expected = seconds | {key: value for key, value in stated.items() if not isinstance(value, str)}
     expected["memory_reserve_bytes"] = 6 * 2**30
-    assert asdict(software_of(SoftwareSection.model_validate(stated))) == expected
+    assert asdict(software_of(read_section(SoftwareSection, stated))) == expected
 
 
 @pytest.mark.parametrize(

@@ -13,13 +13,12 @@ import jsonschema
 import numpy as np
 import pytest
 from msgspec import Struct
-from pydantic import TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document, document_of
-from scenarios.reading.schema.values import Section
+from scenarios.reading.sections.section import Key, Section, keys_of
+from scenarios.reading.sections.section_reader import BrokenRulesError, read_section
 from scenarios.workloads.job_mix.schema import PoliciesSection
 from scenarios.workloads.loading import scenario_of
 from scenarios.workloads.registry import workload_named
@@ -57,8 +56,8 @@ ALONE = frozenset(f"parallel.context.{key}" for key in ("method", "layout", "inn
 """How ranks share a sequence, of which the degree may be swept from 1 on."""
 CHOSEN = frozenset(
     f"policies.{policy}.{option}"
-    for policy, field in PoliciesSection.model_fields.items()
-    for option in type(field.default).model_fields
+    for policy, field in keys_of(PoliciesSection).items()
+    for option in keys_of(type(field.default))
 )
 """Options of policies count for the policy that is chosen, so that policies can be swept."""
 
@@ -113,13 +112,13 @@ def _sections(annotation: Any) -> list[type[Section]]:
     return [section for inner in get_args(annotation) for section in _sections(inner)]
 
 
-def _keys(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, FieldInfo]]:
+def _keys(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[str, Key]]:
     """Yield the dotted keys of a section that hold a value, but for lists of sections and the model's other forms."""
-    for name, field in section.model_fields.items():
+    for name, field in keys_of(section).items():
         inner, words = _sections(field.annotation), str(field.annotation)
         if not inner:
             yield ".".join((*path, name)), field
-        elif not any(word in words for word in ("tuple[", "list[", "dict[")):
+        elif not any(word in words for word in ("tuple[", "Mapping[")):
             for each in inner:
                 yield from _keys(each, (*path, name))
 
@@ -135,21 +134,21 @@ def _words(annotation: Any) -> list[object]:
 @cache
 def _candidates(kind: str) -> list[tuple[str, list[object]]]:
     """Return the keys of a kind of work, and up to four values that each takes by itself and that are no default."""
-    fields: dict[str, list[FieldInfo]] = {}
+    fields: dict[str, list[Key]] = {}
     for key, field in _keys(workload_named(kind).schema):
         fields.setdefault(key, []).append(field)
     return [(key, _values(forms)[:4]) for key, forms in fields.items() if key not in FORMS]
 
 
-def _values(forms: Sequence[FieldInfo]) -> list[object]:
+def _values(forms: Sequence[Key]) -> list[object]:
     """Return values that one of a key's forms takes, and that are the default of none, nor ``auto``."""
     taken = []
     for field in forms:
-        adapter = TypeAdapter(field.rebuild_annotation())
+        section = type("Tried", (Section,), {"__annotations__": {"key": field.annotation}})
         for value in _words(field.annotation) or VALUES:
             try:
-                read = adapter.validate_python(value, strict=not isinstance(value, list))
-            except ValidationError:
+                read = read_section(section, {"key": value}).key  # type: ignore[attr-defined]
+            except BrokenRulesError:
                 continue
             if value != "auto" and all((read, type(read)) != (form.default, type(form.default)) for form in forms):
                 taken.append(value)

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import simpy
-from msgspec import Struct
-from pydantic import Field
+from msgspec import Meta, Struct
 
 from costmodels.units import format_time
 from scenarios.reading.documents.checking import check_document
@@ -22,7 +21,7 @@ class QueueFile(ScenarioSection):
     """Jobs that come to one server at regular intervals."""
 
     workload: Literal["queue"]
-    num_jobs: Annotated[int, Field(ge=1, le=10_000)]
+    num_jobs: Annotated[int, Meta(ge=1, le=10_000)]
     every: Duration
     takes: Duration
 

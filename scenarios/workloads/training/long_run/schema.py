@@ -1,10 +1,12 @@
 """A long run on hardware that fails."""
 
-from pydantic import Field
+from typing import Annotated
+
+from msgspec import Meta
 
 from scenarios.reading.quantities import Duration, DurationOrZero, IntervalOrAuto, LongDuration, StepsOrAuto
 from scenarios.reading.schema.memory import DrivesSection
-from scenarios.reading.schema.values import Section
+from scenarios.reading.sections.section import Section
 
 
 class CheckpointSection(Section):
@@ -28,7 +30,7 @@ class CheckpointSection(Section):
 class SparesSection(Section):
     """Nodes that stand by."""
 
-    num_nodes: int = Field(ge=0, le=1_000_000)
+    num_nodes: Annotated[int, Meta(ge=0, le=1_000_000)]
     """Number of nodes that wait to replace a failed one."""
     repair: LongDuration
     """From a node's failure until it stands by again."""
@@ -50,9 +52,9 @@ class ReliabilitySection(Section):
     """From a failure until training goes on: detection, rescheduling, loading."""
     duration: LongDuration | None = None
     """How long the job has the machine."""
-    steps: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    steps: Annotated[int, Meta(ge=1, le=1_000_000_000)] | None = None
     """How many training steps the job has to do."""
     spares: SparesSection | None = None
     """Default: a replacement is always at hand."""
-    replications: int = Field(default=100, ge=2, le=10_000)
+    replications: Annotated[int, Meta(ge=2, le=10_000)] = 100
     """Runs that are simulated, each with failures of its own."""
