@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 from msgspec import Meta
 
 from scenarios.reading.sections.markers import Checked, OneOf, Parsed
-from scenarios.reading.sections.section import Key, Section, keys_of, sections_in, values_of
+from scenarios.reading.sections.section import Key, Section, keys_of, plain_value, sections_in
 from scenarios.reading.sections.section_reader import limits_of, optional_of
 
 _TYPES: Final = {int: "integer", float: "number", bool: "boolean", str: "string"}
@@ -58,7 +58,7 @@ def _of_key(name: str, key: Key, description: str | None) -> dict[str, Any]:
     if "$ref" not in schema:
         schema["title"] = name.replace("_", " ").title()
     if key.default is not None:
-        schema["default"] = values_of(key.default) if isinstance(key.default, Section) else key.default
+        schema["default"] = plain_value(key.default)
     if description is not None:
         schema["description"] = description
     return dict(sorted(schema.items()))

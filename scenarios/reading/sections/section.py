@@ -92,7 +92,7 @@ def written_keys(section: Section) -> KeysView[str]:
 
 def values_of(section: Section) -> dict[str, Any]:
     """Return the value of every key, sections below as mappings of theirs."""
-    return {name: _plain(getattr(section, name)) for name in keys_of(type(section))}
+    return {name: plain_value(getattr(section, name)) for name in keys_of(type(section))}
 
 
 def with_values(section: SectionType, **values: Any) -> SectionType:
@@ -100,15 +100,16 @@ def with_values(section: SectionType, **values: Any) -> SectionType:
     return type(section)(**vars(section) | values)
 
 
-def _values(section: Section) -> tuple[Any, ...]:
-    return tuple(getattr(section, name) for name in keys_of(type(section)))
-
-
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Return a value, sections in it as mappings."""
     if isinstance(value, Section):
         return values_of(value)
     if isinstance(value, tuple):
-        return tuple(_plain(item) for item in value)
+        return tuple(plain_value(item) for item in value)
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain_value(item) for key, item in value.items()}
     return value
+
+
+def _values(section: Section) -> tuple[Any, ...]:
+    return tuple(getattr(section, name) for name in keys_of(type(section)))
