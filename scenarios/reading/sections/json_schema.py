@@ -11,7 +11,7 @@ from functools import cache
 from types import ModuleType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
-from msgspec import Meta
+from msgspec import Meta, json
 
 from scenarios.reading.sections.markers import Checked, OneOf, Parsed
 from scenarios.reading.sections.section import Key, Section, keys_of, plain_value, sections_in
@@ -58,7 +58,7 @@ def _of_key(name: str, key: Key, description: str | None) -> dict[str, Any]:
     if "$ref" not in schema:
         schema["title"] = name.replace("_", " ").title()
     if key.default is not None:
-        schema["default"] = plain_value(key.default)
+        schema["default"] = json.decode(json.encode(plain_value(key.default)))
     if description is not None:
         schema["description"] = description
     return dict(sorted(schema.items()))

@@ -233,7 +233,7 @@ def _mapping(item: Reader, limits: Mapping[str, Any]) -> Reader:
 
 
 def _within(limits: Mapping[str, Any]) -> Reader:
-    """Return what holds a number to limits."""
+    """Return what holds a number to limits, and refuses it as it is written."""
     stated = [(name, kind, holds, limits[name]) for name, kind, holds in _LIMITS if name in limits]
 
     def read(value: Any, place: Place) -> Any:
@@ -266,7 +266,9 @@ def _number(limits: Mapping[str, Any]) -> Reader:
             number = float(value)
         except OverflowError:
             number = math.inf
-        return within(number, place) if math.isfinite(number) else place.refuse("finite_number", value)
+        if not math.isfinite(number):
+            return place.refuse("finite_number", value)
+        return number if within(value, place) is not BROKEN else BROKEN
 
     return read
 
