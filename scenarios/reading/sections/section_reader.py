@@ -139,7 +139,7 @@ def _marked(annotation: Any, marks: Iterable[Any]) -> Reader:
             case Meta():
                 limits |= limits_of(mark)
     read = _reader_of(annotation, limits)
-    return read if check is None else _checked(read, _parsed(check))
+    return read if check is None else _checked(read, check)
 
 
 def limits_of(mark: Meta) -> dict[str, Any]:
@@ -158,10 +158,10 @@ def _parsed(parse: Callable[[Any], Any]) -> Reader:
     return read
 
 
-def _checked(inner: Reader, check: Reader) -> Reader:
+def _checked(inner: Reader, check: Callable[[Any], Any]) -> Reader:
     def read(value: Any, place: Place) -> Any:
         found = inner(value, place)
-        return found if found is BROKEN else check(found, place)
+        return found if found is BROKEN else _parsed(lambda written: check(found))(value, place)
 
     return read
 
