@@ -265,7 +265,7 @@ def _number(limits: Mapping[str, Any]) -> Reader:
         try:
             number = float(value)
         except OverflowError:
-            number = math.inf
+            return place.refuse("float_type", value)
         if not math.isfinite(number):
             return place.refuse("finite_number", value)
         return number if within(value, place) is not BROKEN else BROKEN
