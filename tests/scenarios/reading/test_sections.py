@@ -211,7 +211,7 @@ def test_a_value_that_is_no_mapping_is_no_section(value: object) -> None:
 @pytest.mark.parametrize("value", [math.nan, math.inf, 10**400])
 def test_numbers_are_finite(name: str, value: float) -> None:
     """A fraction that is no finite number is refused."""
-    with pytest.raises(BrokenRulesError, match="finite_number|float_type"):
+    with pytest.raises(BrokenRulesError, match=r"finite_number|float_type"):
         read_section(ChunkOffloadSection, {name: value})
 
 
