@@ -17,6 +17,7 @@ from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.deadlock import refuse_deadlock
+from sim.engine.running.leads import repetitions_in_lead
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.paced import MULTIPLE, paced_run
 from sim.engine.running.period import Repeated
@@ -154,6 +155,9 @@ class Simulation:
             if period is None:
                 if self._shorter.tells_paces(times) and drifts_apart(run, self._repetition_of(now, times)):
                     return None
+                soonest = times - repetitions_in_lead(run, self._repetition_of(now, times))
+                while len(waiting) > 1 and waiting[0] >= soonest:  # the form ends before a lead is used up
+                    waiting.popleft()
                 continue
             if not times % period.repetitions:
                 return self._standing_for_all(run, period, now, times)

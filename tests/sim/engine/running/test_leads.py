@@ -1,0 +1,62 @@
+"""Forms that end while a lead of messages still shrinks are not run: they have no period."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.engine.running import simulate as simulating
+from sim.engine.running.simulate import Simulation
+from sim.plan.words.program import Plan
+from tests.sim.engine.running.test_repeated import LAW, long_plans, prices_for
+from tests.sim.jobs import GPT, dense_plan, pricing_on
+
+
+class Forms:
+    """Forms of a plan, recorded as a simulation tries them, by how many repetitions they leave out."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tried: list[int] = []
+        self.periods: list[object] = []
+        original = Simulation._try_without
+
+        def recorded(simulation: Simulation, times: int, *others: Any) -> Any:
+            found = original(simulation, times, *others)
+            self.tried.append(times)
+            self.periods.append(found[1] if found else None)
+            return found
+
+        monkeypatch.setattr(Simulation, "_try_without", recorded)
+
+
+def of_each(plan: Plan, pricing: Any) -> tuple[Any, Forms, Any, Forms]:
+    """Return the run and the forms tried, and both again where no form is left out."""
+    found: list[Any] = []
+    for ask in (True, False):
+        with pytest.MonkeyPatch.context() as patch:
+            forms = Forms(patch)
+            if not ask:
+                patch.setattr(simulating, "repetitions_in_lead", lambda *_: 0)
+            found += [Simulation(plan).run(pricing), forms]
+    return found[0], found[1], found[2], found[3]
+
+
+def test_a_form_in_which_a_lead_still_shrinks_is_left_out() -> None:
+    """A first stage that is a little faster uses up the lead of the gradients that come to it; then it waits."""
+    plan = dense_plan(pp=2, m=400, schedule="zb_h1", model=GPT | {"num_layers": 16, "sequence_length": 512})
+    run, forms, other, all_forms = of_each(plan, pricing_on("hgx-h100", plan.mesh.size))
+    assert run.repeated == other.repeated is not None
+    assert run.iteration_time_s == other.iteration_time_s
+    assert (forms.tried, all_forms.tried) == ([395, 390, 360], [395, 390, 380, 360])
+
+
+@LAW
+@given(data=st.data(), plan=long_plans())
+def test_what_is_left_out_has_no_period(data: Any, plan: Plan) -> None:
+    """On random plans the form that shows the period is the same as where all forms are tried, to the last bit."""
+    run, forms, other, all_forms = of_each(plan, data.draw(prices_for(plan)))
+    left_out = [p for times, p in zip(all_forms.tried, all_forms.periods, strict=True) if times not in forms.tried]
+    assert left_out == [None] * len(left_out)
+    assert run.repeated == other.repeated
+    assert run.iteration_time_s == other.iteration_time_s
