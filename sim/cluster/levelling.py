@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from sim.cluster.link_use import LinkUse
-from sim.cluster.network import Ints, LinkCost, Network
+from sim.cluster.link_use import LinkCost, LinkUse
+from sim.cluster.network import Ints, Network
 from sim.plan.facts.description import PairBytes
 
 _KIND = "all_to_all"

@@ -14,6 +14,13 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+class LinkCost(Struct, frozen=True):
+    """A latency, then seconds of exclusive use of links."""
+
+    latency_s: float
+    links: tuple[tuple[int, float], ...]
+
+
 class LinkUse(Struct, frozen=True, eq=False):
     """Seconds of exclusive use: case ``rows[i]`` uses link ``links[i]`` for ``seconds[i]``; sorted, each pair once.
 
@@ -31,6 +38,15 @@ class LinkUse(Struct, frozen=True, eq=False):
         """Return the links of one case, and the seconds on each."""
         first, last = np.searchsorted(self.rows, [row, row + 1])
         return self.links[first:last], self.seconds[first:last]
+
+    def costs(self) -> list[LinkCost]:
+        """Return what each case costs."""
+        ends = np.searchsorted(self.rows, np.arange(len(self.latencies_s) + 1)).tolist()
+        loads = list(zip(self.links.tolist(), self.seconds.tolist(), strict=True))
+        latencies_s: list[float] = self.latencies_s.tolist()
+        return [
+            LinkCost(latency_s, tuple(loads[ends[row] : ends[row + 1]])) for row, latency_s in enumerate(latencies_s)
+        ]
 
     def without_zeros(self) -> "LinkUse":
         """Return the same without links of zero seconds."""

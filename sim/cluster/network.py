@@ -36,7 +36,7 @@ from costmodels.collectives import (
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
 from costmodels.collectives.network import COLLNET
 from sim.cluster.distinct import distinct
-from sim.cluster.link_use import LinkUse, link_use, route_sums, side_by_side, summed
+from sim.cluster.link_use import LinkCost, LinkUse, link_use, route_sums, side_by_side, summed
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.rings import Ring, nvlink_rings
@@ -63,13 +63,6 @@ INSIDE = (
 MOST_PATTERNS: Final = 16
 MOST_HOPS: Final = 100_000
 """Of uneven exchanges among the same ranks the links are kept for so few patterns of who sends to whom, none longer."""
-
-
-class LinkCost(Struct, frozen=True):
-    """A latency, then seconds of exclusive use of links."""
-
-    latency_s: float
-    links: tuple[tuple[int, float], ...]
 
 
 class Network(Struct, frozen=True, dict=True):
@@ -144,7 +137,7 @@ class Network(Struct, frozen=True, dict=True):
     def message(self, num_bytes: int, source: int, target: int) -> LinkCost:
         """Return the cost of one message between two ranks."""
         use = self.messages(num_bytes, np.array([source]), np.array([target]))
-        return _link_cost(float(use.latencies_s[0]), *use.of_row(0))
+        return use.costs()[0]
 
     def messages(self, num_bytes: int, sources: Ints, targets: Ints) -> LinkUse:
         """Return the loads on links of a message from each source rank to its target rank."""
@@ -178,13 +171,7 @@ class Network(Struct, frozen=True, dict=True):
 
         ``pair_bytes``: what each position sends to each in an uneven all_to_all.
         """
-        for batch in self._known_batches(np.array([group]), root, keep_order=pair_bytes is not None):
-            table = _in_order(pair_bytes, batch)
-            cost = self._cost(kind, num_bytes, batch, algorithm, table)
-            waits_s = self._in_turn_s(kind, num_bytes, cost, batch, table)
-            use = self._use(kind, num_bytes, cost, batch, table)
-            return _link_cost(cost.latency_s + waits_s, *use.of_row(0))
-        return LinkCost(0.0, ())
+        return self.collectives(kind, num_bytes, np.array([group]), algorithm, root, pair_bytes).costs()[0]
 
     def collectives(
         self,
@@ -501,10 +488,6 @@ def _equal_rows(*columns: NDArray[Any]) -> list[Ints]:
     for row, cell in enumerate(cells):
         rows.setdefault(cell.tobytes(), []).append(row)
     return [np.array(found, dtype=np.int64) for found in rows.values()]
-
-
-def _link_cost(latency_s: float, links: Ints, seconds: Floats) -> LinkCost:
-    return LinkCost(latency_s, tuple(zip(links.tolist(), seconds.tolist(), strict=True)))
 
 
 def _in_order(pair_bytes: Ints | None, batch: _Batch) -> Ints | None:

@@ -22,7 +22,8 @@ from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
-from sim.cluster.network import LinkCost, Network
+from sim.cluster.link_use import LinkCost
+from sim.cluster.network import Network
 from sim.cluster.rings import nvlink_rings
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology

@@ -1,6 +1,6 @@
 """Activities: whatever takes time."""
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from functools import cached_property
 from typing import Protocol, TypeGuard
 
@@ -60,6 +60,10 @@ class Pricing(Protocol):
         A message's latency passes after the sender is free; a collective's demands are those of its whole group,
         whichever of its ranks is asked. Links are resources ("link", number).
         """
+        ...
+
+    def expect(self, plan: Plan, ranks: Collection[int]) -> None:
+        """Hear that all ops of these ranks will be priced: what they share can be priced at once."""
         ...
 
     def launches_s(self, task: Task) -> tuple[float, ...]:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -18,14 +18,14 @@ from costmodels.software import Software
 from sim.cluster.cluster import Cluster
 from sim.cluster.host_paths import HostPaths
 from sim.cluster.levelling import LevelledExchanges
-from sim.cluster.link_use import LinkUse
-from sim.cluster.network import LinkCost, Network
+from sim.cluster.link_use import LinkCost, LinkUse
+from sim.cluster.network import Network
 from sim.cluster.nominal import library_on
 from sim.cluster.topology.links import LinkKind
 from sim.engine.prices.activity import Activity, Resource
 from sim.engine.prices.host import HostPricing
 from sim.engine.prices.numbering import numbered
-from sim.engine.prices.traffic import Exchange, Load, signature
+from sim.engine.prices.traffic import Exchange, Load, exchanges, signature
 from sim.engine.prices.variation import Variation
 from sim.plan.facts.description import (
     collective_bytes,
@@ -190,6 +190,32 @@ class ClusterPricing:
 
     # --- collectives and messages --------------------------------------------------------------------------
 
+    def expect(self, plan: Plan, ranks: Collection[int]) -> None:
+        """Price collectives without tables of sizes, and messages, of some ranks: one kind of all ranks in one pass."""
+        for exchange in exchanges(plan, ranks):
+            if isinstance(exchange.op, Send):
+                self._price_messages(exchange, exchange.op)
+            elif isinstance(exchange.op, Collective) and not exchange.op.sizes:
+                self._price_collectives(plan, exchange, exchange.op, ranks)
+
+    def _price_messages(self, exchange: Exchange, op: Send) -> None:
+        num_bytes = payload_bytes(exchange.program, op.reads)
+        keys = [(num_bytes, source, target) for source, target in exchange.groups.tolist()]
+        if not all(key in self._messages for key in keys):
+            costs = self.network.messages(num_bytes, exchange.groups[:, 0], exchange.groups[:, 1]).costs()
+            self._messages.update(zip(keys, map(self._activity, costs), strict=True))
+
+    def _price_collectives(self, plan: Plan, exchange: Exchange, op: Collective, ranks: Collection[int]) -> None:
+        number, asked, known = self._number(exchange.program, op), set(ranks), self._collectives
+        groups = exchange.groups.tolist()
+        askers = [[(rank, number, plan.mesh.axes) for rank in group if rank in asked] for group in groups]
+        if all(key in known for keys in askers for key in keys):
+            return
+        num_bytes = collective_bytes(exchange.program, op)
+        costs = self.network.collectives(op.kind, num_bytes, exchange.groups, self._algorithm(op), op.root).costs()
+        for keys, group, cost in zip(askers, groups, costs, strict=True):
+            known.update(dict.fromkeys(keys, self._waited_for(cost, group)))
+
     def _collective(self, plan: Plan, program: Program, op: Collective, rank: int) -> Activity:
         mine = (rank, self._number(program, op), plan.mesh.axes)
         if mine not in self._collectives:
@@ -206,12 +232,16 @@ class ClusterPricing:
             else:
                 table = None if pairs is None else pairs.array
                 cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, table)
-            waiting_s = self.software.waiting_s(len(group))
-            activity = self._activity(replace(cost, latency_s=cost.latency_s + waiting_s))
-            self._collectives[key] = self._taking_compute(activity, group)
+            self._collectives[key] = self._waited_for(cost, group)
         return self._collectives[key]
 
-    def _taking_compute(self, activity: Activity, group: tuple[int, ...]) -> Activity:
+    def _waited_for(self, cost: LinkCost, group: Sequence[int]) -> Activity:
+        """Return a collective of this cost that the framework waits for."""
+        waiting_s = self.software.waiting_s(len(group))
+        activity = self._activity(replace(cost, latency_s=cost.latency_s + waiting_s))
+        return self._taking_compute(activity, group)
+
+    def _taking_compute(self, activity: Activity, group: Sequence[int]) -> Activity:
         """Return a collective with what it takes of its members' arithmetic while its bytes move."""
         if not any(profile.network.compute_share for profile in (self.profile, *self.profiles.values())):
             return activity
@@ -235,9 +265,9 @@ class ClusterPricing:
         return Activity(cost.latency_s, tuple([(names[link], seconds) for link, seconds in cost.links]))
 
     @cached_property
-    def _link_names(self) -> list[Resource]:
-        """Return every link as a resource: one object, as exchanges of all ranks name it again and again."""
-        return [("link", link) for link in range(self.cluster.topology.num_links)]
+    def _link_names(self) -> "_LinkNames":
+        """Cache of links as resources: exchanges of all ranks name one again and again."""
+        return _LinkNames()
 
     @cached_property
     def network(self) -> Network:
@@ -336,6 +366,14 @@ class ClusterPricing:
             return self.levelled.use(groups, pairs)
         table = None if pairs is None else pairs.array
         return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, table)
+
+
+class _LinkNames(dict[int, Resource]):
+    """Links as resources, by number: one object for each that is named, which is a small part of a large cluster's."""
+
+    def __missing__(self, link: int) -> Resource:
+        name = self[link] = ("link", link)
+        return name
 
 
 def _dtype(program: Program, op: Compute, work: Work) -> str:

@@ -1,6 +1,6 @@
 """Prices of a textbook workload: stated durations, and a stated lag per hop between ranks."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -26,6 +26,9 @@ class TextbookPricing(Struct, frozen=True):
         if isinstance(op, Recv):
             return Activity()
         raise ValueError(f"{plan.name}, {program.role_name}: {op.name} states no duration")
+
+    def expect(self, plan: Plan, ranks: Collection[int]) -> None:
+        """Do nothing: stated durations are not computed."""
 
     def launches_s(self, task: Task) -> tuple[float, ...]:
         """Return that launching takes no time."""

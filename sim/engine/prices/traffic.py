@@ -4,7 +4,7 @@ A copy between a device and its host is like a message of a rank to itself. So i
 bytes pass the link of the host's memory.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cached_property
 from hashlib import blake2b
 from typing import TypeGuard
@@ -54,12 +54,20 @@ class Load(Struct, frozen=True, eq=False):
     latencies: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
 
-def exchanges(plan: Plan) -> Iterator[Exchange]:
-    """Yield what moves bytes over links in a plan once for all that move equally many bytes the same way."""
+def exchanges(plan: Plan, among: Collection[int] | None = None) -> Iterator[Exchange]:
+    """Yield what moves bytes over links in a plan once for all that move equally many bytes the same way.
+
+    ``among``: only what these ranks send, and groups that one of them is in.
+    """
+    asked = np.ones(plan.mesh.size, np.bool_)
+    if among is not None:
+        asked[:] = False
+        asked[list(among)] = True
     found: dict[tuple[object, ...], tuple[Program, Exchanging, list[Ints], set[str]]] = {}
     kinds: dict[int, _Kinds] = {}
     for program in plan.programs:
         ranks = np.array(plan.ranks_of(program), dtype=np.int64)
+        ranks = ranks[asked[ranks]]
         if id(program.tasks) not in kinds:
             kinds[id(program.tasks)] = _kinds(program)
         for key, (op, on) in kinds[id(program.tasks)].items():

@@ -237,6 +237,7 @@ class Simulation:
         folding = self.fold(self.plan, pricing)
         programs = {rank: self.plan.program_of(rank) for rank in folding.multiplicity}
         self._shapes = self._shapes or _shapes(self.plan)
+        pricing.expect(self.plan, programs)
         prices = {rank: _price(self.plan, pricing, folding, rank, self._shapes) for rank in programs}
         return _Known(pricing, folding, programs, prices)
 

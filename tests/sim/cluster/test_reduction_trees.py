@@ -13,7 +13,8 @@ from costmodels.collectives.network import COLLNET
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
-from sim.cluster.network import LinkCost, Network
+from sim.cluster.link_use import LinkCost
+from sim.cluster.network import Network
 from sim.cluster.nominal import Library
 from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.topology.links import LinkKind

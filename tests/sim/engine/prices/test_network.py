@@ -13,7 +13,8 @@ from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
-from sim.cluster.network import LinkCost, Network
+from sim.cluster.link_use import LinkCost
+from sim.cluster.network import Network
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.traffic import all_groups, groups_of, shifted
 from sim.plan.words.mesh import Mesh

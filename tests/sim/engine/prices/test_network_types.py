@@ -13,7 +13,8 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from scenarios.reading.clusters.machine import ClusterSpec
 from sim.cluster.cluster import Cluster
-from sim.cluster.network import LinkCost, Network
+from sim.cluster.link_use import LinkCost
+from sim.cluster.network import Network
 from sim.cluster.nominal import inside_bytes_per_s
 from sim.cluster.rings import nvlink_rings
 from sim.cluster.topology.parse import parse_topology
