@@ -19,6 +19,11 @@ def packaged_yaml(folder: str, name: str) -> Mapping[str, Any]:
     return _parsed(_text(folder, name))
 
 
+def packaged_names(folder: str) -> tuple[str, ...]:
+    """Return the names of all packaged YAML files of a folder, sorted."""
+    return tuple(sorted(file.stem for file in (_FOLDER / folder).glob("*.yaml")))
+
+
 def packaged_entries(folder: str, name: str) -> Mapping[str, Any]:
     """Return the same mapping for a file with many entries, of which few are asked for: each is parsed on first use."""
     return _Entries(_text(folder, name))

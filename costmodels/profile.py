@@ -6,7 +6,6 @@ One YAML each, with sources.
 import math
 from collections.abc import Iterable, Mapping
 from functools import cache
-from importlib import resources
 from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct, field
@@ -16,7 +15,7 @@ from costmodels.collectives.network import TUNED_ALGORITHMS
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError, UnitError, listed, shown
 from costmodels.hardware import NodeSpec, nearest_names
-from costmodels.packaged import packaged_yaml
+from costmodels.packaged import packaged_names, packaged_yaml
 from costmodels.spread import NETWORK, Spread
 from costmodels.timing.attention import AttentionProfile, DecodeProfile
 from costmodels.timing.gemm import GemmProfile
@@ -97,8 +96,7 @@ def packaged_entry(name: str) -> Mapping[str, Any]:
 
 def list_profiles() -> tuple[str, ...]:
     """Return the names of all packaged profiles, sorted."""
-    files = resources.files("costmodels").joinpath("profiles").iterdir()
-    return tuple(sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml")))
+    return packaged_names("profiles")
 
 
 def parse_profile(name: str, entry: Mapping[str, Any]) -> Profile:

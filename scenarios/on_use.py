@@ -12,8 +12,7 @@ half loaded, and a module that failed to load is taken for loaded afterwards.
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from threading import RLock
 from types import ModuleType
 from typing import Any, Final
@@ -68,7 +67,7 @@ def loading_on_use(names: Collection[str] = ON_USE) -> Iterator[None]:
         sys.meta_path.remove(finder)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     """Finds modules as Python does, and puts off loading those of the given names."""
 
     def __init__(self, names: Collection[str]) -> None:
@@ -79,16 +78,17 @@ class _Finder(MetaPathFinder):
     ) -> ModuleSpec | None:
         """Return where a module is, with a loader that waits; None for a module that is none of these."""
         spec = PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Waiting(spec.loader)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Waiting(spec.loader.name, spec.loader.path)
         return spec
 
 
-class _Waiting(Loader):
+class _Waiting(SourceFileLoader):
     """Loads a module when one of its names is first asked for, once, by whichever thread asks first."""
 
-    def __init__(self, loader: Loader) -> None:
-        self._loader, self._lock, self._has_begun = loader, RLock(), False
+    def __init__(self, fullname: str, path: str) -> None:
+        super().__init__(fullname, path)
+        self._lock, self._has_begun = RLock(), False
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """Return a module that asks for its own names."""
@@ -104,11 +104,11 @@ class _Waiting(Loader):
                 return
             self._has_begun = True
             try:
-                self._loader.exec_module(module)
+                super().exec_module(module)
             except BaseException:
                 self._has_begun = False
                 raise
-            module.__class__, spec.loader = ModuleType, self._loader
+            module.__class__, spec.loader = ModuleType, SourceFileLoader(self.name, self.path)
 
 
 class _Unread(ModuleType):
