@@ -1,7 +1,6 @@
 """Measured steps distributed over processes, each of which caches its compiled plans."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from backends.errors import LostProcessError
 from backends.processes import Line, local_processes
 from scenarios.fitting.constants import Constant
 from scenarios.fitting.measured_steps import Array, StepFacts, StepsHere, measured_steps
@@ -34,7 +34,7 @@ class Steps(Protocol):
 def steps_in_processes(tables: Sequence[Path], num_jobs: int) -> Iterator[Steps]:
     """Yield the steps of tables, simulated by ``num_jobs`` processes, or by this one.
 
-    Raises the errors of ``measured_steps``, and BrokenExecutor if a process ends early.
+    Raises the errors of ``measured_steps``, and LostProcessError if a process ends early.
     """
     if num_jobs == 1:
         yield StepsHere(measured_steps(tables))
@@ -82,7 +82,7 @@ def _received(workers: Sequence[Line], same_here: Callable[[], object]) -> list[
         answers = [worker.receive() for worker in workers]
     except EOFError as error:
         message = "a process ended before its work was done"
-        raise BrokenExecutor(message) from error
+        raise LostProcessError(message) from error
     if any(answer is _FAILED for answer in answers):
         same_here()
         raise RuntimeError("a process failed at what another did not")

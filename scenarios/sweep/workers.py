@@ -5,7 +5,7 @@ Local processes, or the workers of a Dask cluster; what they run and return can 
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import BrokenExecutor, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from importlib import import_module
@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from queue import SimpleQueue
 from typing import Any, Final, ParamSpec, TypeVar
 
+from backends.errors import LostProcessError
 from backends.processes import Line, LocalProcess, local_processes, replace_ended
 from scenarios.errors import Origin, ScenarioError
 
@@ -43,7 +44,7 @@ class OtherProcesses(Executor):
     """Runs what is submitted in processes of this machine; a thread here waits for each of them.
 
     A new process takes the place of one that ended, as one that ran out of memory, and its call runs once more. The
-    future of a call that ended two processes holds BrokenExecutor.
+    future of a call that ended two processes holds LostProcessError.
     """
 
     def __init__(self, processes: list[LocalProcess]) -> None:
@@ -81,7 +82,7 @@ class OtherProcesses(Executor):
             found: T = result
             return found
         message = "a process ended before its work was done"
-        raise BrokenExecutor(message)
+        raise LostProcessError(message)
 
 
 def _answer(line: Line, function: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]) -> None:

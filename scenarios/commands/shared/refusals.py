@@ -1,13 +1,12 @@
 """Report bad input on standard error with exit code 2, and no traceback."""
 
 from collections.abc import Iterator
-from concurrent.futures import BrokenExecutor
 from contextlib import contextmanager
 from typing import IO, Any
 
 import click
 
-from backends.errors import MissingBackendError
+from backends.errors import LostProcessError, MissingBackendError
 from backends.execution.errors import ExecutionError, JobError
 from costmodels.errors import CostModelError
 from scenarios.errors import ScenarioError, message_text
@@ -44,7 +43,7 @@ def refusing_bad_input() -> Iterator[None]:
         raise BadInput(str(error)) from error
     except RUN_ERRORS as error:
         raise FailedRun(str(error)) from error
-    except BrokenExecutor as error:
+    except LostProcessError as error:
         rule = "a process ended before its work was done, perhaps for want of memory"
         raise FailedRun(f"{rule};\n    use fewer --jobs") from error
     except MemoryError as error:

@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import BrokenExecutor
 from pathlib import Path
 
 import pytest
 
+from backends.errors import LostProcessError
 from backends.processes import BEAT, local_processes
 from scenarios.sweep.workers import local_workers
 from tests.processes import BOUND_S, ROOT, ended, first_line, needs_proc, started, until, workers
@@ -55,7 +55,7 @@ def test_processes_answer_raise_and_end() -> None:
         assert list(executor.map(divmod, (7, 9), (2, 4))) == [(3, 1), (2, 1)]
         with pytest.raises(ZeroDivisionError):
             executor.submit(divmod, 1, 0).result()
-        with pytest.raises(BrokenExecutor, match="a process ended before its work was done"):
+        with pytest.raises(LostProcessError, match="a process ended before its work was done"):
             executor.submit(os._exit, 3).result()
         until(lambda: len(workers(os.getpid())) == 2, "no other process takes the place of one that ended")
         assert list(executor.map(divmod, (7, 9), (2, 4))) == [(3, 1), (2, 1)]

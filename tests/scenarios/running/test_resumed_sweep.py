@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -11,6 +11,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 from click.testing import CliRunner
 
+from backends.errors import LostProcessError
 from scenarios.cli import group
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import FOLDER
@@ -37,7 +38,7 @@ class Mortal(ThisProcess):
         if self.calls <= self.most:
             return super().submit(fn, *args, **kwargs)
         future: Future[T] = Future()
-        future.set_exception(BrokenExecutor("gone"))
+        future.set_exception(LostProcessError("gone"))
         return future
 
 
@@ -62,7 +63,7 @@ def swept(folder: Path, workers: Mortal, job: Job | None = None) -> Sweep:
 def test_a_sweep_that_was_cut_off_goes_on_where_it_was(most: int, tmp_path: Path) -> None:
     """Workers die after some points. A new run simulates the others, a third none; results are those of one run."""
     whole = swept(tmp_path / "whole", Mortal(99)).as_json()
-    with pytest.raises(BrokenExecutor):
+    with pytest.raises(LostProcessError):
         swept(tmp_path / "cut", Mortal(most))
     again, third = Mortal(99), Mortal(99)
     assert swept(tmp_path / "cut", again).as_json() == whole

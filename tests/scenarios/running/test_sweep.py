@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from concurrent.futures import BrokenExecutor, Executor, Future
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from pathlib import Path
 from typing import get_args
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from rich.console import Console
 
+from backends.errors import LostProcessError
 from costmodels.units import format_time
 from scenarios.cli import main
 from scenarios.console.terminal import Terminal
@@ -301,7 +302,7 @@ def test_a_process_that_dies_is_a_failed_run(monkeypatch, capsys, tmp_path: Path
     @contextmanager
     def dying(num_jobs: int):
         future: Future[object] = Future()
-        future.set_exception(BrokenExecutor("died"))
+        future.set_exception(LostProcessError("died"))
         executor = ThisProcess()
         monkeypatch.setattr(executor, "submit", lambda *_: future)
         yield executor
