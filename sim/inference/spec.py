@@ -1,6 +1,5 @@
 """An inference job: a model, prompts, and how many tokens are to follow each of them."""
 
-import dataclasses
 from typing import Final, Literal
 
 from msgspec import Struct
@@ -144,7 +143,7 @@ def _check_experts(experts: ExpertsSpec) -> None:
 def _check_parallel(parallel: ParallelSpec) -> None:
     """Raise SpecError for techniques that only training has."""
     tensor = parallel.tensor
-    if not isinstance(tensor, OneDimensional) or dataclasses.replace(tensor, degree=1) != OneDimensional():
+    if not isinstance(tensor, OneDimensional) or replace(tensor, degree=1) != OneDimensional():
         rule = "inference is built for tensor parallelism 1d without options"
         raise SpecError("parallel.tensor", rule, "write its degree alone")
     plain = ParallelSpec(

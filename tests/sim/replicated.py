@@ -1,6 +1,5 @@
 """A second tensor-parallel method, for tests: every rank computes every layer, and nothing is communicated."""
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sim.plan.functions.linear import Products, linear
@@ -11,11 +10,8 @@ from sim.training.tensor.boundary import Boundary
 from sim.training.tensor.method import Factor, Sizes, TensorMethod
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Replicated(TensorMethod):
+class Replicated(TensorMethod, frozen=True, kw_only=True):
     """Copies of every layer on all ranks of one axis."""
-
-    degree: int = 1
 
     name: ClassVar[str] = "replicated"
     sample_axes: ClassVar[tuple[str, ...]] = ()

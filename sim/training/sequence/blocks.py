@@ -1,14 +1,11 @@
 """Sequences in equal blocks along one axis: rank i of n has block i of n."""
 
-from dataclasses import dataclass
-
 from sim.plan.functions.rows import Rows
 from sim.plan.words.mesh import Axes
 from sim.training.sequence.method import AXIS, SequenceMethod
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockMethod(SequenceMethod):
+class BlockMethod(SequenceMethod, frozen=True, kw_only=True):
     """A method whose ranks lie along one axis and have one block of a sequence each."""
 
     @property

@@ -7,7 +7,6 @@ blocks of scores. Every place along the axis then has a program of its own.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sim.plan.functions.context import SharedSequence, gathering_attention
@@ -20,8 +19,7 @@ from sim.training.sequence.method import AXIS, Role, SequenceLayout, SequenceMet
 from sim.training.sequence.rules import check_blocks, check_chunks, check_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyExchange(SequenceMethod):
+class KeyExchange(SequenceMethod, frozen=True, kw_only=True):
     """Sequences in two chunks per rank, or in one block."""
 
     layout: SequenceLayout = "zigzag"
@@ -60,8 +58,7 @@ class KeyExchange(SequenceMethod):
         return SharedSequence(AXIS, self.degree, zigzag=self.layout == "zigzag", causal=scoring.causal)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PointToPoint(KeyExchange):
+class PointToPoint(KeyExchange, frozen=True, kw_only=True):
     """Keys and values go around a ring while attention is computed (Liu et al. 2023, Ring Attention)."""
 
     name: ClassVar[str] = "p2p"
@@ -71,8 +68,7 @@ class PointToPoint(KeyExchange):
         return ring_attention(t, name, qkv, self.shared(scoring))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllGather(KeyExchange):
+class AllGather(KeyExchange, frozen=True, kw_only=True):
     """Keys and values of all ranks are gathered before attention (Llama 3, section 3.3.2)."""
 
     name: ClassVar[str] = "all_gather"

@@ -9,11 +9,11 @@ builders ask for ``rows``, and data parallelism sums gradients over all axes who
     method.rows(4096)            # a rank has 1024 of 4096 tokens: block i of 4
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final, Literal, NamedTuple
 
+from sim.abstract import AbstractStruct
 from sim.plan.functions.rows import Rows
 from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
@@ -41,8 +41,7 @@ class Shares(NamedTuple):
     fused: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceMethod(ABC):
+class SequenceMethod(AbstractStruct, frozen=True, kw_only=True):
     """A method to share sequences with its number of ranks and its options; immutable."""
 
     degree: int = 1

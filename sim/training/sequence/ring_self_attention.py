@@ -5,7 +5,6 @@ ranks has no other limit than tokens. Nothing is skipped under the causal mask, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sim.plan.functions.ring_self_attention import ring_self_attention
@@ -16,8 +15,7 @@ from sim.training.sequence.method import AXIS, Shares
 from sim.training.sequence.rules import check_blocks, check_keeps_scores, check_tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RingSelfAttention(BlockMethod):
+class RingSelfAttention(BlockMethod, frozen=True, kw_only=True):
     """Keys, then values go around a ring."""
 
     name: ClassVar[str] = "ring_self_attention"

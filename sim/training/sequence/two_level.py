@@ -6,7 +6,6 @@ the heads limit the inner degree alone, and a ring's messages have 1/``inner_deg
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sim.plan.functions.context import SharedSequence
@@ -24,8 +23,7 @@ _INNER: Final = "cp_inner"
 _INNER_KEY: Final = "parallel.context.inner_degree"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwoLevel(SequenceMethod):
+class TwoLevel(SequenceMethod, frozen=True, kw_only=True):
     """A ring of groups of ``inner_degree`` ranks that share out heads. ``layout``: how tokens lie along the ring."""
 
     inner_degree: int = 2

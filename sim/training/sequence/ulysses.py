@@ -6,7 +6,6 @@ sharing, and a rank sends 4 (n - 1) / n of a tensor of its own tokens. Tensor pa
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sim.plan.functions import basic as f
@@ -22,8 +21,7 @@ _HEADS: Final = 2
 """The dimensions of [s, b, n, d] that ranks share out, in turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ulysses(BlockMethod):
+class Ulysses(BlockMethod, frozen=True, kw_only=True):
     """Ranks that share out tokens, and in attention heads."""
 
     name: ClassVar[str] = "ulysses"

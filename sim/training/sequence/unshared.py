@@ -1,7 +1,6 @@
 """Sequences that nobody shares."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from sim.plan.functions import basic as f
@@ -12,8 +11,7 @@ from sim.plan.words.mesh import Axes
 from sim.training.sequence.method import SequenceMethod, Shares
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unshared(SequenceMethod):
+class Unshared(SequenceMethod, frozen=True, kw_only=True):
     """Every rank has all tokens of its sequences."""
 
     name: ClassVar[str] = "none"

@@ -1,7 +1,6 @@
 """Common parts of methods on a mesh of several axes: sides, the order of axes over ranks, and norms of shared rows."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
 
 from sim.plan.functions.blocks.norm import shared_norm
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
@@ -13,11 +12,9 @@ from sim.training.tensor.rules import check_blocks
 _PREFIX = "tp_"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshMethod(TensorMethod):
-    """A method whose blocks lie on a mesh. ``degree``: the number of its ranks."""
+class MeshMethod(TensorMethod, frozen=True, kw_only=True):
+    """A method whose blocks lie on a mesh."""
 
-    degree: int = 1
     mesh: tuple[int, ...] = ()
     axis_order: tuple[str, ...] = ()
     """Its axes without their prefix; the last varies fastest over ranks. Empty: the method's own order."""

@@ -26,12 +26,13 @@ are born partial over the axes that share out the batch, as these gradients sum 
 as it sums those of sequence parallelism. ``cross_entropy`` reads the axes that cut the words off the logits' layout.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from sim.abstract import AbstractStruct
 from sim.plan.functions import basic as f
 from sim.plan.functions.linear import Products
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
@@ -60,23 +61,19 @@ class Factor(Struct, frozen=True):
     transposed: bool = False
 
 
-class TensorMethod(ABC):
+class TensorMethod(AbstractStruct, frozen=True, kw_only=True):
     """A tensor-parallel method with its degree and its options; immutable.
 
     ``OneDimensional(degree=8, sequence_parallel=True)`` is Megatron-LM's on 8 ranks. Of degree 1 it does nothing.
     """
 
-    __slots__ = ()
+    degree: int = 1
+    """The number of ranks that hold a layer together."""
 
     name: ClassVar[str]
     """Its name in scenarios: ``parallel.tensor.method``."""
 
     # --- ranks and sizes -----------------------------------------------------------------------------------
-
-    @property
-    @abstractmethod
-    def degree(self) -> int:
-        """Return the number of ranks that hold a layer together."""
 
     @property
     @abstractmethod

@@ -7,7 +7,6 @@ et al. 2022).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sim.plan.functions import basic as f
@@ -26,11 +25,9 @@ _CUT: Final = ("model.num_heads", "model.num_kv_heads", "model.ffn_hidden_size",
 _CUT_OF_EXPERTS: Final = ("model.experts.ffn_hidden_size", "model.experts.shared_ffn_hidden_size")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OneDimensional(TensorMethod):
+class OneDimensional(TensorMethod, frozen=True, kw_only=True):
     """Column- and row-parallel products over one axis."""
 
-    degree: int = 1
     sequence_parallel: bool = False
     """Cut the residual stream along the sequence."""
     overlap_backward: bool = True

@@ -4,7 +4,6 @@ The residual stream lies with sequences over ``tp_weight`` and ``tp_input`` and 
 column-parallel product exchanges the last two, and a row-parallel one brings them back.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sim.plan.functions.blocks.cube import Cube, cube_embedding, cube_linear
@@ -25,8 +24,7 @@ _CUT_TWICE: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreeDimensional(MeshMethod):
+class ThreeDimensional(MeshMethod, frozen=True, kw_only=True):
     """Blocks on p x p x p ranks, none of which holds what another one holds."""
 
     save_gathered: bool = True

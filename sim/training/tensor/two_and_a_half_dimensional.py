@@ -1,6 +1,5 @@
 """Tesseract: layers of squares that share out the batch and have the same weights (Wang et al. 2021)."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sim.plan.functions.blocks.summa import Grid
@@ -13,8 +12,7 @@ DEPTH: Final = "tp_depth"
 _BATCH: Final = "training.microbatch_size"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwoAndAHalfDimensional(TwoDimensional):
+class TwoAndAHalfDimensional(TwoDimensional, frozen=True, kw_only=True):
     """Blocks on q x q ranks, d times: each square has other sequences."""
 
     depth_sync: DepthSync = "per_backward"

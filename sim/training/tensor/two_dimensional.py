@@ -1,6 +1,5 @@
 """Optimus: every matrix lies in blocks on a square of ranks, and products are SUMMA's (Xu et al. 2021)."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
 from sim.plan.functions.blocks.summa import Grid, summa_embedding, summa_linear
@@ -20,8 +19,7 @@ CUT: Final = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TwoDimensional(MeshMethod):
+class TwoDimensional(MeshMethod, frozen=True, kw_only=True):
     """Blocks on q x q ranks: rows and inputs over one axis, columns and outputs over the other."""
 
     overlap: Overlap = "none"
