@@ -1,6 +1,6 @@
 """When everything in a graph of dependencies ends, for many sets of durations at once."""
 
-from collections.abc import Iterator
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -53,23 +53,18 @@ class Levels(Struct, frozen=True, eq=False):
     @classmethod
     def _of_chains(cls, chain_of: Ints, num_chains: int, before: Ints, after: Ints) -> "Levels":
         """Return the levels of chains with edges between them; ``chain_of``: that of every node."""
+        level_of = _levels(num_chains, before, after)
         num_before = np.bincount(after, minlength=num_chains)
-        levels = [
-            level[np.argsort(-num_before[level], kind="stable")] if len(level) > 1 else level
-            for level in _levels(num_chains, before, after)
-        ]
-        order = np.concatenate([*levels, np.empty(0, np.int64)])
-        if len(order) < num_chains:
-            raise ValueError(f"{num_chains - len(order)} nodes wait for each other in a circle")
-        place, level_of = np.empty(num_chains, np.int64), np.empty(num_chains, np.int64)
+        order = np.lexsort((-num_before, level_of))
+        place = np.empty(num_chains, np.int64)
         place[order] = np.arange(num_chains)
-        level_of[order] = np.repeat(np.arange(len(levels)), [len(level) for level in levels])
         by_node = np.argsort(place[after], kind="stable")
         ordinal = np.arange(len(after)) - np.repeat(np.cumsum(num_before[order]) - num_before[order], num_before[order])
-        by_level = np.lexsort((ordinal, level_of[after[by_node]]))
-        waiting = tuple(tuple(np.cumsum(np.bincount(num_before[level])[:0:-1])[::-1].tolist()) for level in levels)
-        ends = tuple(np.cumsum([len(level) for level in levels], dtype=np.int64).tolist())
-        return cls(place[chain_of], ends, waiting, place[before[by_node[by_level]]])
+        level = level_of[after[by_node]]
+        by_level = np.lexsort((ordinal, level))
+        ends = np.cumsum(np.bincount(level_of))
+        waiting = _counts(level[by_level], ordinal[by_level], len(ends))
+        return cls(place[chain_of], tuple(ends.tolist()), waiting, place[before[by_node[by_level]]])
 
     def ends_s(self, durations: Durations) -> Floats:
         """Return when chains end, by their places, x draws: the latest end of what each waits for plus its duration."""
@@ -118,17 +113,32 @@ def _chains(num_nodes: int, before: Ints, after: Ints, wanted: Ints) -> tuple[In
     return chain_of.ravel(), len(heads)
 
 
-def _levels(num_nodes: int, before: Ints, after: Ints) -> Iterator[Ints]:
-    """Yield nodes that wait for nothing, then those that wait for these at the latest, and so on."""
+def _levels(num_nodes: int, before: Ints, after: Ints) -> Ints:
+    """Return the level of every node: 0 of those that wait for nothing, else one more than the last that it waits for.
+
+    Raises ValueError where the edges form a circle.
+    """
     order = np.argsort(before, kind="stable")
-    successors = after[order]
-    first = np.searchsorted(before[order], np.arange(num_nodes + 1))
-    waits = np.bincount(after, minlength=num_nodes)
-    level = np.flatnonzero(waits == 0)
-    while len(level):
-        yield level
-        begins, counts = first[level], first[level + 1] - first[level]
-        offsets = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        released, times = np.unique(successors[np.repeat(begins, counts) + offsets], return_counts=True)
-        waits[released] -= times
-        level = released[waits[released] == 0]
+    successors = after[order].tolist()
+    first = np.searchsorted(before[order], np.arange(num_nodes + 1)).tolist()
+    waits = np.bincount(after, minlength=num_nodes).tolist()
+    level_of = [0] * num_nodes
+    ready = [node for node, count in enumerate(waits) if not count]
+    for node in ready:  # which grows as nodes wait for nothing more
+        level = level_of[node] + 1
+        for successor in successors[first[node] : first[node + 1]]:
+            level_of[successor] = max(level_of[successor], level)
+            waits[successor] -= 1
+            if not waits[successor]:
+                ready.append(successor)
+    if len(ready) < num_nodes:
+        raise ValueError(f"{num_nodes - len(ready)} nodes wait for each other in a circle")
+    return np.array(level_of, np.int64)
+
+
+def _counts(levels: Ints, ordinals: Ints, num_levels: int) -> tuple[tuple[int, ...], ...]:
+    """Return of every level how many edges have each ordinal; edges come by level, then by ordinal."""
+    begins = np.flatnonzero(np.diff(levels, prepend=-1) | np.diff(ordinals, prepend=-1))
+    counts = np.diff(begins, append=len(levels)).tolist()
+    first = np.searchsorted(levels[begins], np.arange(num_levels + 1)).tolist()
+    return tuple(tuple(counts[begin:end]) for begin, end in pairwise(first))
