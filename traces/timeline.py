@@ -6,7 +6,6 @@ object per row. Times count from the start of the step.
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, Literal
 
@@ -278,16 +277,13 @@ WordColumn = str | Sequence[str] | tuple[ArrayLike, Sequence[str]]
 """One word for all rows, a word per row, or integer codes with the words that they stand for."""
 
 
-@dataclass(slots=True)
 class _Column:
     """One growing column: finished pieces, and single values since."""
 
-    typecode: str
-    single: "array[Any]" = field(init=False)
-    pieces: list[NDArray[Any]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.single = array(self.typecode)
+    def __init__(self, typecode: str) -> None:
+        self.typecode = typecode
+        self.single: array[Any] = array(typecode)
+        self.pieces: list[NDArray[Any]] = []
 
     def extend(self, values: NDArray[Any]) -> None:
         self.flush()

@@ -6,7 +6,6 @@ checkpoints are counted by division. A test compares this with a run that simula
 
 import math
 from collections.abc import Generator
-from dataclasses import dataclass, field
 from typing import Any
 
 import simpy
@@ -41,8 +40,7 @@ class Cycle(Struct, frozen=True, kw_only=True):
         return self.work_s + self.stall_s
 
 
-@dataclass
-class Outcome:
+class Outcome(Struct):
     """The time of one run by purpose, in seconds. The five parts add up to ``elapsed_s``.
 
     ``useful_s``: training whose result is kept.
@@ -76,23 +74,14 @@ def run_once(spec: ReliabilitySpec, cycle: Cycle, failures: Failures) -> Outcome
     return run.outcome
 
 
-@dataclass
 class _Run:
     """The state of a run. ``kept_steps``: steps in the last usable checkpoint."""
 
-    spec: ReliabilitySpec
-    cycle: Cycle
-    failures: Failures
-    environment: simpy.Environment
-    kept_steps: int = 0
-    is_done: bool = False
-    outcome: Outcome = field(init=False)
-    spares: simpy.Container | None = field(init=False, default=None)
-
-    def __post_init__(self) -> None:
-        self.outcome = Outcome([0] * len(self.spec.components))
-        if self.spec.spares is not None:
-            self.spares = simpy.Container(self.environment, init=self.spec.spares.num_nodes)
+    def __init__(self, spec: ReliabilitySpec, cycle: Cycle, failures: Failures, environment: simpy.Environment) -> None:
+        self.spec, self.cycle, self.failures, self.environment = spec, cycle, failures, environment
+        self.kept_steps, self.is_done = 0, False
+        self.outcome = Outcome([0] * len(spec.components))
+        self.spares = simpy.Container(environment, init=spec.spares.num_nodes) if spec.spares is not None else None
 
     def live(self) -> Generator[simpy.Event, Any, None]:
         """Train until the job or its machine time is over; after each failure replace the node and restart."""

@@ -6,7 +6,6 @@ does the graph.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -56,24 +55,17 @@ def repriced(graph: Graph, tables: Tables, programs: Mapping[int, Program], pric
     return _Repricing(graph, tables, programs, priced).graph()
 
 
-@dataclass(slots=True)
 class _Repricing:
     """What nodes last under other prices, found call by call. ``activities``: of sends and members, by node."""
 
-    before: Graph
-    tables: Tables
-    programs: Mapping[int, Program]
-    priced: Priced
-    durations_s: list[float] = field(init=False)
-    shared: list[Activity] = field(init=False)
-    blocks: dict[int, Block] = field(default_factory=dict)
-    activities: dict[int, Activity] = field(default_factory=dict)
-    _tasks: "dict[tuple[int, str], _Task]" = field(default_factory=dict)
-    _patterns: dict[tuple[int, str, tuple[int, ...]], Pattern] = field(default_factory=dict)
-    _team_patterns: dict[tuple[object, ...], tuple[Pattern, list[Pattern]]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.durations_s, self.shared = list(self.before.durations_s), list(self.before.shared)
+    def __init__(self, before: Graph, tables: Tables, programs: Mapping[int, Program], priced: Priced) -> None:
+        self.before, self.tables, self.programs, self.priced = before, tables, programs, priced
+        self.durations_s, self.shared = list(before.durations_s), list(before.shared)
+        self.blocks: dict[int, Block] = {}
+        self.activities: dict[int, Activity] = {}
+        self._tasks: dict[tuple[int, str], _Task] = {}
+        self._patterns: dict[tuple[int, str, tuple[int, ...]], Pattern] = {}
+        self._team_patterns: dict[tuple[object, ...], tuple[Pattern, list[Pattern]]] = {}
 
     def graph(self) -> Graph:
         """Return the graph. Parts that no price changes are shared with the graph before."""

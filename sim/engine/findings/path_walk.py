@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec import Struct
@@ -27,37 +26,29 @@ class _Call(Struct, frozen=True, eq=False):
     ops: tuple[Op, ...]
 
 
-@dataclass(slots=True)
 class Walk:
     """Walks a compiled run backwards, node by node."""
 
-    run: SimulatedRun
-    before: NDArray[np.int64] = field(init=False)
-    first: NDArray[np.int64] = field(init=False)
-    bases: list[int] = field(init=False)
-    places: list[int] = field(init=False)
-    exits: dict[int, tuple[int, int]] = field(init=False)
-    entry_nodes: dict[tuple[int, int], int] = field(init=False)
-    ways: dict[tuple[Pattern, int, int], tuple[NDArray[np.int64], Times]] = field(init=False, default_factory=dict)
-    """Ops of a pattern that lead from an entry (its slot) to an op, the last first, and their starts after the entry.
-
-    They are found once for all calls.
-    """
-    calls: dict[int, "_Call"] = field(init=False, default_factory=dict)
-    """The calls met so far, by their place in ``bases``: mostly many steps of the path are of one."""
-
-    def __post_init__(self) -> None:
-        graph = self.run.graph
-        before, after = self.run.edges
+    def __init__(self, run: SimulatedRun) -> None:
+        self.run, graph = run, run.graph
+        before, after = run.edges
         order = np.argsort(after, kind="stable")
-        self.before = before[order]
+        self.before: NDArray[np.int64] = before[order]
         self.first = np.searchsorted(after[order], np.arange(len(graph.kinds) + 1))
         places = [place for place, (_, _, _, pattern) in enumerate(graph.units) if pattern is not SENT]
         bases = np.array([graph.units[place][2] for place in places], dtype=np.int64)
         by_base = np.argsort(bases, kind="stable")
-        self.bases, self.places = bases[by_base].tolist(), np.array(places, dtype=np.int64)[by_base].tolist()
+        self.bases: list[int] = bases[by_base].tolist()
+        self.places: list[int] = np.array(places, dtype=np.int64)[by_base].tolist()
         self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}
         self.entry_nodes = {place: node for node, place in graph.entries.items()}
+        self.ways: dict[tuple[Pattern, int, int], tuple[NDArray[np.int64], Times]] = {}
+        """Ops of a pattern from an entry (its slot) to an op, the last first, and their starts after the entry.
+
+        They are found once for all calls.
+        """
+        self.calls: dict[int, _Call] = {}
+        """The calls met so far, by their place in ``bases``: mostly many steps of the path are of one."""
 
     def back(self) -> Iterator[PathPart | LeftOut]:
         """Yield the parts of the path, the last first: each ends where the one before it in this order begins.

@@ -5,7 +5,6 @@ how much later its node in one period is than that in the period before.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
@@ -46,7 +45,6 @@ class Edges(Struct, frozen=True, eq=False):
         return cls(np.append(before, more[:, 0]), np.append(after, more[:, 1]), inside)
 
 
-@dataclass(eq=False)
 class Chains:
     """The chains of a step with the programs ``cuts``, by simulated rank.
 
@@ -57,18 +55,11 @@ class Chains:
     nodes of those before.
     """
 
-    graph: Graph
-    cuts: Mapping[int, Cut]
-    section: Ints = field(init=False)
-    stretch: Ints = field(init=False)
-    sign: Ints = field(init=False)
-    microbatch: Ints = field(init=False)
-    is_moved: Flags = field(init=False)
-    rows: list[Ints] = field(init=False, default_factory=list)
-    early: list[Ints] = field(init=False, default_factory=list)
-
-    def __post_init__(self) -> None:
-        size = len(self.graph.kinds)
+    def __init__(self, graph: Graph, cuts: Mapping[int, Cut]) -> None:
+        self.graph, self.cuts = graph, cuts
+        self.rows: list[Ints] = []
+        self.early: list[Ints] = []
+        size = len(graph.kinds)
         self.section, self.stretch, self.sign = (np.full(size, fill) for fill in (NONE, NONE, 0))
         unit_of = self._unit_of()
         self.microbatch, self.is_moved = self._numbers(unit_of)

@@ -8,7 +8,6 @@ Worlds with a clock of their own (job mixes, services, failures) are processes o
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heappop, heappush
 
@@ -52,19 +51,15 @@ class Clock(simpy.Environment):
         return event
 
 
-@dataclass
 class EventLoop:
     """Runs a graph once. ``starts_s`` and ``ends_s`` are per node, negative where it never ran.
 
     One SimPy timeout per node that takes time; its callback releases what waited for the node.
     """
 
-    graph: Graph
-    environment: Clock = field(default_factory=Clock)
-    num_events: int = 0
-
-    def __post_init__(self) -> None:
-        size = len(self.graph.kinds)
+    def __init__(self, graph: Graph) -> None:
+        self.graph, self.environment, self.num_events = graph, Clock(), 0
+        size = len(graph.kinds)
         self.starts_s = [-1.0] * size
         self.ends_s = [-1.0] * size
         self._waits = list(self.graph.waits)

@@ -9,10 +9,10 @@ graph without circles has one solution, so this is the run of all micro-batches.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sim.engine.compiling.graph import NOTHING, Graph, NodeKind
@@ -30,8 +30,7 @@ MORE_RUNS: Final = 2
 """Runs beside one per section, in which the times that are added settle."""
 
 
-@dataclass(frozen=True, eq=False)
-class Paced:
+class Paced(Struct, frozen=True, eq=False):
     """A run that passes through the last period of each section once, for ``1 + times`` periods of the whole step.
 
     Calls from ``repeated[rank][k][0]`` to before ``repeated[rank][k][1]`` are of the period of section k. By node of
@@ -71,8 +70,7 @@ class Paced:
         return np.where(self.stretch[receives] % 2 > 0, self.between_s(sends, receives), 0.0)
 
 
-@dataclass(frozen=True, eq=False)
-class _Attempt:
+class _Attempt(Struct, frozen=True, eq=False):
     """A short step with ``times`` periods left out, of so many recurrences each."""
 
     chains: Chains

@@ -1,7 +1,8 @@
 """What is asked for after every run of a plan and follows from the plan alone: memory, and the purpose of each op."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sim.engine.running.memory import KnownMemory, MemoryUse, memory_use
 from sim.plan.facts.work_shares import TaskShares, work_shares
@@ -9,13 +10,12 @@ from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan, Program
 
 
-@dataclass
-class PlanFacts:
+class PlanFacts(Struct, eq=False):
     """Facts of one plan and of its shorter forms, each found once. Runs of the plan under several prices share them."""
 
-    _memory: dict[tuple[int, Tier], tuple[Program, MemoryUse]] = field(default_factory=dict)
+    _memory: dict[tuple[int, Tier], tuple[Program, MemoryUse]] = {}
     _known: KnownMemory = field(default_factory=KnownMemory)
-    _shares: dict[tuple[int, tuple[str, ...]], tuple[Plan, tuple[TaskShares, ...]]] = field(default_factory=dict)
+    _shares: dict[tuple[int, tuple[str, ...]], tuple[Plan, tuple[TaskShares, ...]]] = {}
 
     def memory_of(self, program: Program, tier: Tier) -> MemoryUse:
         """Return the memory of a rank that runs a program, in one tier."""

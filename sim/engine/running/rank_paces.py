@@ -6,11 +6,11 @@ faster neighbour sends ahead, has a place in the time of the whole step alone.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -27,8 +27,7 @@ class UnlikeError(Exception):
     """What repeats in a section cannot be told apart from what does not: ask the run of all micro-batches."""
 
 
-@dataclass(eq=False)
-class RankPaces:
+class RankPaces(Struct, dict=True, eq=False):
     """The tasks of a rank in a run, with real times; ``repeated``: from call to call, the period of each section."""
 
     tasks: Sequence[TaskTimes]

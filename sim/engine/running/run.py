@@ -2,14 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Final
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -58,8 +57,7 @@ class _Calls(Struct, frozen=True):
         return _Calls(self.calls[kept], self.nodes[kept], rows_of, self.is_single[kept])
 
 
-@dataclass
-class SimulatedRun:
+class SimulatedRun(Struct, dict=True, eq=False):
     """What the engine found out about a step; ``wall_time_s`` is what it took to fold, price, compile and run.
 
     ``num_steps``: how many were simulated in a row. Of several the step before the last is the one that is shown: what
@@ -80,11 +78,11 @@ class SimulatedRun:
     wall_time_s: float = 0.0
     repeated: Repeated | None = None
     paced: Paced | None = None
-    simulate_whole: Callable[[], "SimulatedRun"] | None = field(default=None, repr=False)
-    facts: PlanFacts = field(default_factory=PlanFacts, repr=False)
-    _kept_times: dict[int, list[TaskTimes]] = field(default_factory=dict, repr=False)
-    _rank_paces: dict[int, RankPaces] = field(default_factory=dict, repr=False)
-    _uncounted_times: dict[int, list[TaskTimes]] = field(default_factory=dict, repr=False)
+    simulate_whole: Callable[[], "SimulatedRun"] | None = None
+    facts: PlanFacts = field(default_factory=PlanFacts)
+    _kept_times: dict[int, list[TaskTimes]] = {}
+    _rank_paces: dict[int, RankPaces] = {}
+    _uncounted_times: dict[int, list[TaskTimes]] = {}
 
     @property
     def num_events(self) -> int:

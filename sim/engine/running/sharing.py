@@ -8,7 +8,6 @@ what the others leave; they may stand still meanwhile.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import TypeVar
 
@@ -30,17 +29,17 @@ LATER = -1
 """The version of an activity that has its resources before it begins (see ``SharedResources.begin_later``)."""
 
 
-@dataclass(slots=True, eq=False)
 class Supply:
     """A resource: its users by key; and while it fills, what is free of it and the load of those who still rise.
 
     ``summed`` is the load when it was last added up.
     """
 
-    users: dict[int, "Flow"] = field(default_factory=dict)
-    free: float = 1.0
-    load: float = 0.0
-    summed: float = 0.0
+    __slots__ = ("free", "load", "summed", "users")
+
+    def __init__(self) -> None:
+        self.users: dict[int, Flow] = {}
+        self.free, self.load, self.summed = 1.0, 0.0, 0.0
 
     def level(self) -> float:
         """Return the fraction at which it is full if all who still rise rise on.
@@ -57,8 +56,7 @@ class Supply:
 Supplies = tuple[Supply, ...]
 
 
-@dataclass(slots=True, eq=False)
-class Use:
+class Use(Struct, eq=False):
     """What an activity uses: the supply of each resource, and which part of it at its own speed (``shares``).
 
     ``single_s``: how long it, or one that it stands for, lasts alone; ``yields``: see Activity. Without others on its
@@ -262,8 +260,7 @@ def fair_fractions(shares: Sequence[Mapping[_Name, float]]) -> list[float]:
     return [flow.target for flow in flows]
 
 
-@dataclass(slots=True)
-class SharedResources:
+class SharedResources(Struct, eq=False):
     """The activities now using shared resources, and when each will be done.
 
     ``schedule(delay_s, key, version)`` must call ``finish(key, version, now_s)`` after the delay, and calls of one
@@ -279,10 +276,10 @@ class SharedResources:
     """
 
     schedule: Callable[[float, int, int], None]
-    flows: dict[int, Flow] = field(default_factory=dict)
-    supplies: dict[Resource, Supply] = field(default_factory=dict)
-    unsettled: list[Supply] = field(default_factory=list)
-    spans: list[float] = field(default_factory=list)
+    flows: dict[int, Flow] = {}
+    supplies: dict[Resource, Supply] = {}
+    unsettled: list[Supply] = []
+    spans: list[float] = []
 
     def start(self, key: int, demands: Demands, now_s: float, single_s: float = 0.0, *, yields: bool = False) -> None:
         """Begin an activity's use of its resources, each named once.

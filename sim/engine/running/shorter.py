@@ -1,7 +1,6 @@
 """Shorter forms of a plan: with fewer micro-batches, to be simulated in its place where the run repeats itself."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -41,13 +40,12 @@ class SectionForm(Struct, frozen=True):
     at_end: int
 
 
-@dataclass
-class Shorter:
+class Shorter(Struct, dict=True, eq=False):
     """The shorter forms of a plan, each made once."""
 
     plan: Plan
-    _made: dict[int, Short | None] = field(default_factory=dict)
-    _cut: dict[SectionForm, Mapping[int, Cut] | None] = field(default_factory=dict)
+    _made: dict[int, Short | None] = {}
+    _cut: dict[SectionForm, Mapping[int, Cut] | None] = {}
 
     @cached_property
     def times(self) -> list[int]:

@@ -2,11 +2,12 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from time import perf_counter
 from typing import Final
+
+from msgspec import Struct, field
 
 from sim.engine.compiling.graph import Graph, PricedTask
 from sim.engine.compiling.repricing import Priced, StructureKey, structure_of
@@ -66,15 +67,14 @@ def simulate(
     return Simulation(plan, fold, coalesce, repeat, on_whole).run(pricing)
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(Struct, frozen=True, dict=True, eq=False):
     """What a plan is compiled to under prices that fold alike and share a structure."""
 
     pricing: Pricing
     folding: Folding
     programs: Mapping[int, Program]
     prices: Priced
-    structures: Structures = field(default_factory=dict)
+    structures: Structures = {}
 
     @cached_property
     def key(self) -> StructureKey:
@@ -86,8 +86,7 @@ class _Known:
         return self.folding.same_as(other.folding) and self.key == other.key
 
 
-@dataclass
-class Simulation:
+class Simulation(Struct, dict=True, eq=False):
     """A plan to be simulated under one price after the other: each structure of it is compiled once.
 
     Each run is to the last bit what ``simulate`` returns. The structures of the last ``MOST_STRUCTURES`` are held:
@@ -101,10 +100,10 @@ class Simulation:
     coalesce: bool = True
     repeat: bool = True
     on_whole: OnWhole | None = None
-    _known: list[_Known] = field(default_factory=list)
-    _shapes: dict[int, Mapping[str, TaskShape]] = field(default_factory=dict)
+    _known: list[_Known] = []
+    _shapes: dict[int, Mapping[str, TaskShape]] = {}
     _facts: PlanFacts = field(default_factory=PlanFacts)
-    _in_a_row: dict[tuple[int, int], Program] = field(default_factory=dict)
+    _in_a_row: dict[tuple[int, int], Program] = {}
 
     def of_alike(self, plan: Plan) -> "Simulation | None":
         """Return the simulation of a plan with other calls and other numbers in its kernels, as for another batch.

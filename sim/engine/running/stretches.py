@@ -9,7 +9,6 @@ and later ones have not begun. Times are those of single events, to the last bit
 
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import Final, NamedTuple
 
@@ -73,19 +72,13 @@ class UnderWay(NamedTuple):
     end_s: float
 
 
-@dataclass(slots=True)
 class Stretches:
     """The stretches of a graph, of whose nodes each still waits for so many (``waits``)."""
 
-    graph: Graph
-    waits: list[int]
-    resources: SharedResources
-    rows: Rows
-    _supplies: list[Supplies] = field(init=False)
-    _together: dict[frozenset[int], Use] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self._supplies = [self.resources.supplies_of(needs) for needs in self.rows.kinds_of_needs]
+    def __init__(self, graph: Graph, waits: list[int], resources: SharedResources, rows: Rows) -> None:
+        self.graph, self.waits, self.resources, self.rows = graph, waits, resources, rows
+        self._supplies: list[Supplies] = [resources.supplies_of(needs) for needs in rows.kinds_of_needs]
+        self._together: dict[frozenset[int], Use] = {}
 
     def begin(self, node: int, now_s: float, interrupted: Callable[[Stretch], None]) -> Stretch | None:
         """Return the ops in a row that begin with a node, their resources held; None where they are fewer than two.

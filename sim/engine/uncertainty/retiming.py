@@ -5,7 +5,6 @@ or message errs. Calls that were one event are taken apart: the longest paths th
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
 
@@ -179,28 +178,22 @@ def _apart(run: SimulatedRun) -> list[tuple[int, int]]:
     return [(node_of[rank, first], node_of[rank, last]) for rank, (first, last) in run.repeated.apart.items()]
 
 
-@dataclass(slots=True)
 class _Nodes:
     """The nodes of a run and of its blocks: their durations, the rows of these, and the edges between nodes.
 
     ``entries``: by block and slot the node at whose end it is released. ``more``: what waits beside the run's own.
     """
 
-    run: SimulatedRun
-    base_s: list[float] = field(init=False)
-    rows: list[int | None] = field(init=False)
-    entries: dict[tuple[int, int], int] = field(init=False)
-    more: list[tuple[int, int]] = field(default_factory=list)
-    _released: dict[int, int] = field(default_factory=dict)
-    _begins: dict[int, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        graph, loop = self.run.graph, self.run.loop
+    def __init__(self, run: SimulatedRun) -> None:
+        self.run, graph, loop = run, run.graph, run.loop
         lasting = np.isin(np.array(graph.kinds, dtype=np.int64), _LASTING)
         lasting[[node for joint in graph.joints for node in joint.members[1:]]] = False
-        self.base_s = np.where(lasting, np.array(loop.ends_s) - np.array(loop.starts_s), 0.0).tolist()
-        self.rows = [None] * len(self.base_s)
+        self.base_s: list[float] = np.where(lasting, np.array(loop.ends_s) - np.array(loop.starts_s), 0.0).tolist()
+        self.rows: list[int | None] = [None] * len(self.base_s)
         self.entries = {place: node for node, place in graph.entries.items()}
+        self.more: list[tuple[int, int]] = []
+        self._released: dict[int, int] = {}
+        self._begins: dict[int, int] = {}
 
     def add(self, base_s: float = 0.0, row: int | None = None) -> int:
         """Add a node; return its number."""
@@ -248,18 +241,17 @@ class _Nodes:
         return np.concatenate([before, added[:, 0]]), np.concatenate([after, added[:, 1]])
 
 
-@dataclass(slots=True)
-class _Rows:
+class _Rows(Struct, eq=False):
     """Rows of ops and calls; those alike have the same."""
 
     run: SimulatedRun
     classes: ErrorClasses
     factor_row: FactorRow
-    _ratios: dict[OpRatios, OpRatios] = field(default_factory=dict)
-    _call_times: dict[CallTimes, CallTimes] = field(default_factory=dict)
+    _ratios: dict[OpRatios, OpRatios] = {}
+    _call_times: dict[CallTimes, CallTimes] = {}
     _num_derived: int = 0
-    _tasks: dict[tuple[int, str], TaskTimes] = field(default_factory=dict)
-    _calls: dict[tuple[Sequence[int], int], CallRow] = field(default_factory=dict)
+    _tasks: dict[tuple[int, str], TaskTimes] = {}
+    _calls: dict[tuple[Sequence[int], int], CallRow] = {}
 
     @property
     def derived(self) -> tuple[Derived, ...]:

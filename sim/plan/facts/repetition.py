@@ -5,7 +5,6 @@ program hold for the long one as far as the recurrences are equal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
 from operator import itemgetter
@@ -85,8 +84,7 @@ def shortened(program: Program, repetition: Repetition, times: int) -> Program |
     return replace(program, calls=short) if short.are_different else None
 
 
-@dataclass(frozen=True, eq=False)
-class CodedCalls:
+class CodedCalls(Struct, frozen=True, dict=True, eq=False):
     """The calls of a program as numbers: task, micro-batch and lag. ``middle``: the call whose recurrence is sought."""
 
     tasks: Ints

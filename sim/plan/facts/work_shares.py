@@ -7,7 +7,6 @@ or different again.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
 from operator import or_
@@ -77,7 +76,6 @@ _Messages = dict[tuple[str, Direction], int]
 """By axis and direction of messages: the axes over which their contents differ."""
 
 
-@dataclass(slots=True)
 class _Walk:
     """A pass over a program's tasks in the order of their first calls.
 
@@ -89,26 +87,20 @@ class _Walk:
     ``received``: the axes of the messages seen by the last walk.
     """
 
-    plan: Plan
-    program: Program
-    sample_axes: tuple[str, ...]
-    messages: _Messages
-    bits: dict[str, int] = field(init=False)
-    differs: dict[str, int] = field(init=False, default_factory=dict)
-    filled: dict[str, float] = field(init=False, default_factory=dict)
-    chosen: dict[str, float] = field(init=False, default_factory=dict)
-    shares: TaskShares = field(init=False, default_factory=dict)
-    received: _Messages | None = None
-    _initial: dict[str, int] = field(init=False, default_factory=dict)
-    _parameters: frozenset[str] = field(init=False)
-    _sets: dict[tuple[str, ...], int] = field(init=False, default_factory=dict)
-    _known_shares: dict[tuple[int, float], WorkShares] = field(init=False, default_factory=dict)
-
-    def __post_init__(self) -> None:
-        fixed = self.program.role.keys() - set(self.sample_axes)
-        places = enumerate(self.plan.mesh.axes)
+    def __init__(self, plan: Plan, program: Program, sample_axes: tuple[str, ...], messages: _Messages) -> None:
+        self.plan, self.program, self.sample_axes, self.messages = plan, program, sample_axes, messages
+        self.differs: dict[str, int] = {}
+        self.filled: dict[str, float] = {}
+        self.chosen: dict[str, float] = {}
+        self.shares: TaskShares = {}
+        self.received: _Messages | None = None
+        self._initial: dict[str, int] = {}
+        self._sets: dict[tuple[str, ...], int] = {}
+        self._known_shares: dict[tuple[int, float], WorkShares] = {}
+        fixed = program.role.keys() - set(sample_axes)
+        places = enumerate(plan.mesh.axes)
         self.bits = {axis: 1 << i for i, (axis, degree) in places if degree > 1 and axis not in fixed}
-        buffers = self.program.buffers.items()
+        buffers = program.buffers.items()
         self._parameters = frozenset(n for n, b in buffers if b.kind is Kind.PARAMETER and b.global_shape)
 
     @property

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import heappop, heappush
 from itertools import product
 from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from sim.training.pipeline.actions import Action, Order
 from sim.training.pipeline.evaluate import Times, end_times, max_span_s
@@ -81,35 +82,30 @@ def _candidates(p: int, m: int, times: Times, limit: Limit) -> Iterator[list[Ord
         yield zb_h2(p, m)
 
 
-@dataclass(slots=True)
-class _Rank:
+class _Rank(Struct, eq=False):
     """A rank's progress: its order so far, the arrivals of its inputs, and the number of actions of each kind begun."""
 
-    order: list[Action] = field(default_factory=list)
+    order: list[Action] = []
     free_s: float = 0.0
     done: dict[str, int] = field(default_factory=lambda: {"F": 0, "I": 0, "W": 0})
     arrivals_s: dict[str, list[float]] = field(default_factory=lambda: {"F": [], "I": []})
 
 
-@dataclass(slots=True)
 class _Greedy:
     """Ranks that decide when they are free, from the messages that have arrived or are on their way."""
 
-    num_ranks: int
-    num_microbatches: int
-    times: Times
-    limit: Limit
-    preferences: Preferences
-    ranks: list[_Rank] = field(init=False)
-    wakes: list[tuple[float, int]] = field(init=False)
-    warm_ups: list[int] = field(init=False)
+    def __init__(
+        self, num_ranks: int, num_microbatches: int, times: Times, limit: Limit, preferences: Preferences
+    ) -> None:
+        self.num_ranks, self.num_microbatches, self.times = num_ranks, num_microbatches, times
+        self.limit, self.preferences = limit, preferences
+        self.ranks = [_Rank() for _ in range(num_ranks)]
+        self.ranks[0].arrivals_s["F"] = [0.0] * num_microbatches
+        self.wakes = [(0.0, 0)]
+        self.warm_ups = [self._warm_up(index) for index in range(num_ranks)]
 
     def run(self) -> list[Order]:
         """Return every rank's order."""
-        self.ranks = [_Rank() for _ in range(self.num_ranks)]
-        self.ranks[0].arrivals_s["F"] = [0.0] * self.num_microbatches
-        self.wakes = [(0.0, 0)]
-        self.warm_ups = [self._warm_up(index) for index in range(self.num_ranks)]
         while self.wakes:
             now_s, index = heappop(self.wakes)
             rank = self.ranks[index]
