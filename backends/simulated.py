@@ -1,6 +1,5 @@
 """The simulated backend: cost models say how long each operation takes."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -173,8 +172,8 @@ def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:
     """Return the prices for a plan whose ranks lie on these devices, by number. Textbook prices know no devices."""
     if isinstance(pricing, ClusterPricing):
         cluster = replace(pricing.cluster, ranks=tuple(ranks))
-        variation = dataclasses.replace(pricing.variation, ranks=tuple(ranks))
-        return dataclasses.replace(
+        variation = replace(pricing.variation, ranks=tuple(ranks))
+        return replace(
             pricing, cluster=cluster, variation=variation, _computes={}, _collectives={}, _messages={}, _uses={}
         )
     return pricing

@@ -1,12 +1,11 @@
 """The demands of every op of a plan on a cluster: the one place where plans meet cost models."""
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
@@ -41,8 +40,7 @@ from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.stream import Purpose, stream_of
 
 
-@dataclass(frozen=True)
-class ClusterPricing:
+class ClusterPricing(Struct, frozen=True, dict=True):
     """Prices ops on a cluster with one profile of efficiencies.
 
     Resources: ("compute", rank) and ("memory", rank) of a device, those of its host (HostPricing), and links by number,
@@ -53,17 +51,17 @@ class ClusterPricing:
 
     cluster: Cluster
     profile: Profile
-    profiles: Mapping[str, Profile] = field(default_factory=dict)
-    algorithms: Mapping[str, str] = field(default_factory=dict)
+    profiles: Mapping[str, Profile] = {}
+    algorithms: Mapping[str, str] = {}
     variation: Variation = field(default_factory=Variation)
     software: Software = field(default_factory=Software)
-    _signatures: dict[tuple[object, ...], int] = field(default_factory=dict, repr=False)
-    _known: dict[tuple[int, int], tuple[int, Program, Op]] = field(default_factory=dict, repr=False)
-    _kernels: dict[tuple[str, int], KernelTime] = field(default_factory=dict, repr=False)
-    _computes: dict[int, dict[int, Activity]] = field(default_factory=dict, repr=False)
-    _collectives: dict[tuple[object, ...], Activity] = field(default_factory=dict, repr=False)
-    _messages: dict[tuple[int, int, int], Activity] = field(default_factory=dict, repr=False)
-    _uses: dict[tuple[object, ...], LinkUse] = field(default_factory=dict, repr=False)
+    _signatures: dict[tuple[object, ...], int] = {}
+    _known: dict[tuple[int, int], tuple[int, Program, Op]] = {}
+    _kernels: dict[tuple[str, int], KernelTime] = {}
+    _computes: dict[int, dict[int, Activity]] = {}
+    _collectives: dict[tuple[object, ...], Activity] = {}
+    _messages: dict[tuple[int, int, int], Activity] = {}
+    _uses: dict[tuple[object, ...], LinkUse] = {}
 
     def under(self, software: Software, profile: Profile | None = None) -> "ClusterPricing":
         """Return the prices of the same cluster under another framework and another profile.
@@ -72,7 +70,7 @@ class ClusterPricing:
         """
         profile = profile or self.profile
         profiles = {name: profile if known is self.profile else known for name, known in self.profiles.items()}
-        other = dataclasses.replace(
+        other = replace(
             self, profile=profile, profiles=profiles, software=software, _kernels={}, _computes={}, _collectives={},
             _messages={}, _uses=self._uses if profile.network == self.profile.network else {},
         )  # fmt: skip
@@ -82,8 +80,8 @@ class ClusterPricing:
 
     def for_another_plan(self) -> "ClusterPricing":
         """Return the same prices, with all that is known of groups and kernels, and no hold on the ops of plans."""
-        other = dataclasses.replace(self, _known={})
-        other.__dict__.update({name: value for name, value in self.__dict__.items() if name not in other.__dict__})
+        other = replace(self, _known={})
+        other.__dict__.update(self.__dict__)
         return other
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
@@ -404,8 +402,7 @@ def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return numbered(np.round(values / scale, 10))[1]
 
 
-@dataclass(frozen=True)
-class _Seen:
+class _Seen(Struct, frozen=True, eq=False):
     """Groups that use links in some proportions: ``shares``, of the longest use."""
 
     groups: NDArray[np.int64]

@@ -1,14 +1,14 @@
 """Devices of one type are not equally fast: a random factor per device and family of kernels."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
 from zlib import crc32
 
 import numpy as np
+from msgspec import Struct
 
 
-@dataclass(frozen=True)
-class Variation:
+class Variation(Struct, frozen=True, dict=True):
     """``sigma``: by family of kernels, the standard deviation of the logarithm of a device's slowdown.
 
     A slowdown is lognormal with mean 1, drawn once per rank and family for the whole step, by a generator of its own:
@@ -17,15 +17,18 @@ class Variation:
     empty: every rank has its own.
     """
 
-    sigma: Mapping[str, float] = field(default_factory=dict)
+    sigma: Mapping[str, float] = {}
     seed: int = 0
     ranks: tuple[int, ...] = ()
-    _drawn: dict[tuple[str, int], float] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def is_any(self) -> bool:
         """Return whether any two devices may differ."""
         return any(sigma > 0 for sigma in self.sigma.values())
+
+    @cached_property
+    def _drawn(self) -> dict[tuple[str, int], float]:
+        return {}
 
     def slowdown(self, family: str, rank: int) -> float:
         """Return how many times as long a rank's kernels of a family take."""

@@ -1,6 +1,5 @@
 """Remembered step times: those of the engine, found again by content."""
 
-import dataclasses
 from copy import deepcopy
 from typing import Any
 
@@ -57,8 +56,8 @@ def test_equal_content_is_asked_for_once() -> None:
     [
         cluster().under(LAUNCHES),
         cluster(per_node=8),
-        dataclasses.replace(cluster(), algorithms={"all_reduce": "ring"}),
-        dataclasses.replace(cluster(), profile=replace(cluster().profile, jitter={"gemm": 0.1})),
+        replace(cluster(), algorithms={"all_reduce": "ring"}),
+        replace(cluster(), profile=replace(cluster().profile, jitter={"gemm": 0.1})),
     ],
     ids=["software", "placement", "algorithm", "profile"],
 )

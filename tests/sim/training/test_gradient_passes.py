@@ -1,12 +1,12 @@
 """What is done to gradients beside adding them up: what it moves, and where it is not done."""
 
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from costmodels.software import Software
 from sim.engine.running.simulate import simulate

@@ -1,6 +1,5 @@
 """A device waits for the host that launches its kernels."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -117,10 +116,10 @@ def test_a_captured_chain_waits_for_one_launch(kernels_s: list[float], launch_s:
     """A captured chain lasts its one launch and its kernels; an eager one no less, if its launches are no shorter."""
     task, kernels = chain(len(kernels_s)), [Activity(0.0, (("compute", s),) if s else ()) for s in kernels_s]
     software = Software(launch_s=launch_s, graph_launch_s=graph_s)
-    each_s = dataclasses.replace(PRICING, software=software).launches_s(task)
+    each_s = replace(PRICING, software=software).launches_s(task)
     captured_s = sum(activity.duration_s for activity in launched(analyse(task).predecessors, each_s, kernels))
     assert captured_s == pytest.approx(graph_s + sum(kernels_s))
-    eager = dataclasses.replace(PRICING, software=replace(software, graph_launch_s=None))
+    eager = replace(PRICING, software=replace(software, graph_launch_s=None))
     eager_s = sum(
         activity.duration_s for activity in launched(analyse(task).predecessors, eager.launches_s(task), kernels)
     )
@@ -151,9 +150,7 @@ def test_groups_that_share_an_adapter_are_launched_as_late_folded_or_not(keys: d
     """What two groups together put on one adapter makes each of them longer, but not what it waits for its host."""
     plan = dense_plan(tp=4, dp=2, model=LLAMA, axis_order=("pp", "tp", "dp"), recompute="full", **keys)
     for launch_s in (2e-6, 1e-5, 5e-5):
-        prices_ = dataclasses.replace(
-            pricing_on("cloud-a100-100g", 8, devices_per_node=2), software=Software(launch_s=launch_s)
-        )
+        prices_ = replace(pricing_on("cloud-a100-100g", 8, devices_per_node=2), software=Software(launch_s=launch_s))
         folded, every = simulate(plan, prices_), simulate(plan, prices_, fold=no_fold)
         mine, whole = op_times(folded), op_times(every)
         assert len(folded.programs) < len(every.programs)

@@ -1,6 +1,5 @@
 """Intervals of step times: as wide as runs with drawn errors are spread."""
 
-import dataclasses
 import math
 from pathlib import Path
 from statistics import NormalDist
@@ -244,7 +243,7 @@ def test_measured_jitter_counts_where_the_scenario_states_none() -> None:
     cluster = ["cluster.node=dgx-a100-80g", "cluster.jitter={elementwise: 0.3}"]
     pricing = load_scenario(SCENARIOS / "tiny-gpt-2x2.yaml", cluster).pricing()
     assert isinstance(pricing, ClusterPricing)
-    measured = dataclasses.replace(pricing, profile=replace(pricing.profile, jitter={"gemm": 0.1, "elementwise": 0.1}))
+    measured = replace(pricing, profile=replace(pricing.profile, jitter={"gemm": 0.1, "elementwise": 0.1}))
     found = errors_of(measured)
     assert found.jitter == {"gemm": 0.1, "elementwise": 0.3}
     assert found.drawn.slowdown("gemm", 0) == 1.0 != found.drawn.slowdown("elementwise", 0)

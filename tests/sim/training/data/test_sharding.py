@@ -1,6 +1,5 @@
 """Sharded gradients and parameters: memory and traffic of the closed forms, gathers ahead of time, and their bound."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -358,9 +357,7 @@ def test_hierarchical_gathers_are_faster_over_one_adapter() -> None:
     times = []
     for local_degree in (None, 8):
         plan = dense_plan(dp=16, model=WIDE, zero_stage=3, sharding=ShardingSpec(local_degree=local_degree))
-        pricing = dataclasses.replace(
-            pricing_on("cloud-a100-100g", 16, devices_per_node=8), algorithms={"all_gather": "ring"}
-        )
+        pricing = replace(pricing_on("cloud-a100-100g", 16, devices_per_node=8), algorithms={"all_gather": "ring"})
         times.append(simulate(plan, pricing).makespan_s)
     assert times[1] < times[0]
 
