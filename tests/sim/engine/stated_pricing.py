@@ -1,5 +1,6 @@
 """Prices that ops state themselves."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sim.engine.prices.activity import Activity
@@ -15,6 +16,9 @@ class StatedPricing:
         """Return the stated latency and demands."""
         assert isinstance(op, Compute)
         return Activity(op.attributes["latency_s"], tuple(d for d in op.attributes["demands"] if d[1] > 0))
+
+    def expect(self, plan: Plan, ranks: Collection[int]) -> None:
+        """Do nothing: stated demands are not computed."""
 
     def launches_s(self, task: Task) -> tuple[float, ...]:
         """Return that launching takes no time."""
