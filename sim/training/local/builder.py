@@ -7,6 +7,8 @@ choice. Gradients are summed over the step's micro-batches and over replicas, an
 once its own sum is complete. All losses have the same weight: each is the mean over the tokens of the global batch.
 """
 
+from dataclasses import dataclass, field
+
 from msgspec.structs import replace
 
 from sim.plan.functions.gradients import backpropagate
@@ -16,7 +18,6 @@ from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Op, on_other_buffers
 from sim.plan.words.program import Phase, Plan
 from sim.training.local.order import local_calls
-from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import placement
 from sim.training.pipeline.split import split_backward
 from sim.training.spec.job import DenseTraining
@@ -31,7 +32,7 @@ def build_local_training(job: DenseTraining, name: str) -> Plan:
     programs = []
     for rank, stages in enumerate(place.stages):
         calls = local_calls(stages, place.num_stages, job.num_microbatches, job.training.update)
-        programs.append(LocalProgramBuilder(job, mesh, place, rank).build(calls))
+        programs.append(LocalProgramBuilder(job, mesh, place, rank, frozenset()).build(calls))
     return Plan(name, mesh, tuple(programs), job.seed, barrier=job.parallel.pipeline.has_barrier)
 
 
@@ -44,6 +45,7 @@ def head_names(stage: int, num_stages: int) -> HeadNames:
     return HeadNames(f"{head}.norm", head, loss, labels)
 
 
+@dataclass(slots=True)
 class LocalProgramBuilder(StageProgramBuilder):
     """Builder of one pipeline rank's program: its blocks, their heads and backwards, the end of the step.
 
@@ -51,10 +53,8 @@ class LocalProgramBuilder(StageProgramBuilder):
     ``own``: by block, the gradient of its own loss for that tensor.
     """
 
-    def __init__(self, job: DenseTraining, mesh: Mesh, place: Placement, rank: int) -> None:
-        super().__init__(job, mesh, place, rank, frozenset())
-        self.outputs: dict[int, Tensor] = {}
-        self.own: dict[int, Tensor] = {}
+    outputs: dict[int, Tensor] = field(init=False, default_factory=dict)
+    own: dict[int, Tensor] = field(init=False, default_factory=dict)
 
     def _write_stages(self) -> dict[int, list[Parameter]]:
         stages = self.place.stages[self.rank]

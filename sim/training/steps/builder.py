@@ -1,6 +1,7 @@
 """A dense-training job in, a plan out."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from itertools import islice
 
 from msgspec import Struct
@@ -77,6 +78,7 @@ def routings_of_roles(job: DenseTraining, mesh: Mesh) -> Iterable[RankRouting | 
     return rank_routings(routing, mesh, first, experts.replicas, nodes)
 
 
+@dataclass(slots=True)
 class StageProgramBuilder:
     """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step.
 
@@ -87,26 +89,27 @@ class StageProgramBuilder:
     ``pairs``: calls of a forward and of a backward that take turns, piece by piece.
     """
 
-    def __init__(
-        self,
-        job: DenseTraining,
-        mesh: Mesh,
-        place: Placement,
-        rank: int,
-        splits: frozenset[int],
-        sharer: Mapping[str, int] | None = None,
-        routing: RankRouting | None = None,
-        pairs: Set[Pair] = frozenset(),
-    ) -> None:
-        self.job, self.mesh, self.place, self.rank, self.splits, self.pairs = job, mesh, place, rank, splits, pairs
-        self.forwards: dict[Pass, _Forward] = {}
-        self.input_gradients: dict[Pass, Tensor] = {}
-        self.loss: Tensor | None = None
-        self.idle: set[str] = set()
-        role = {PIPELINE_AXIS: rank} if mesh.degree(PIPELINE_AXIS) > 1 else {}
-        role |= routing.role if routing else {}
-        precision = job.training.types
-        self.tracer = ProgramTracer(mesh, precision.parameter, precision.gradient, {**role, **(sharer or {})})
+    job: DenseTraining
+    mesh: Mesh
+    place: Placement
+    rank: int
+    splits: frozenset[int]
+    sharer: Mapping[str, int] = field(default_factory=dict)
+    routing: RankRouting | None = None
+    pairs: Set[Pair] = frozenset()
+    tracer: ProgramTracer = field(init=False)
+    model: TransformerBuilder = field(init=False)
+    forwards: "dict[Pass, _Forward]" = field(init=False)
+    input_gradients: "dict[Pass, Tensor]" = field(init=False)
+    loss: Tensor | None = field(init=False, default=None)
+    idle: set[str] = field(init=False, default_factory=set)
+
+    def __post_init__(self) -> None:
+        job, precision = self.job, self.job.training.types
+        self.forwards, self.input_gradients = {}, {}
+        role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
+        role |= self.routing.role if self.routing else {}
+        self.tracer = ProgramTracer(self.mesh, precision.parameter, precision.gradient, {**role, **self.sharer})
         self.model = TransformerBuilder(
             job.model,
             job.training.microbatch_size,
@@ -124,7 +127,7 @@ class StageProgramBuilder:
                 )
             ),
             sequence=job.parallel.sequence,
-            routing=routing,
+            routing=self.routing,
             slices={name: choice.num_slices for name, choice in job.operator_choices.items()},
             whole_embedding_gradient=job.training.whole_embedding_gradient,
             checkpoint_early_stop=job.training.checkpoint_early_stop,
