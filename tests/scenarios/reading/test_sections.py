@@ -1,4 +1,4 @@
-"""Sections are read as pydantic reads models with the same annotations, and faster to start."""
+"""Sections are read as pydantic reads models with the same annotations, and without it."""
 
 import math
 import subprocess
@@ -30,7 +30,15 @@ from pydantic_core import PydanticCustomError
 from scenarios.reading.schema.memory import ChunkOffloadSection, TiersSection
 from scenarios.reading.schema.moe import MoeSection
 from scenarios.reading.sections.markers import Checked, OneOf, Parsed, RefusalError
-from scenarios.reading.sections.section import Section, keys_of, plain_value, values_of, with_values, written_keys
+from scenarios.reading.sections.section import (
+    Section,
+    keys_of,
+    plain_value,
+    sections_in,
+    values_of,
+    with_values,
+    written_keys,
+)
 from scenarios.reading.sections.section_reader import BrokenRulesError, limits_of, optional_of, read_section
 from scenarios.workloads.registry import KINDS
 
@@ -187,16 +195,10 @@ def _by_us(section: type[Section], data: object) -> tuple[Any, list[Any]]:
 def test_documents_are_read_as_pydantic_reads_them(kind: Any, seed: int) -> None:
     """For random documents, most of them broken somewhere, values and all errors are those of a pydantic model."""
     schema, random = kind.workload.schema, Random(seed)
-    sections = [schema, *(inner for key in keys_of(schema).values() for inner in _below(key.annotation))]
+    sections = [schema, *(inner for key in keys_of(schema).values() for inner in sections_in(key.annotation))]
     for section in sections:
         document = _document(section, random)
         assert _by_us(section, document) == _by_pydantic(section, document)
-
-
-def _below(annotation: Any) -> list[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        return [annotation]
-    return [section for inner in get_args(annotation) for section in _below(inner)]
 
 
 @given(value=st.sampled_from(_JUNK + _TEXTS))
