@@ -154,9 +154,8 @@ class Simulation(Struct, dict=True, eq=False):
             if period is None:
                 if self._shorter.tells_paces(times) and drifts_apart(run, self._repetition_of(now, times)):
                     return None
-                soonest = times - repetitions_in_lead(run, self._repetition_of(now, times))
-                while len(waiting) > 1 and waiting[0] >= soonest:  # the form ends before a lead is used up
-                    waiting.popleft()
+                lead = repetitions_in_lead(run, self._repetition_of(now, times))
+                waiting = self._shorter.after_lead(times, lead, list(waiting))
                 continue
             if not times % period.repetitions:
                 return self._standing_for_all(run, period, now, times)

@@ -1,4 +1,4 @@
-"""Forms that end while a lead of messages still shrinks are not run: they have no period."""
+"""Forms that end while a lead of messages still shrinks are not run: they have no period. One just long enough is."""
 
 from typing import Any
 
@@ -46,17 +46,21 @@ def test_a_form_in_which_a_lead_still_shrinks_is_left_out() -> None:
     """A first stage that is a little faster uses up the lead of the gradients that come to it; then it waits."""
     plan = dense_plan(pp=2, m=400, schedule="zb_h1", model=GPT | {"num_layers": 16, "sequence_length": 512})
     run, forms, other, all_forms = of_each(plan, pricing_on("hgx-h100", plan.mesh.size))
-    assert run.repeated == other.repeated is not None
-    assert run.iteration_time_s == other.iteration_time_s
-    assert (forms.tried, all_forms.tried) == ([395, 390, 360], [395, 390, 380, 360])
+    assert run.repeated is not None
+    assert other.repeated is not None
+    assert run.iteration_time_s == pytest.approx(other.iteration_time_s, rel=1e-12)
+    assert (forms.tried, all_forms.tried) == ([395, 390, 374], [395, 390, 380, 360])
 
 
 @LAW
 @given(data=st.data(), plan=long_plans())
 def test_what_is_left_out_has_no_period(data: Any, plan: Plan) -> None:
-    """On random plans the form that shows the period is the same as where all forms are tried, to the last bit."""
+    """On random plans no form with a period is left out, but those longer than the one that shows it."""
     run, forms, other, all_forms = of_each(plan, data.draw(prices_for(plan)))
-    left_out = [p for times, p in zip(all_forms.tried, all_forms.periods, strict=True) if times not in forms.tried]
+    left_out = [
+        period for times, period in zip(all_forms.tried, all_forms.periods, strict=True)
+        if times not in forms.tried and times > forms.tried[-1]
+    ]  # fmt: skip
     assert left_out == [None] * len(left_out)
-    assert run.repeated == other.repeated
-    assert run.iteration_time_s == other.iteration_time_s
+    assert (run.repeated is None) == (other.repeated is None)
+    assert run.iteration_time_s == pytest.approx(other.iteration_time_s, rel=1e-9)
