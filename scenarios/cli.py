@@ -21,6 +21,7 @@ from scenarios.errors import nearest
 from scenarios.library.shipped import found, near_scenario
 from scenarios.on_use import loading_on_use
 from scenarios.stopping import ended_by_signals
+from scenarios.version import VERSION
 from sim.engine.running.collector import collector_paused
 
 DEFAULT: Final = "simulate"
@@ -165,7 +166,7 @@ def _exists(path: Path) -> bool:
     options_metavar="",
     subcommand_metavar="SCENARIO.yaml | COMMAND [ARGS]...",
 )
-@click.version_option(package_name="meshtwin", prog_name="simulate")
+@click.version_option(VERSION, prog_name="simulate", message="%(prog)s, version %(version)s")
 def group() -> None:
     """Do nothing: the commands act."""
 

@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +12,7 @@ from msgspec import Struct, convert
 from scenarios.planning.proof import Proof
 from scenarios.results.kept_lines import Keep, KeptFile, kept_lines
 from scenarios.summaries.as_json import as_json
+from scenarios.version import VERSION
 from scenarios.workloads.steps.scenario import StepScenario
 
 KEPT_PROOFS: Final = "proofs.jsonl"
@@ -72,7 +72,7 @@ def kept_proofs(folder: Path) -> Iterator[KeptProofs]:
 
     file = KeptFile(
         name=KEPT_PROOFS,
-        head={"schema": "meshtwin.proofs/1", "version": version("meshtwin")},
+        head={"schema": "meshtwin.proofs/1", "version": VERSION},
         most_lines=_MOST_PROOFS,
         no_line="it is no line of a search's simulations",
         not_ours="it holds no simulations of a search, or those of another version",

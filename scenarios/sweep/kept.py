@@ -4,7 +4,6 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,6 +15,7 @@ from scenarios.summaries.as_json import as_json
 from scenarios.sweep.point import Measured
 from scenarios.sweep.run import Job
 from scenarios.sweep.settings import MAX_POINTS
+from scenarios.version import VERSION
 
 KEPT: Final = "points.jsonl"
 """A line for the sweep, then one per point, in the order in which they ended."""
@@ -77,7 +77,7 @@ def _head(job: Job) -> dict[str, str]:
     """Return what tells sweeps apart: the program's version, and the points and the data of all their scenarios."""
     facts = [[point.index, point.values, scenario.document.data] for point, scenario in job.points]
     text = json.dumps(facts, sort_keys=True)
-    return {"schema": KEPT_SCHEMA, "version": version("meshtwin"), "sweep": hashlib.sha256(text.encode()).hexdigest()}
+    return {"schema": KEPT_SCHEMA, "version": VERSION, "sweep": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def _point(entry: object, row_type: type[Struct]) -> tuple[int, Measured | str]:

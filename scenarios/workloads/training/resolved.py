@@ -1,11 +1,11 @@
 """What a training scenario comes to, for its result."""
 
 from collections.abc import Mapping
-from importlib.metadata import version
 
 from costmodels.profile import load_profile
 from scenarios.reading.clusters.machine import ClusterSpec
 from scenarios.summaries.steps.resolved import Resolved
+from scenarios.version import VERSION
 from sim.training.spec.job import TrainingJob
 
 
@@ -14,7 +14,7 @@ def resolved_step(job: TrainingJob, cluster: ClusterSpec, length_from: str) -> R
     parallel, training, model = job.parallel, job.training, job.model
     profile = cluster.calibrated.profile if cluster.calibrated else load_profile(cluster.node_spec.device.profile)
     return Resolved(
-        version=version("meshtwin"),
+        version=VERSION,
         nodes=_nodes(cluster),
         devices_per_node=cluster.devices_per_node,
         profile=profile.name,
