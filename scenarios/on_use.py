@@ -5,6 +5,10 @@ makes it known, and no more. Its file is read and run when a name is first asked
 ``from scenarios.console.blocks import print_blocks``, or a name of it in an annotation that is no text, loads it at
 once, as everywhere else. Nothing else changes: the imports stay where readers and type checkers look for them.
 
+A package can wait too. Its modules are imported as usual, and its own file, ``__init__.py``, is run when a name of the
+package is first asked for. SimPy's asks for its version among all installed packages, which takes longer than the two
+modules of it that the event loop needs.
+
 ``importlib.util.LazyLoader`` does the same but for two things: before Python 3.12 a second thread may see a module
 half loaded, and a module that failed to load is taken for loaded afterwards.
 """
@@ -36,6 +40,7 @@ ON_USE: Final = frozenset({
     "scenarios.workloads.training.long_run.reading",
     "scenarios.workloads.training.long_run.saving",
     "scenarios.workloads.training.long_run.summarise",
+    "sim.reliability.study",
     "sim.training.data.offload",
     "sim.training.data.operators",
     "sim.training.data.segments",
@@ -52,8 +57,9 @@ ON_USE: Final = frozenset({
     "sim.training.tensor.three_dimensional",
     "sim.training.tensor.two_and_a_half_dimensional",
     "sim.training.tensor.two_dimensional",
+    "simpy",
 })  # fmt: skip
-"""What only people's output needs, and techniques that few scenarios use."""
+"""What only people's output needs, techniques that few scenarios use, and the file of a package that asks for much."""
 
 
 @contextmanager

@@ -14,28 +14,13 @@ from sim.reliability.closed_forms import (
     young_interval_s,
 )
 from sim.reliability.errors import ReliabilityError
+from sim.reliability.expectation import Expectation, Spread
 from sim.reliability.failures import Failures
 from sim.reliability.run import Cycle, Outcome, run_once
 from sim.reliability.spec import ReliabilitySpec
 
 MAX_FAILURES: Final = 1_000_000
 """Largest number of expected failures over all replications; more would take minutes."""
-
-
-class Spread(Struct, frozen=True, kw_only=True):
-    """Mean, 5th and 95th percentile over the replications; nine of ten runs lie between the percentiles."""
-
-    mean: float
-    low: float
-    high: float
-
-
-class Expectation(Struct, frozen=True, kw_only=True):
-    """Expected values of the exact model. ``goodput`` is for a long run; the other two are for the whole run."""
-
-    goodput: float
-    elapsed_s: float
-    interruptions: float
 
 
 class Study(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ import pytest
 from scenarios.on_use import ON_USE, loading_on_use
 
 ROOT = Path(__file__).parents[2]
+UNNEEDED = {"concurrent", "email", "importlib.metadata", "logging", "rich", "socket", "zipfile"}
+"""Modules of Python and of other packages that a step's command does without."""
 
 
 @pytest.fixture
@@ -57,22 +60,37 @@ def test_a_file_that_fails_says_so_at_every_use(package: Path) -> None:
             _ = broken.answer
 
 
+def test_modules_of_a_waiting_package_are_imported_without_its_file(
+    package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A module of a package that waits is imported at once; the package's own file is run for a name of its own."""
+    (package / "loud").mkdir()
+    (package / "loud" / "__init__.py").write_text("print('read')\nanswer = 42\n")
+    (package / "loud" / "part.py").write_text("half = 21\n")
+    with loading_on_use({"waiting_test.loud"}):
+        part = import_module("waiting_test.loud.part")
+        loud = import_module("waiting_test.loud")
+    assert (part.half, loud.part.half) == (21, 21)
+    assert capsys.readouterr().out == ""
+    assert loud.answer == 42
+    assert capsys.readouterr().out == "read\n"
+
+
 def test_each_name_is_a_module() -> None:
     """Every module of the list is there."""
-    assert [name for name in sorted(ON_USE) if not (ROOT / f"{name.replace('.', '/')}.py").is_file()] == []
+    assert [name for name in sorted(ON_USE) if find_spec(name) is None] == []
 
 
 def test_a_simulation_as_json_leaves_them_waiting() -> None:
-    """A plain training step with ``--json`` runs no file of the list, and needs no rich, executors or logging."""
+    """A plain training step with ``--json`` runs no file of the list, and none of the modules that others need."""
     code = (
         "import json, sys; from scenarios.cli import group; from scenarios.on_use import loading_on_use\n"
         "with loading_on_use():\n"
         "    group.main(['tiny-gpt-2x2', '--json'], standalone_mode=False)\n"
-        "unneeded = {'rich', 'concurrent', 'logging'}\n"
         "read = [name for name, module in sys.modules.items() if hasattr(module, '__builtins__')]\n"
-        "print(); print(json.dumps([name for name in read if name in sys.argv[1:] or name.split('.')[0] in unneeded]))"
+        "print(); print(json.dumps([name for name in read if name in sys.argv[1:]]))"
     )
-    command = [sys.executable, "-c", code, *sorted(ON_USE)]
+    command = [sys.executable, "-c", code, *sorted(ON_USE | UNNEEDED)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert json.loads(out.splitlines()[-1]) == []
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from costmodels.units import format_bytes, format_percent, format_time
 from scenarios.summaries.steps.study import SavingSummary, StudySummary
-from sim.reliability.study import Spread
+from sim.reliability.expectation import Spread
 
 TIME_WORDS: Final[Mapping[str, str]] = {
     "useful": "training that is kept",

@@ -5,7 +5,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from sim.reliability.study import Expectation, Spread
+from sim.reliability.expectation import Expectation, Spread
 
 TIMES: Final = ("useful", "lost", "checkpoint", "restart", "waiting")
 """The parts of a run's time; keys of ``time_s``."""

@@ -33,8 +33,8 @@ from sim.engine.running.run import SimulatedRun
 from sim.moe.balancing.replicas import Placed
 from sim.plan.facts.content import content_digest
 from sim.plan.words.program import Plan
+from sim.reliability import study
 from sim.reliability.spec import OpenReliability, ReliabilitySpec
-from sim.reliability.study import study_reliability
 from sim.training.errors import SpecError
 from sim.training.local import builder as local_builder
 from sim.training.pipeline.spec import PipelineSpec
@@ -211,7 +211,7 @@ class TrainingScenario(StepScenario):
             if isinstance(run, OpenReliability):
                 saved = saving.simulated_saving(self.dense_job, plan, self.pricing(), step_s, run.over_steps)
                 run = run.decided(saving.stall_s(saved, step_s), saved.over_steps * step_s)
-            return summarise.summarise_study(run, study_reliability(run, step_s, self.seed), saved)
+            return summarise.summarise_study(run, study.study_reliability(run, step_s, self.seed), saved)
 
     def blocks(self, found: "run_page.FoundStep") -> Sequence[Block]:
         """Return the report of the step, and of the long run if there is one."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import cached_property
 from heapq import heappop, heappush
 
-import simpy
+from simpy.core import Environment
 from simpy.events import NORMAL, Event
 
 from sim.engine.compiling.graph import Graph, NodeKind
@@ -26,7 +26,7 @@ _FIXED, _JOIN = int(NodeKind.FIXED), int(NodeKind.JOIN)
 Callbacks = Sequence[Callable[[Event], None]]
 
 
-class Clock(simpy.Environment):
+class Clock(Environment):
     """SimPy's environment for events that only ever succeed, and that are scheduled again once processed.
 
     It is no place for processes: ``drain`` does not mark events as processed, so a process that asks for an event of

@@ -6,9 +6,10 @@ from operator import attrgetter
 from msgspec.structs import asdict
 
 from scenarios.summaries.steps.study import TIMES, Goodput, SavingSummary, StudySummary
+from sim.reliability.expectation import Spread
 from sim.reliability.run import Outcome
 from sim.reliability.spec import ReliabilitySpec
-from sim.reliability.study import Spread, Study
+from sim.reliability.study import Study
 
 
 def summarise_study(spec: ReliabilitySpec, study: Study, saving: SavingSummary | None = None) -> StudySummary:
