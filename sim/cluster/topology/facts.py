@@ -9,6 +9,7 @@ from sim.cluster.topology.links import NONE, FloatArray, IntArray, LinkKind
 from sim.cluster.topology.max_flow import max_flow
 from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.topology import Topology
+from sim.distinct_values import distinct_values
 
 _ROUTES_AT_ONCE = 16_384
 ALL_PAIRS_UP_TO = 256
@@ -134,7 +135,7 @@ def _inside_bisection(topology: Topology) -> float:
 
 def _used(island: Island, paths: IntArray) -> list[tuple[int, int, float]]:
     """Return the links on some paths, as (from, to, bytes/s)."""
-    used = np.unique(paths[paths != NONE])
+    used = distinct_values(paths[paths != NONE])
     columns = (island.links.source, island.links.target, island.links.bandwidth_bytes_per_s)
     return list(zip(*(column[used].tolist() for column in columns), strict=True))
 

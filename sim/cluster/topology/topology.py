@@ -14,6 +14,7 @@ from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.fabrics.fabric import Fabric, Ports
 from sim.cluster.topology.links import NONE, AnyInts, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, one_way
 from sim.cluster.topology.nodes.island import Island
+from sim.distinct_values import distinct_values
 
 _OF_HOSTS: Final = {LinkKind.MEMORY: ("memory", "host"), LinkKind.DRIVES: ("drives", "host")}
 """The ends of a host's own link."""
@@ -399,7 +400,7 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     def kinds(self) -> Sequence[LinkKind]:
         """Return the kinds of links in the cluster."""
-        return [LinkKind(kind) for kind in np.unique(self.kind).tolist()]
+        return [LinkKind(kind) for kind in distinct_values(self.kind).tolist()]
 
 
 def _moved(links: IntArray, first: AnyInts) -> IntArray:

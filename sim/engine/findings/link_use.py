@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from sim.cluster.distinct import distinct
 from sim.cluster.link_use import LinkUse as NetworkUse
 from sim.cluster.topology.topology import Topology
+from sim.distinct_values import distinct_values
 from sim.engine.findings.transfers import Transfers, transfers
 from sim.engine.folding.folding import NEVER_BINDS
 from sim.engine.prices.numbering import numbered
@@ -240,7 +241,7 @@ class _Loads:
             return
         alike = signature(exchange.program, exchange.op)
         for part in (self._to_classes(exchange, use, owners[own]), self._to_left_out(exchange, use, owners)):
-            for rank in np.unique(part.flows).tolist():
+            for rank in distinct_values(part.flows).tolist():
                 mine = slice(*np.searchsorted(part.flows, [rank, rank + 1]))
                 for number in numbers.get((rank, alike), ()):
                     flows = np.full(mine.stop - mine.start, number)

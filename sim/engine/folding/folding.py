@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from sim.distinct_values import distinct_values
 from sim.engine.folding.likeness import NONE, Classes, LikenessGraph
 from sim.engine.folding.slack import never_binding
 from sim.engine.folding.turns import as_envelopes, slack_of, turns_matter, turns_of
@@ -176,7 +177,7 @@ def _classes(graph: LikenessGraph, loads: Sequence[tuple[Exchange, Load]]) -> Cl
 
 def _folding(classes: Classes, carries_alike: Ints | None = None) -> Folding:
     """Return the folding into some classes."""
-    simulated = np.unique(classes.stands_for)
+    simulated = distinct_values(classes.stands_for)
     return Folding(
         classes.stands_for.tolist(),
         dict(zip(simulated.tolist(), classes.multiplicity[simulated].tolist(), strict=True)),

@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
+from sim.distinct_values import distinct_values
 from sim.engine.prices.numbering import numbered
 
 Ints = NDArray[np.int64]
@@ -99,7 +100,7 @@ class _Incidence(Struct, frozen=True):
         """
         before = np.cumsum(self.starts[vertices + 1] - self.starts[vertices])
         cuts = np.searchsorted(before, np.arange(_PORTION, int(before[-1]) if len(before) else 0, _PORTION))
-        return np.split(vertices, np.unique(cuts + 1))
+        return np.split(vertices, distinct_values(cuts + 1))
 
 
 def _incidence(num_vertices: int, relations: Sequence[Relation]) -> _Incidence:

@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.cluster.distinct import distinct
+from sim.distinct_values import distinct_values
 from sim.engine.folding.likeness import NONE, ROOTED, Classes
 from sim.engine.prices.activity import Activity, Resource
 from sim.engine.prices.numbering import numbered
@@ -137,7 +138,7 @@ def _shares(turns: Turns, classes: Classes, num_links: int) -> Iterator[tuple[Se
     assert isinstance(exchange.op, Collective)
     group_class = classes.group_class[exchange.op.axes, exchange.op.members][exchange.groups[:, 0]]
     used = classes.link_class[envelope.links] != NONE
-    for number in np.unique(group_class).tolist():
+    for number in distinct_values(group_class).tolist():
         of_class = group_class == number
         members = exchange.groups[int(np.argmax(of_class))]
         rarest = int(classes.stands_for[members[np.argmin(classes.multiplicity[members])]])

@@ -5,6 +5,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.distinct_values import distinct_values
+
 Ints = NDArray[np.int64]
 
 _SAMPLE: Final = 2000
@@ -20,13 +22,13 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     np.not_equal(values[1:], values[:-1], out=begins[1:])
     at = np.flatnonzero(begins)
     firsts = values[at]
-    names = np.unique(firsts[_spread(len(firsts))] if len(firsts) > _SAMPLE else firsts)
+    names = distinct_values(firsts[_spread(len(firsts))] if len(firsts) > _SAMPLE else firsts)
     places = _places(names, firsts)
     missing = firsts[names[places] != firsts]
     if 4 * len(missing) > len(firsts):
         names, places = np.unique(firsts, return_inverse=True)
     elif len(missing):
-        names = np.union1d(names, missing)
+        names = distinct_values(np.concatenate([names, missing]))
         places = _places(names, firsts)
     return names, np.repeat(places, np.diff(at, append=len(values)))
 

@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from sim.distinct_values import distinct_values
 from sim.engine.compiling.graph import NOTHING, Graph, NodeKind
 from sim.engine.running.chains import Chains, Edges, Flags, Ints, Paces, shared_users, sibling_edges, stays
 from sim.engine.running.loop import EventLoop
@@ -232,7 +233,7 @@ def _share_apart(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
 def _apart(nodes: Ints, attempt: _Attempt, paces: Paces, starts_s: Times, ends_s: Times) -> bool:
     """Return the same of the users of one resource."""
     chains, last = attempt.chains, nodes[paces.is_last[nodes]]
-    for section in np.unique(chains.section[last]).tolist():
+    for section in distinct_values(chains.section[last]).tolist():
         mine = last[chains.section[last] == section]
         pace_s = paces.pace_s[mine]
         if pace_s.max() - pace_s.min() > EQUAL * pace_s.max():

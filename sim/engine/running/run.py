@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from sim.distinct_values import distinct_values
 from sim.engine.compiling.graph import SENT, Graph, Pattern, PricedTask, Unit
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.folding.folding import Folding
@@ -442,4 +443,4 @@ def _rows_by_pattern(
     """Return the places of calls by their patterns, whose identities are ``numbers``: mostly one for all of a task."""
     if len(numbers) and (numbers == numbers[0]).all():
         return {patterns[int(numbers[0])]: np.arange(len(numbers))}
-    return {patterns[number]: np.flatnonzero(numbers == number) for number in np.unique(numbers).tolist()}
+    return {patterns[number]: np.flatnonzero(numbers == number) for number in distinct_values(numbers).tolist()}

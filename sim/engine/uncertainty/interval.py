@@ -13,6 +13,7 @@ from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
 from sim.engine.uncertainty.first_order import path_shares, relative_deviation, sensitivities
 from sim.engine.uncertainty.loadings import loadings
 from sim.engine.uncertainty.longest_path import Floats
+from sim.engine.uncertainty.normal import quantiles
 from sim.engine.uncertainty.retiming import num_nodes, num_whole_nodes, retiming
 
 NUM_DRAWS: Final = 128
@@ -59,7 +60,7 @@ def step_time_interval(path: CriticalPath, errors: ModelErrors, most_nodes: int 
         bounds = Interval(time_s * math.exp(-spread), time_s * math.exp(spread))
         return StepInterval(bounds, time_s, Method.FIRST_ORDER)
     times_s = drawn_step_times_s(path, errors, NUM_DRAWS)
-    low_s, median_s, high_s = (float(t) for t in np.quantile(times_s, (0.05, 0.5, 0.95), method="hazen"))
+    low_s, median_s, high_s = quantiles(times_s, (0.05, 0.5, 0.95)).tolist()
     return StepInterval(Interval(low_s, high_s), median_s, Method.SAMPLED)
 
 

@@ -1,7 +1,6 @@
 """Check for dead ops: their results are neither read by another op nor kept."""
 
-import numpy as np
-
+from sim.distinct_values import distinct_values
 from sim.plan.checking.collectives import where
 from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls
@@ -21,7 +20,7 @@ def check_uses(program: Program, coded: CodedCalls) -> None:
     time and has no values.
     """
     unread, names = {name: _unread(program, task) for name, task in program.tasks.items()}, [*program.tasks]
-    lagging = [names[task] for task in np.unique(coded.tasks[coded.lags > 0]).tolist()]
+    lagging = [names[task] for task in distinct_values(coded.tasks[coded.lags > 0]).tolist()]
     used: set[int] = set()
     for scope in (Scope.MICROBATCH, Scope.STEP):
         inputs = {name: _inputs(program, task, scope) for name, task in program.tasks.items()}

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from sim.distinct_values import distinct_values
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Program
 
@@ -109,7 +110,7 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
         order = np.argsort(self.microbatches, kind="stable")
         begins = np.flatnonzero(np.diff(self.microbatches[order], prepend=NO_MICROBATCH - 1))
         counts = np.diff(begins, append=len(order))
-        for count in np.unique(counts).tolist():
+        for count in distinct_values(counts).tolist():
             calls = order[begins[counts == count][:, None] + np.arange(count)]
             tasks = self.tasks[calls].tobytes()
             width, numbers = len(tasks) // len(calls), dict[bytes, int]()
@@ -143,7 +144,7 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
         first, last = (self.first_of_tasks(calls) for calls in (self.every, self.every[::-1]))
         return (
             frozenset(self.tasks[calls].tobytes() for calls in self.sequences),
-            self.tasks[sorted({*first, *last})].tobytes(), np.unique(self.tasks[self.lags > 0]).tobytes(),
+            self.tasks[sorted({*first, *last})].tobytes(), distinct_values(self.tasks[self.lags > 0]).tobytes(),
         )  # fmt: skip
 
     def candidates(self) -> list[tuple[int, int]]:

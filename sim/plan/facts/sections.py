@@ -12,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from sim.distinct_values import distinct_values
 from sim.plan.facts.repetition import MOST_CALLS, CodedCalls
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Recv, Send
@@ -81,7 +82,7 @@ def sections(programs: Sequence[Program], coded: Sequence[CodedCalls]) -> list[t
 
 def _sizes(coded: CodedCalls) -> Iterator[int]:
     """Yield numbers of micro-batches by which a section may recur often enough, the fewest first."""
-    num_microbatches = len(np.unique(coded.microbatches[coded.microbatches != NO_MICROBATCH]))
+    num_microbatches = len(distinct_values(coded.microbatches[coded.microbatches != NO_MICROBATCH]))
     yield from (size for size in coded.distances() if FEWEST_TIMES * size <= num_microbatches)
 
 

@@ -8,6 +8,7 @@ from typing import Final, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.distinct_values import distinct_values
 from sim.plan.words.columns import Column, Columns
 from sim.plan.words.program import Call, Program
 
@@ -85,7 +86,7 @@ class Calls(Columns[Call]):
         """Return whether no task is called twice for one micro-batch."""
         numbered = self.microbatches != NO_MICROBATCH
         tasks, microbatches = self.tasks[numbered], self.microbatches[numbered]
-        return len(np.unique(tasks * (microbatches.max(initial=0) + 1) + microbatches)) == len(tasks)
+        return len(distinct_values(tasks * (microbatches.max(initial=0) + 1) + microbatches)) == len(tasks)
 
     def numbered(self, names: Iterable[str]) -> Ints:
         """Return the place of each call's task in other names. Raises KeyError where a task that is called is none."""

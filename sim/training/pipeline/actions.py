@@ -13,6 +13,7 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from sim.distinct_values import distinct_values
 from sim.plan.words.columns import Column, Columns
 
 Ints = NDArray[np.int64]
@@ -99,7 +100,7 @@ class Order(Columns[Action]):
 
     def stages_of(self, kind: str) -> frozenset[int]:
         """Return the stages of the actions of a kind."""
-        return frozenset(np.unique(self.stages[self.kinds == LETTERS.index(kind)]).tolist())
+        return frozenset(distinct_values(self.stages[self.kinds == LETTERS.index(kind)]).tolist())
 
 
 def alternating(forwards: Order, backwards: Order, warmup: int) -> Order:

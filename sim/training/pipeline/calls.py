@@ -8,6 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from sim.distinct_values import distinct_values
 from sim.plan.words.calls import Calls
 from sim.training.pipeline.actions import KINDS, Action, Order
 from sim.training.pipeline.placement import Placement
@@ -192,5 +193,5 @@ class _RankWriter(Struct, frozen=True):
 
 def _by_channel(channels: Ints) -> Iterator[tuple[int, Ints]]:
     """Yield each channel, and the actions that use it."""
-    for channel in np.unique(channels[channels != NONE]).tolist():
+    for channel in distinct_values(channels[channels != NONE]).tolist():
         yield channel, np.flatnonzero(channels == channel)

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from sim.distinct_values import distinct_values
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Call
@@ -16,7 +17,7 @@ MOST_BYTES: Final = 1 << 60
 
 def refuse_uncountable(buffers: Collection[Buffer], calls: Collection[Call]) -> None:
     """Raise SpecError for a rank's program whose tensors, over all micro-batches, are more than can be counted."""
-    numbers = np.unique(Calls.of(calls).microbatches)
+    numbers = distinct_values(Calls.of(calls).microbatches)
     num_microbatches = max(1, int(np.count_nonzero(numbers != NO_MICROBATCH)))
     num_bytes = num_microbatches * sum(buffer.num_bytes for buffer in buffers)
     if num_bytes > MOST_BYTES:
