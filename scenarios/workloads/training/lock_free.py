@@ -72,7 +72,7 @@ def _sweep_s(units: list[UnitTimes]) -> float:
 def _without_sweep(program: Program) -> Program:
     """Return a program without the updates of state on drives."""
     calls = tuple(call for call in program.calls if not _reads_drive(program, program.tasks[call.task]))
-    return replace(program, calls=calls)
+    return program.calling(calls)
 
 
 def _reads_drive(program: Program, task: Task) -> bool:

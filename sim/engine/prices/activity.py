@@ -55,7 +55,7 @@ class Pricing(Protocol):
     """Prices of ops: the only link between a plan and a cluster."""
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
-        """Return the activity of ``op`` on ``rank``.
+        """Return the activity of ``op`` on ``rank``, which is that of all ops alike (``Program.distinct_ops``).
 
         A message's latency passes after the sender is free; a collective's demands are those of its whole group,
         whichever of its ranks is asked. Links are resources ("link", number).

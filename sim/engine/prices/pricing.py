@@ -173,7 +173,7 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         waiting: dict[tuple[str, str], dict[tuple[str, int], Work]] = {}
         seen = set[tuple[str, int]]()
         for program in {id(program): program for program in programs}.values():
-            for op in (op for task in program.tasks.values() for op in task.ops if isinstance(op, Compute)):
+            for op in (op for op in program.distinct_ops.ops if isinstance(op, Compute)):
                 key = (device.name, self._number(program, op))
                 if key in seen or key in self._kernels or runs_on_host(program, op):
                     continue

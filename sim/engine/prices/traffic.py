@@ -14,7 +14,6 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.plan.facts.description import kernel_signature, runs_on_host
-from sim.plan.words.buffer import Tier
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, Compute, Copy, LinkOp, Op, Send
 from sim.plan.words.program import Plan, Program
@@ -85,18 +84,10 @@ _Kinds = dict[tuple[object, ...], tuple[Exchanging, set[str]]]
 def _kinds(program: Program) -> _Kinds:
     """Return a program's ops that move bytes over links, once for all that are alike."""
     found: _Kinds = {}
-    for op in _exchanging(program):
-        found.setdefault(signature(program, op), (op, set()))[1].add(op.stream)
+    for op in program.distinct_ops.ops:
+        if exchanges_bytes(op, program):
+            found.setdefault(signature(program, op), (op, set()))[1].add(op.stream)
     return found
-
-
-def _exchanging(program: Program) -> Iterator[Exchanging]:
-    """Yield the ops that move bytes over links. Most ops are kernels, and few programs have any on hosts."""
-    has_host = any(buffer.tier is Tier.HOST for buffer in program.buffers.values())
-    for task in program.tasks.values():
-        for op in task.ops:
-            if (has_host or not isinstance(op, Compute)) and exchanges_bytes(op, program):
-                yield op
 
 
 def exchanges_bytes(op: Op, program: Program) -> TypeGuard[Exchanging]:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
+from itertools import repeat
 from time import perf_counter
 from typing import Final
 
@@ -298,15 +298,18 @@ def _shapes(plan: Plan) -> dict[int, Mapping[str, TaskShape]]:
 def _price(
     plan: Plan, pricing: Pricing, folding: Folding, rank: int, shapes: Mapping[int, Mapping[str, TaskShape]]
 ) -> dict[str, PricedTask]:
+    """Return the prices of a rank's tasks, with those of distinct ops."""
     program = plan.program_of(rank)
-
-    ops = [op for task in program.tasks.values() for op in task.ops]
-    alone = iter(folding.in_turn(program, ops, [pricing.price(plan, program, op, rank) for op in ops]))
+    ops, of_task = program.distinct_ops.ops, program.distinct_ops.of_task
+    alone = folding.in_turn(program, ops, [pricing.price(plan, program, op, rank) for op in ops])
+    of_all = [folding.folded(op, rank, activity) for op, activity in zip(ops, alone, strict=True)]
 
     def priced(name: str, task: Task) -> PricedTask:
-        launches_s, waits = pricing.launches_s(task), shapes[id(program)][name].predecessors
-        late = launched(waits, launches_s, list(islice(alone, len(task.ops))))  # as late as each rank's own
-        of_all = (folding.folded(op, rank, activity) for op, activity in zip(task.ops, late, strict=True))
-        return PricedTask(tuple(of_all), launches_s)
+        launches_s = pricing.launches_s(task)
+        if not launches_s:
+            return PricedTask(tuple([of_all[place] for place in of_task[name]]))
+        own = [alone[place] for place in of_task[name]]
+        late = launched(shapes[id(program)][name].predecessors, launches_s, own)  # as late as each rank's own
+        return PricedTask(tuple(map(folding.folded, task.ops, repeat(rank), late)), launches_s)
 
     return {name: priced(name, task) for name, task in program.tasks.items()}

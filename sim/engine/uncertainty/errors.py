@@ -47,9 +47,10 @@ IN_FLIGHT: Final = ErrorClass(NETWORK, transfer_place(MESSAGE, 1), None)
 
 
 class ErrorClasses(Struct):
-    """The classes of ops; each op, and the work of each shape, is looked at once."""
+    """The classes of ops; each op, each distinct op of a program, and the work of each shape, is looked at once."""
 
     _known: dict[tuple[int, int], ErrorClass] = field(default_factory=dict)
+    _distinct: dict[int, list[ErrorClass]] = field(default_factory=dict)
     _kernels: dict[Hashable, ErrorClass] = field(default_factory=dict)
 
     def of(self, program: Program, op: Op) -> ErrorClass:
@@ -61,13 +62,20 @@ class ErrorClasses(Struct):
             self._known[key] = found
         return found
 
+    def of_task(self, program: Program, task: str) -> list[ErrorClass]:
+        """Return the classes of a task's ops. The program must live as long as this."""
+        distinct = program.distinct_ops
+        if id(distinct) not in self._distinct:
+            self._distinct[id(distinct)] = [self.of(program, op) for op in distinct.ops]
+        classes = self._distinct[id(distinct)]
+        return [classes[place] for place in distinct.of_task[task]]
+
     def predicted_s(self, run: SimulatedRun) -> Mapping[ErrorClass, float]:
         """Return how long calls of every class of a run take alone, at most."""
         found: dict[ErrorClass, float] = {}
         for rank, program in run.programs.items():
             for name, priced in run.priced[rank].items():
-                for op, activity in zip(program.tasks[name].ops, priced.activities, strict=True):
-                    ours = self.of(program, op)
+                for ours, activity in zip(self.of_task(program, name), priced.activities, strict=True):
                     found[ours] = max(found.get(ours, 0.0), activity.duration_s)
         return found
 

@@ -287,7 +287,7 @@ class _Rows(Struct, eq=False):
         if (rank, name) not in self._tasks:
             program, priced = self.run.programs[rank], self.run.priced[rank][name]
             task = program.tasks[name]
-            rows = tuple(self.factor_row(self.classes.of(program, op), rank) for op in task.ops)
+            rows = tuple([self.factor_row(found, rank) for found in self.classes.of_task(program, name)])
             waits = analyse(task).predecessors if priced.launches_s else ()
             self._tasks[rank, name] = TaskTimes(tuple(priced.durations_s), rows, waits, priced.launches_s)
         return self._tasks[rank, name]

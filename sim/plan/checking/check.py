@@ -108,22 +108,21 @@ def _check_tasks(program: Program) -> None:
 
 
 def _check_buffers(program: Program) -> list[Collective]:
-    """Check every op's buffers; return its collectives, of those that differ only in names the first.
+    """Check the buffers of every distinct op; return its collectives, of those that differ only in names the first.
 
     They break the same rules.
     """
     found: dict[tuple[object, ...], Collective] = {}
     tier_of = {name: buffer.tier for name, buffer in program.buffers.items()}
-    for task in program.tasks.values():
-        for op in task.ops:
-            tiers = set(map(tier_of.get, op.reads + op.writes))
-            if None in tiers:
-                unknown = next(name for name in op.reads + op.writes if name not in tier_of)
-                raise CheckError(f"{where(program, op)}: unknown buffer {unknown!r}")
-            if tiers != _ON_DEVICE or isinstance(op, Copy):
-                _check_tiers(program, op)
-            if isinstance(op, Collective):
-                found.setdefault(shape_of(program, op), op)
+    for op in program.distinct_ops.ops:
+        tiers = set(map(tier_of.get, op.reads + op.writes))
+        if None in tiers:
+            unknown = next(name for name in op.reads + op.writes if name not in tier_of)
+            raise CheckError(f"{where(program, op)}: unknown buffer {unknown!r}")
+        if tiers != _ON_DEVICE or isinstance(op, Copy):
+            _check_tiers(program, op)
+        if isinstance(op, Collective):
+            found.setdefault(shape_of(program, op), op)
     return [*found.values()]
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from costmodels.kernels import KERNELS, TensorSpec, Work
 from sim.plan.words.buffer import BYTES_PER_ELEMENT, Tier
+from sim.plan.words.distinct_ops import unseeded
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Copy, Op, SizeTable
 from sim.plan.words.program import Program, Task
 
@@ -53,8 +54,7 @@ def kernel_work(program: Program, op: Compute, *, fused: bool = True) -> Work:
 def kernel_signature(program: Program, op: Compute) -> tuple[object, ...]:
     """Return a key that is equal for calls of a kernel with the same work: alike in all but names and seeds."""
     buffers = map(program.buffers.__getitem__, op.reads + op.writes)
-    attributes = tuple([item for item in op.attributes.items() if item[0] != "salt"]) if op.attributes else ()
-    return (op.kernel, len(op.reads), tuple([(b.shape, b.dtype) for b in buffers]), attributes)
+    return (op.kernel, len(op.reads), tuple([(b.shape, b.dtype) for b in buffers]), unseeded(op.attributes))
 
 
 def collective_bytes(program: Program, op: Collective) -> int:

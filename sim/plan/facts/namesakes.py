@@ -16,11 +16,9 @@ from msgspec.structs import astuple, replace
 from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.buffer import Buffer, Initial
 from sim.plan.words.calls import Calls
+from sim.plan.words.distinct_ops import unseeded
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Plan, Program
-
-_SEED: Final = "salt"
-"""The attribute of kernels that tells the random numbers of one layer from those of another."""
 
 Form = tuple[object, ...]
 """All of a program but names and calls: what is left of its tasks, ops and buffers, buffers by their places."""
@@ -69,11 +67,10 @@ def _sharing(first: Program, program: Program) -> Program:
         return program
     shared = dict(zip(program.tasks, first.tasks, strict=True))
     calls = Calls.of(program.calls)
-    return replace(
-        program,
-        buffers=first.buffers,
-        tasks=first.tasks,
-        calls=Calls(tuple(map(shared.__getitem__, calls.names)), *calls.columns),
+    return first.calling(
+        Calls(tuple(map(shared.__getitem__, calls.names)), *calls.columns),
+        role=program.role,
+        released=program.released,
         own={shared[name]: program.named(name) for name in program.tasks},
     )
 
@@ -86,14 +83,10 @@ def _form(program: Program) -> Form:
     return (
         _outline(program),
         list(map(type, ops)), [_FACTS[type(op)](astuple(op)) for op in ops], list(map(is_recomputed, ops)),
-        [_unseeded(op.attributes) for op in ops if isinstance(op, Compute)],
+        [unseeded(op.attributes) for op in ops if isinstance(op, Compute)],
         list(map(len, sides)), list(map(places.get, chain.from_iterable(sides))),
         _facts_of(Buffer, program.buffers.values()), _initials(program.buffers.values()),
     )  # fmt: skip
-
-
-def _unseeded(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {key: value for key, value in attributes.items() if key != _SEED} if _SEED in attributes else attributes
 
 
 def _initials(buffers: Iterable[Buffer]) -> list[object]:

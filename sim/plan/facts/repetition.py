@@ -82,7 +82,7 @@ def shortened(program: Program, repetition: Repetition, times: int) -> Program |
     if ((after.microbatches != NO_MICROBATCH) & (after.microbatches < by)).any():
         return None
     short = Calls.joined(before, after.later(-by))
-    return replace(program, calls=short) if short.are_different else None
+    return program.calling(short) if short.are_different else None
 
 
 class CodedCalls(Struct, frozen=True, dict=True, eq=False):

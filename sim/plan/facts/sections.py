@@ -107,7 +107,7 @@ def without(program: Program, found: Sequence[Section], times: int) -> Cut | Non
     named = np.stack([short.tasks, short.microbatches])[:, calls.microbatches[kept] != NO_MICROBATCH]
     if named.min(initial=0) < 0 or np.unique(named, axis=1).shape != named.shape:
         return None
-    return Cut(replace(program, calls=tuple(short)), tuple(_moved(found, times)), tuple(is_late.tolist()))
+    return Cut(program.calling(tuple(short)), tuple(_moved(found, times)), tuple(is_late.tolist()))
 
 
 def _kept(program: Program, found: Sequence[Section], times: int) -> Ints:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -11,6 +11,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.plan.words.mesh import Mesh
+
+SEED: Final = "salt"
+"""The attribute of kernels that tells the random numbers of one layer from those of another."""
 
 
 class CollectiveKind(StrEnum):

@@ -3,11 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from sim.plan.words.buffer import Buffer
+from sim.plan.words.distinct_ops import DistinctOps
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Op
 
@@ -96,7 +98,7 @@ class Call(NamedTuple):
     lag: int = 0
 
 
-class Program(Struct, frozen=True):
+class Program(Struct, frozen=True, dict=True):
     """The program of every rank of one role: calls in issue order; long ones are held as numbers (``Calls``).
 
     Stream order and buffer hazards are the only dependencies between the ops of a rank.
@@ -111,6 +113,20 @@ class Program(Struct, frozen=True):
     calls: Sequence[Call]
     released: frozenset[str] = frozenset()
     own: Mapping[str, Task] = field(default_factory=dict)
+
+    @cached_property
+    def distinct_ops(self) -> DistinctOps:
+        """Cache of the distinct ops of its tasks: passes that ask about many ops ask about each of these once."""
+        return DistinctOps.of(self.buffers, [(name, task.ops) for name, task in self.tasks.items()])
+
+    def calling(self, calls: Sequence[Call], **changes: Any) -> "Program":
+        """Return a program of the same buffers and tasks with other calls, and other changes; it shares what they are.
+
+        ``changes``: fields by name.
+        """
+        found = replace(self, calls=calls, **changes)
+        found.__dict__["distinct_ops"] = self.distinct_ops
+        return found
 
     def named(self, task: str) -> Task:
         """Return a task under its own names, to be shown."""

@@ -43,8 +43,8 @@ def repeated(program: Program, num_steps: int) -> Program:
     """
     calls = Calls.of(program.calls)
     stride = 1 + int(calls.microbatches.max(initial=NO_MICROBATCH))
-    return replace(program, calls=Calls.joined(*[calls.later(step * stride) for step in range(num_steps)]))
+    return program.calling(Calls.joined(*[calls.later(step * stride) for step in range(num_steps)]))
 
 
 def _only(program: Program, belongs: Callable[[Call], bool]) -> Program:
-    return replace(program, calls=tuple(call for call in program.calls if belongs(call)))
+    return program.calling(tuple(call for call in program.calls if belongs(call)))

@@ -1,5 +1,6 @@
 """The work of all kernels that one rank's program calls: FLOP and bytes."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec import Struct, field
@@ -8,7 +9,7 @@ from costmodels.kernels import Work
 from sim.plan.facts.description import kernel_signature, kernel_work
 from sim.plan.words.calls import Calls
 from sim.plan.words.op import Compute
-from sim.plan.words.program import Program, Task
+from sim.plan.words.program import Program
 
 
 class ProgramWork(Struct, frozen=True):
@@ -17,10 +18,6 @@ class ProgramWork(Struct, frozen=True):
     flop: float
     executed_flop: float
     num_bytes: int
-
-    def times(self, count: int) -> "ProgramWork":
-        """Return the work of so many calls."""
-        return ProgramWork(count * self.flop, count * self.executed_flop, count * self.num_bytes)
 
 
 class KnownWork(Struct, frozen=True):
@@ -34,24 +31,33 @@ def program_work(program: Program, known: KnownWork) -> ProgramWork:
     """Return the work of one rank's program, recomputation included. Programs must live as long as ``known``."""
     works = known.tasks.get(id(program.tasks))
     if works is None:
-        works = {name: _task_work(program, task, known.kernels) for name, task in program.tasks.items()}
-        known.tasks[id(program.tasks)] = works
+        works = known.tasks[id(program.tasks)] = _task_works(program, known.kernels)
     counts = Calls.of(program.calls).counts()
-    return _sum([works[task].times(count) for task, count in counts.items()])
+    return _sum([_times(works[task], count) for task, count in counts.items()])
 
 
-def _task_work(program: Program, task: Task, known: dict[tuple[object, ...], Work]) -> ProgramWork:
-    works = []
-    for op in task.ops:
+def _task_works(program: Program, known: dict[tuple[object, ...], Work]) -> dict[str, ProgramWork]:
+    """Return the work of one call of each task: of distinct kernels, each as often as the task has it."""
+    works: dict[int, Work] = {}
+    for place, op in enumerate(program.distinct_ops.ops):
         if isinstance(op, Compute):
             key = kernel_signature(program, op)
             if key not in known:
                 known[key] = kernel_work(program, op)
-            works.append(known[key])
-    return _sum(works)
+            works[place] = known[key]
+    counts = {name: Counter(places) for name, places in program.distinct_ops.of_task.items()}
+    return {
+        name: _sum([_times(works[place], count) for place, count in found.items() if place in works])
+        for name, found in counts.items()
+    }
 
 
-def _sum(works: Sequence[ProgramWork | Work]) -> ProgramWork:
+def _times(work: ProgramWork | Work, count: int) -> ProgramWork:
+    """Return so many times a work."""
+    return ProgramWork(count * work.flop, count * work.executed_flop, count * work.num_bytes)
+
+
+def _sum(works: Sequence[ProgramWork]) -> ProgramWork:
     return ProgramWork(
         sum(work.flop for work in works), sum(work.executed_flop for work in works),
         sum(work.num_bytes for work in works),

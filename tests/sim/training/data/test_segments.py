@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec import field
+from msgspec.structs import replace
 
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Activity
@@ -14,8 +15,8 @@ from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
 from sim.plan.words.buffer import Kind
-from sim.plan.words.op import Collective, CollectiveKind, Op
-from sim.plan.words.program import Phase, Plan, Program
+from sim.plan.words.op import Collective, CollectiveKind, Compute, Op
+from sim.plan.words.program import Phase, Plan, Program, Task
 from sim.training.errors import SpecError
 from sim.training.spec.openings import Opening
 from sim.training.spec.parallelism.sharding import ShardingSpec
@@ -108,10 +109,31 @@ def test_deferring_needs_no_more_memory_than_breadth_first(keys: dict[str, Any])
 # --- closed forms ------------------------------------------------------------------------------------------
 
 
+MARK = "stands for"
+"""The attribute of a kernel that stands for its whole task."""
+
+
+def marked(plan: Plan) -> Plan:
+    """Return a plan in which the first kernel of each forward and backward stands for all of it."""
+
+    def mark(task: Task) -> Task:
+        if task.phase not in {Phase.FORWARD, Phase.BACKWARD}:
+            return task
+        first = next(at for at, op in enumerate(task.ops) if isinstance(op, Compute) and op.stream == "compute")
+        op = task.ops[first]
+        assert isinstance(op, Compute)
+        op = replace(op, attributes={**op.attributes, MARK: str(task.phase)})
+        return replace(task, ops=(*task.ops[:first], op, *task.ops[first + 1 :]))
+
+    programs = (replace(p, tasks={name: mark(task) for name, task in p.tasks.items()}) for p in plan.programs)
+    return replace(plan, programs=tuple(programs))
+
+
 class EqualStages(TextbookPricing, frozen=True):
     """Each stage's forward, backward and sum of gradients take stated times, whatever they consist of; nothing else.
 
-    A part of a stage's gradients takes its part of the time.
+    A forward or backward takes the time of the op that ``marked`` marks. A part of a stage's gradients takes its part
+    of the time.
     """
 
     forward_s: float = 0.0
@@ -121,6 +143,9 @@ class EqualStages(TextbookPricing, frozen=True):
 
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
         """Return an op's part of its task's time."""
+        if isinstance(op, Compute):
+            stated_s = {None: 0.0, "forward": self.forward_s, "backward": self.backward_s}
+            return Activity(stated_s[op.attributes.get(MARK)])
         if not self.found:
             for each in plan.programs:
                 self._note(each)
@@ -129,9 +154,6 @@ class EqualStages(TextbookPricing, frozen=True):
     def _note(self, program: Program) -> None:
         sums: dict[str, list[Collective]] = {}
         for task in program.tasks.values():
-            if task.phase in {Phase.FORWARD, Phase.BACKWARD}:
-                first = next(op for op in task.ops if op.stream == "compute")
-                self.found[id(first)] = self.forward_s if task.phase is Phase.FORWARD else self.backward_s
             stage = task.name.rpartition(".")[2]
             if task.phase is Phase.GRADIENT_SYNC and stage.isdigit():
                 sums.setdefault(stage, []).extend(op for op in task.ops if op.stream == "dp")
@@ -162,12 +184,12 @@ def test_a_transformers_step_takes_the_time_of_the_closed_form(
     keys: dict[str, Any] = {"pp": p, "dp": 2, "m": m, "virtual_stages": v, "model": model}
     base_s = (m * v + p - 1) * (f + b)
     plan = dense_plan(schedule="aiao", deferred_sync=deferred, **keys)
-    run = simulate(plan, EqualStages(forward_s=f, backward_s=b, sync_s=part_s), fold=no_fold)
+    run = simulate(marked(plan), EqualStages(forward_s=f, backward_s=b, sync_s=part_s), fold=no_fold)
     late_s = max(0.0, (1 - deferred) * part_s - m * b) + max(0.0, deferred * part_s - m * f)
     slack_s = 1e-3 * part_s * v  # a part is a whole number of elements
     assert run.iteration_time_s == pytest.approx(base_s + part_s + (v - 1) * late_s, abs=slack_s)
     plan = dense_plan(schedule="breadth_first", **keys)
-    run = simulate(plan, EqualStages(forward_s=f, backward_s=b, sync_s=part_s), fold=no_fold)
+    run = simulate(marked(plan), EqualStages(forward_s=f, backward_s=b, sync_s=part_s), fold=no_fold)
     assert run.iteration_time_s == pytest.approx(base_s + max(part_s, v * part_s - (v - 1) * m * b), rel=1e-9)
 
 
@@ -178,7 +200,7 @@ def test_the_best_part_hides_all_but_the_first_segments_sum() -> None:
     times = {"forward_s": 1.0, "backward_s": 2.0, "sync_s": 4 * 3.0}
     found = {
         deferred: simulate(
-            dense_plan(deferred_sync=deferred, **keys), EqualStages(**times), fold=no_fold
+            marked(dense_plan(deferred_sync=deferred, **keys)), EqualStages(**times), fold=no_fold
         ).iteration_time_s
         for deferred in (0.0, 0.2, 1 / 3, 0.5, 1.0)
     }

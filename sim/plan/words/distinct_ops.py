@@ -1,0 +1,68 @@
+"""The distinct ops of a program: most of its ops differ in nothing but names, as most layers of a model do."""
+
+from collections.abc import Iterable, Mapping
+from operator import itemgetter
+from typing import Any, Final, get_args
+
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from sim.plan.words.buffer import Buffer
+from sim.plan.words.op import SEED, Compute, Op
+
+
+class DistinctOps(Struct, frozen=True, eq=False):
+    """The ops of a program, of those that are alike the first, and of every op its place among them.
+
+    Ops are alike that differ in nothing but names and seeds, on buffers of the same shapes, types and tiers. So they
+    do the same work, move the same bytes the same way and take equally long. ``of_task``: by task, a place for each op.
+
+        prices = [price(op) for op in found.ops]
+        of_forward = [prices[place] for place in found.of_task["forward.0"]]
+    """
+
+    ops: tuple[Op, ...]
+    of_task: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, buffers: Mapping[str, Buffer], tasks: Iterable[tuple[str, tuple[Op, ...]]]) -> "DistinctOps":
+        """Return the distinct ops of tasks, given by name. A buffer that does not exist is like others that do not."""
+        numbers: dict[tuple[object, ...], int] = {}
+        kinds = {
+            name: numbers.setdefault((buffer.shape, buffer.dtype, buffer.tier), len(numbers))
+            for name, buffer in buffers.items()
+        }
+        places: dict[tuple[object, ...], int] = {}
+        first: list[Op] = []
+        of_task: dict[str, tuple[int, ...]] = {}
+        for name, ops in tasks:
+            found = []
+            for op in ops:
+                key = (*_facts(op), len(op.reads), op.reads == op.writes, *map(kinds.get, op.reads + op.writes))
+                place = places.setdefault(key, len(first))
+                if place == len(first):
+                    first.append(op)
+                found.append(place)
+            of_task[name] = tuple(found)
+        return cls(tuple(first), of_task)
+
+
+def _facts(op: Op) -> tuple[object, ...]:
+    """Return all of an op but names and seeds."""
+    if isinstance(op, Compute):
+        return op.kernel, op.stream, unseeded(op.attributes)
+    return type(op), _FACTS[type(op)](astuple(op))
+
+
+def unseeded(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return a kernel's attributes without the one that tells the random numbers of one layer from another's."""
+    return tuple([item for item in attributes.items() if item[0] != SEED]) if attributes else ()
+
+
+_FACTS: Final = {
+    kind: itemgetter(
+        *[at for at, name in enumerate(kind.__struct_fields__) if name not in {"name", "reads", "writes", "attributes"}]
+    )
+    for kind in get_args(Op)
+}
+"""What takes all of an op of each class but names, and but what is looked at apart, from a tuple of its fields."""
