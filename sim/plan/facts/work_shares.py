@@ -6,15 +6,15 @@ samples are split over ranks, and some kernels use the rank's coordinate along a
 or different again.
 """
 
-from collections.abc import Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, reduce
 from math import prod
 from operator import or_
 from typing import Any, Final, NamedTuple
 
 from sim.plan.functions.experts import filled_slots
 from sim.plan.functions.gradients import is_recomputed
-from sim.plan.words.buffer import Buffer, Kind
+from sim.plan.words.buffer import Kind
 from sim.plan.words.calls import Calls
 from sim.plan.words.layout import Shard
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
@@ -30,6 +30,8 @@ _FROM_SLOTS: Final = frozenset(
     {"combine", "dispatch_backward", "grouped_matmul_weight_gradient", "float8_grouped_matmul_weight_gradient"}
 )
 """Kernels that read slots of experts, and write none."""
+_FILLING: Final = frozenset({"route", "dispatch"})
+"""Kernels that fill slots of experts, or number them."""
 _EQUALISING: Final = frozenset({CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.BROADCAST})
 """Collectives after which all members hold equal values."""
 
@@ -81,7 +83,6 @@ class _Walk:
 
     Sets of mesh axes are numbers with one bit per axis. Axes that the role fixes have no bit, as other roles run other
     programs, unless samples are split along them: such roles run one program on other sizes.
-    ``differs``: by buffer, the axes over which its values differ so far.
     ``filled``: by buffer of expert slots, the fraction of slots with tokens.
     ``chosen``: by buffer that numbers the slots of forced choices, or of a stated number of them, the same fraction.
     ``received``: the axes of the messages seen by the last walk.
@@ -89,12 +90,12 @@ class _Walk:
 
     def __init__(self, plan: Plan, program: Program, sample_axes: tuple[str, ...], messages: _Messages) -> None:
         self.plan, self.program, self.sample_axes, self.messages = plan, program, sample_axes, messages
-        self.differs: dict[str, int] = {}
+        self.differs = _Differs(self._initial)
         self.filled: dict[str, float] = {}
         self.chosen: dict[str, float] = {}
         self.shares: TaskShares = {}
         self.received: _Messages | None = None
-        self._initial: dict[str, int] = {}
+        self._laid: dict[tuple[object, ...], int] = {}
         self._sets: dict[tuple[str, ...], int] = {}
         self._known_shares: dict[tuple[int, float], WorkShares] = {}
         fixed = program.role.keys() - set(sample_axes)
@@ -112,9 +113,32 @@ class _Walk:
 
     def walk(self) -> None:
         """Find the shares of every op, and add the sent messages to ``messages``."""
-        self.differs, self.filled, self.chosen, self.received = {}, {}, {}, {}
+        self.differs, self.filled, self.chosen, self.received = _Differs(self._initial), {}, {}, {}
         tasks = Calls.of(self.program.calls).counts()
-        self.shares = {name: tuple([self._share(op) for op in self.program.tasks[name].ops]) for name in tasks}
+        self.shares = {name: self._shares_of(name) for name in tasks}
+
+    def _shares_of(self, task: str) -> tuple[WorkShares, ...]:
+        """Return the shares of a task's ops, and record the state of the buffers that they write."""
+        differs, parameters, shares = self.differs, self._parameters, list[WorkShares]()
+        ops, places = self.program.tasks[task].ops, self.program.distinct_ops.of_task[task]
+        for op, place in zip(ops, places, strict=True):
+            axes = self._named[place]
+            if axes is None or self.filled:
+                shares.append(self._share(op))
+                continue
+            for name in op.reads:
+                axes |= differs[name]
+            for name in op.writes:
+                if name not in parameters:
+                    differs[name] = axes
+            shares.append(RECOMPUTED if is_recomputed(op) else self._counted(axes, 1.0))
+        return tuple(shares)
+
+    @cached_property
+    def _named(self) -> list[int | None]:
+        """Return the axes that each distinct kernel names; None for other ops, and kernels that are not plain."""
+        ops = self.program.distinct_ops.ops
+        return [self._axes_named(op) if isinstance(op, Compute) and _is_plain(op) else None for op in ops]
 
     def _share(self, op: Op) -> WorkShares:
         """Return an op's shares, and record the state of the buffers that it writes."""
@@ -128,6 +152,10 @@ class _Walk:
         filled = 1.0
         if self.filled:
             filled = min([self.filled[name] for name in (*op.reads, *op.writes) if name in self.filled], default=1.0)
+        return self._counted(differs, filled)
+
+    def _counted(self, differs: int, filled: float) -> WorkShares:
+        """Return the shares of a kernel whose values differ over some axes, with a part of its slots filled."""
         if (differs, filled) not in self._known_shares:
             equal = [self.plan.mesh.degree(axis) for axis, bit in self.bits.items() if not differs & bit]
             once = filled / prod(equal)
@@ -140,16 +168,15 @@ class _Walk:
             assert self.received is not None
             key = (op.axis, op.direction)
             return self.received.setdefault(key, self.messages.get(key, 0))
-        differs = 0
+        differs = self._axes_named(op) if isinstance(op, Compute) else 0
         for name in op.reads:
-            differs |= self._known(name)
-        if isinstance(op, Compute):
-            for value in op.attributes.values():
-                if not isinstance(value, int | float):
-                    differs |= self._axes_in(value)
-            if op.kernel == _SAMPLING:
-                differs |= self._set(self.sample_axes)
+            differs |= self.differs[name]
         return differs
+
+    def _axes_named(self, op: Compute) -> int:
+        """Return the axes along which a kernel uses the rank's coordinate."""
+        named = self._set(self.sample_axes) if op.kernel == _SAMPLING else 0
+        return reduce(or_, [self._axes_in(value) for value in op.attributes.values()], named)
 
     def _write(self, op: Op, differs: int) -> None:
         """Record the axes over which the op's outputs differ.
@@ -158,12 +185,12 @@ class _Walk:
         """
         if isinstance(op, Send):
             self.messages[op.axis, op.direction] = self.messages.get((op.axis, op.direction), 0) | differs
-        if isinstance(op, Compute) and op.kernel not in _BUFFER_BY_BUFFER:
-            self.differs.update(dict.fromkeys(op.writes, differs))
-            return
-        one_by_one = op.reads == op.writes and isinstance(op, Collective | Compute)
+        by_buffer = isinstance(op, Collective) or (isinstance(op, Compute) and op.kernel in _BUFFER_BY_BUFFER)
+        one_by_one = by_buffer and op.reads == op.writes
         for name in op.writes:
-            self.differs[name] = self._after(op, self._known(name) if one_by_one else differs)
+            after = self._after(op, self.differs[name] if one_by_one else differs)
+            if name not in self._parameters:
+                self.differs[name] = after
 
     def _after(self, op: Op, differs: int) -> int:
         """Return the axes over which a value differs after an op, from those before it."""
@@ -197,16 +224,15 @@ class _Walk:
             slots = op.writes[:1] if isinstance(op, Compute) and op.kernel == "combine_backward" else op.writes
             self.filled.update(dict.fromkeys(slots, min(read)))
 
-    def _known(self, name: str) -> int:
-        """Return the axes over which a buffer differs.
-
-        A parameter by its layout, others by first value or last write.
-        """
-        if name in self.differs and name not in self._parameters:
-            return self.differs[name]
-        if name not in self._initial:
-            self._initial[name] = self._set(_initial_axes(self.program.buffers[name]))
-        return self._initial[name]
+    def _initial(self, name: str) -> int:
+        """Return the axes over which a buffer differs before it is written."""
+        buffer = self.program.buffers[name]
+        initial = () if buffer.initial is None else buffer.initial.axes
+        key = (buffer.layout.placements, initial)
+        if key not in self._laid:
+            sharded = tuple(axis for axis, placement in buffer.layout.placements if isinstance(placement, Shard))
+            self._laid[key] = self._set((*sharded, *initial))
+        return self._laid[key]
 
     def _set(self, axes: tuple[str, ...]) -> int:
         if axes not in self._sets:
@@ -225,7 +251,22 @@ class _Walk:
         return reduce(or_, map(self._axes_in, named), 0)
 
 
-def _initial_axes(buffer: Buffer) -> tuple[str, ...]:
-    """Return the axes over which a persistent buffer has different initial values."""
-    sharded = tuple(axis for axis, placement in buffer.layout.placements if isinstance(placement, Shard))
-    return sharded + (buffer.initial.axes if buffer.initial else ())
+class _Differs(dict[str, int]):
+    """By buffer, the axes over which its values differ: those of its last write, before that those of its first value.
+
+    Parameters stay as they are laid out.
+    """
+
+    def __init__(self, initial: Callable[[str], int]) -> None:
+        super().__init__()
+        self._initial = initial
+
+    def __missing__(self, name: str) -> int:
+        self[name] = axes = self._initial(name)
+        return axes
+
+
+def _is_plain(op: Compute) -> bool:
+    """Return whether a kernel's values differ where those that it reads do, and it neither fills slots nor clears."""
+    fills = op.kernel in _FILLING or "expected_choices" in op.attributes
+    return not fills and op.kernel not in _BUFFER_BY_BUFFER | _CLEARING
