@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -12,8 +13,9 @@ from sim.engine.prices.activity import Activity
 from sim.engine.prices.traffic import signature
 from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
+from sim.engine.running.task_times import TaskTimes
 from sim.plan.words.op import Collective, Compute, Op, Send
-from sim.plan.words.program import Program
+from sim.plan.words.program import Program, Task
 
 Ints = NDArray[np.int64]
 
@@ -84,32 +86,63 @@ def transfers(run: SimulatedRun) -> Transfers:
     An op alone on its links moves its bytes evenly once its latency is over; one that shares them, as fast as the
     event loop let it.
     """
-    num_ranks, key_of = _counter(run), _keys(run.graph)
-    numbers: dict[tuple[object, ...], int] = {}
-    flows: list[Flow] = []
-    parts: list[tuple[Ints, Times, Times, Times, Ints, Ints, Times]] = []
-    for rank, program in run.programs.items():
-        for times in run.task_times(rank):
-            activities = run.priced[rank][times.task.name].activities
-            paces_s = np.zeros_like(times.ends_s) if run.paced is None else run.rank_paces(rank).paces_s(times)
-            for j, (op, activity) in enumerate(zip(times.task.ops, activities, strict=True)):
-                if not activity.uses_links or not num_ranks(rank, op):
-                    continue
-                alike = signature(program, op)
-                number = numbers.setdefault((rank, op.stream, alike), len(flows))
-                if number == len(flows):
-                    flows.append(Flow(rank, program, op, alike, activity, num_ranks(rank, op)))
-                starts = times.starts_s[:, j]
-                begins = starts if isinstance(op, Send) else starts + activity.latency_s
-                of_flow, as_often = np.full(len(starts), number), run.counts(rank, times, j)
-                key, own = np.full(len(starts), _ALONE), times.nodes >= 0
-                key[own] = key_of[times.nodes[own] + j]
-                parts.append((of_flow, starts, begins, times.ends_s[:, j], key, as_often, paces_s[:, j]))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)] if parts else [np.zeros(0)] * 7
+    flows, key_of = _Flows(run), _keys(run.graph)
+    parts = [_moved_by(run, rank, times, flows, key_of) for rank in run.programs for times in run.task_times(rank)]
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     flow_of, starts, begins, ends, keys, counts, apart_s = (column[order] for column in columns)
-    spans = _spans(run, begins, ends, keys.astype(np.int64))
-    return Transfers(flows, flow_of.astype(np.int64), starts, begins, ends, counts.astype(np.int64), apart_s, *spans)
+    spans = _spans(run, begins, ends, keys)
+    return Transfers(flows.found, flow_of, starts, begins, ends, counts, apart_s, *spans)
+
+
+class _Flows:
+    """The flows of a run, numbered as they are met."""
+
+    def __init__(self, run: SimulatedRun) -> None:
+        self.run, self.found = run, list[Flow]()
+        self._num_ranks = _counter(run)
+        self._numbers: dict[tuple[object, ...], int] = {}
+        self._known: dict[tuple[int, int], int | None] = {}
+
+    def of_ops(self, rank: int, task: Task) -> list[tuple[int, int]]:
+        """Return the ops of a simulated rank's task that move bytes for which it answers, each with its flow."""
+        program, activities = self.run.programs[rank], self.run.priced[rank][task.name].activities
+        moving = []
+        for at, (place, activity) in enumerate(zip(program.distinct_ops.of_task[task.name], activities, strict=True)):
+            if activity.uses_links:
+                if (rank, place) not in self._known:
+                    self._known[rank, place] = self._number(rank, program, task.ops[at], activity)
+                if (number := self._known[rank, place]) is not None:
+                    moving.append((at, number))
+        return moving
+
+    def _number(self, rank: int, program: Program, op: Op, activity: Activity) -> int | None:
+        """Return the number of an op's flow; None where another simulated rank answers for it."""
+        num_ranks = self._num_ranks(rank, op)
+        if not num_ranks:
+            return None
+        alike = signature(program, op)
+        number = self._numbers.setdefault((rank, op.stream, alike), len(self.found))
+        if number == len(self.found):
+            self.found.append(Flow(rank, program, op, alike, activity, num_ranks))
+        return number
+
+
+def _moved_by(run: SimulatedRun, rank: int, times: TaskTimes, flows: _Flows, key_of: Ints) -> tuple[NDArray[Any], ...]:
+    """Return the transfers of all calls of a task, op by op: columns of flow, start, begin, end, key, count, apart."""
+    found = np.array(flows.of_ops(rank, times.task), dtype=np.int64).reshape(-1, 2)
+    moving, flow_of = found.T
+    ops, activities = times.task.ops, run.priced[rank][times.task.name].activities
+    latencies_s = [0.0 if isinstance(ops[at], Send) else activities[at].latency_s for at in moving.tolist()]
+    starts_s, ends_s = times.starts_s[:, moving], times.ends_s[:, moving]
+    keys, own = np.full(starts_s.shape, _ALONE), times.nodes >= 0
+    keys[own] = key_of[times.nodes[own, None] + moving]
+    paces_s = np.zeros_like(starts_s) if run.paced is None else run.rank_paces(rank).paces_s(times)[:, moving]
+    columns = (
+        np.broadcast_to(flow_of, starts_s.shape), starts_s, starts_s + np.array(latencies_s), ends_s, keys,
+        run.counts(rank, times, moving), paces_s,
+    )  # fmt: skip
+    return tuple([column.T.ravel() for column in columns])
 
 
 def _counter(run: SimulatedRun) -> Callable[[int, Op], int]:

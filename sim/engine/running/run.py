@@ -107,11 +107,12 @@ class SimulatedRun(Struct, dict=True, eq=False):
                     found[call.task] += self.paced.times
         return found
 
-    def counts(self, rank: int, times: TaskTimes, op: int) -> NDArray[np.int64]:
-        """Return how many ops of the step the op of each call of a task stands for."""
+    def counts(self, rank: int, times: TaskTimes, ops: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many ops of the step some ops of each call of a task stand for [calls, ops]."""
         if self.repeated is not None:
-            return self.repeated.counts(times.starts_s[:, op])
-        return np.ones(len(times.calls), np.int64) if self.paced is None else self.rank_paces(rank).counts(times)
+            return self.repeated.counts(times.starts_s[:, ops])
+        of_call = np.ones(len(times.calls), np.int64) if self.paced is None else self.rank_paces(rank).counts(times)
+        return np.broadcast_to(of_call[:, None], (len(of_call), len(ops)))
 
     def rank_paces(self, rank: int) -> RankPaces:
         """Return the times of a simulated rank in a run in which ranks have paces of their own."""
