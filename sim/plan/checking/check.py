@@ -218,7 +218,7 @@ def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
     numbers, sizes = dict[tuple[int, ...], int](), dict[int, list[_Sizes]]()
     for program in plan.programs:
         if id(program.tasks) not in sizes:
-            sizes[id(program.tasks)] = [_sizes(program, task) for task in program.tasks.values()]
+            sizes[id(program.tasks)] = _sizes(program)
     sequences = {
         id(program): _call_by_call(sizes[id(program.tasks)], coded[id(program)], numbers) for program in plan.programs
     }
@@ -253,16 +253,24 @@ def _call_by_call(
     return found
 
 
-def _sizes(program: Program, task: Task) -> _Sizes:
-    """Return the bytes of a task's messages by channel, in order."""
-    found: dict[Channel, list[int]] = defaultdict(list)
-    for channel, _, num_bytes in _messages(program, task):
-        found[channel].append(num_bytes)
-    return {channel: tuple(sizes) for channel, sizes in found.items()}
+def _sizes(program: Program) -> list[_Sizes]:
+    """Return the bytes of each task's messages by channel, in order."""
+    distinct = program.distinct_ops
+    message = {at: _message(program, op) for at, op in enumerate(distinct.ops) if isinstance(op, Send | Recv)}
+    result = []
+    for places in distinct.of_task.values():
+        found: dict[Channel, list[int]] = defaultdict(list)
+        for channel, num_bytes in [message[place] for place in places if place in message]:
+            found[channel].append(num_bytes)
+        result.append({channel: tuple(sizes) for channel, sizes in found.items()})
+    return result
 
 
 def _check_streams(program: Program, coded: CodedCalls) -> None:
     """Raise CheckError where messages of one channel are on several streams."""
+    messages = [op for op in program.distinct_ops.ops if isinstance(op, Send | Recv)]
+    if len({(op.stream, _channel(op)) for op in messages}) == len({_channel(op) for op in messages}):
+        return
     first: dict[Channel, Send | Recv] = {}
     for index in coded.first_of_tasks(coded.every):
         for channel, op, _ in _messages(program, program.tasks[program.calls[index].task]):
@@ -304,8 +312,17 @@ def _messages(program: Program, task: Task) -> Iterator[tuple[Channel, Send | Re
     """Yield the channel, the op and the size in bytes of every message that a task sends or receives."""
     for op in task.ops:
         if isinstance(op, Send | Recv):
-            num_bytes = sum(program.buffers[name].num_bytes for name in (*op.reads, *op.writes))
-            yield (op.axis, op.offset, op.direction, isinstance(op, Send)), op, num_bytes
+            channel, num_bytes = _message(program, op)
+            yield channel, op, num_bytes
+
+
+def _message(program: Program, op: Send | Recv) -> tuple[Channel, int]:
+    """Return the channel of a message, and its size in bytes."""
+    return _channel(op), sum(program.buffers[name].num_bytes for name in (*op.reads, *op.writes))
+
+
+def _channel(op: Send | Recv) -> Channel:
+    return op.axis, op.offset, op.direction, isinstance(op, Send)
 
 
 def _identity(message: _Message) -> tuple[int | None, int, int]:

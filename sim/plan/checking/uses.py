@@ -22,8 +22,12 @@ def check_uses(program: Program, coded: CodedCalls) -> None:
     unread, names = {name: _unread(program, task) for name, task in program.tasks.items()}, [*program.tasks]
     lagging = [names[task] for task in distinct_values(coded.tasks[coded.lags > 0]).tolist()]
     used: set[int] = set()
+    read = {name: reads_from_outside(task.ops) for name, task in program.tasks.items()}
     for scope in (Scope.MICROBATCH, Scope.STEP):
-        inputs = {name: _inputs(program, task, scope) for name, task in program.tasks.items()}
+        inputs = {
+            name: {buffer for buffer in buffers if program.buffers[buffer].scope is scope}
+            for name, buffers in read.items()
+        }
         awaited_next = {name for task in lagging for name in inputs[task]}
         for tasks in _sequences(coded, scope):
             awaited = set(awaited_next)
@@ -68,8 +72,3 @@ def _is_exempt(program: Program, op: Op) -> bool:
 
 def _keeps(program: Program, op: Op) -> bool:
     return not op.writes or Scope.PERSISTENT in [program.buffers[name].scope for name in op.writes]
-
-
-def _inputs(program: Program, task: Task, scope: Scope) -> set[str]:
-    """Return the buffers of a scope that a task reads before it writes them."""
-    return {name for name in reads_from_outside(task.ops) if program.buffers[name].scope is scope}

@@ -1,11 +1,10 @@
 """The distinct ops of a program: most of its ops differ in nothing but names, as most layers of a model do."""
 
 from collections.abc import Iterable, Mapping
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, Final, get_args
 
 from msgspec import Struct
-from msgspec.structs import astuple
 
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.op import SEED, Compute, Op
@@ -38,8 +37,7 @@ class DistinctOps(Struct, frozen=True, eq=False):
         for name, ops in tasks:
             found = []
             for op in ops:
-                key = (*_facts(op), len(op.reads), op.reads == op.writes, *map(kinds.get, op.reads + op.writes))
-                place = places.setdefault(key, len(first))
+                place = places.setdefault(_key(op, kinds), len(first))
                 if place == len(first):
                     first.append(op)
                 found.append(place)
@@ -47,11 +45,11 @@ class DistinctOps(Struct, frozen=True, eq=False):
         return cls(tuple(first), of_task)
 
 
-def _facts(op: Op) -> tuple[object, ...]:
-    """Return all of an op but names and seeds."""
-    if isinstance(op, Compute):
-        return op.kernel, op.stream, unseeded(op.attributes)
-    return type(op), _FACTS[type(op)](astuple(op))
+def _key(op: Op, kinds: Mapping[str, int]) -> tuple[object, ...]:
+    """Return all of an op but names and seeds. ``kinds``: a number for each buffer, the same for those alike."""
+    reads, writes = op.reads, op.writes
+    key = (type(op), _FACTS[type(op)](op), len(reads), reads == writes, *map(kinds.get, reads + writes))
+    return (*key, unseeded(op.attributes)) if isinstance(op, Compute) and op.attributes else key
 
 
 def unseeded(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -60,9 +58,9 @@ def unseeded(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 
 _FACTS: Final = {
-    kind: itemgetter(
-        *[at for at, name in enumerate(kind.__struct_fields__) if name not in {"name", "reads", "writes", "attributes"}]
+    kind: attrgetter(
+        *[name for name in kind.__struct_fields__ if name not in {"name", "reads", "writes", "attributes"}]
     )
     for kind in get_args(Op)
 }
-"""What takes all of an op of each class but names, and but what is looked at apart, from a tuple of its fields."""
+"""What takes all of an op of each class but names, and but what is looked at apart."""
