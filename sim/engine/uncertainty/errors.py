@@ -47,28 +47,36 @@ IN_FLIGHT: Final = ErrorClass(NETWORK, transfer_place(MESSAGE, 1), None)
 
 
 class ErrorClasses(Struct):
-    """The classes of ops; each op, each distinct op of a program, and the work of each shape, is looked at once."""
+    """The classes of ops; each distinct op of a program, and the work of each shape, is looked at once.
 
-    _known: dict[tuple[int, int], ErrorClass] = field(default_factory=dict)
-    _distinct: dict[int, list[ErrorClass]] = field(default_factory=dict)
+    Programs must live as long as this.
+    """
+
+    _of_ops: dict[int, dict[int, ErrorClass]] = field(default_factory=dict)
     _kernels: dict[Hashable, ErrorClass] = field(default_factory=dict)
 
     def of(self, program: Program, op: Op) -> ErrorClass:
-        """Return an op's class. The program must live as long as this."""
-        key = (id(program.buffers), id(op))
-        found = self._known.get(key)
-        if found is None:
-            found = self._kernel(program, op) if isinstance(op, Compute) else _transfer(program, op)
-            self._known[key] = found
-        return found
+        """Return the class of an op of a program."""
+        return self._of_program(program)[id(op)]
 
     def of_task(self, program: Program, task: str) -> list[ErrorClass]:
-        """Return the classes of a task's ops. The program must live as long as this."""
+        """Return the classes of a task's ops."""
+        known = self._of_program(program)
+        return [known[id(op)] for op in program.tasks[task].ops]
+
+    def _of_program(self, program: Program) -> dict[int, ErrorClass]:
+        """Return the classes of all ops of a program, by their identities."""
         distinct = program.distinct_ops
-        if id(distinct) not in self._distinct:
-            self._distinct[id(distinct)] = [self.of(program, op) for op in distinct.ops]
-        classes = self._distinct[id(distinct)]
-        return [classes[place] for place in distinct.of_task[task]]
+        if id(distinct) not in self._of_ops:
+            classes = [
+                self._kernel(program, op) if isinstance(op, Compute) else _transfer(program, op) for op in distinct.ops
+            ]
+            self._of_ops[id(distinct)] = {
+                id(op): classes[place]
+                for name, places in distinct.of_task.items()
+                for op, place in zip(program.tasks[name].ops, places, strict=True)
+            }
+        return self._of_ops[id(distinct)]
 
     def predicted_s(self, run: SimulatedRun) -> Mapping[ErrorClass, float]:
         """Return how long calls of every class of a run take alone, at most."""
