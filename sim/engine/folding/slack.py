@@ -22,10 +22,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from sim.cluster.distinct import sorted_order
 from sim.engine.prices.traffic import Load
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 _ROUNDING = 1e-12
 _MARGIN = 1e-9
@@ -35,55 +37,112 @@ _MOST_TRIED = 16
 """So many of a link's covers are tried for a user that could take any of them: it bounds time and memory."""
 
 
-def never_binding(loads: Sequence[Load], in_network: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def never_binding(loads: Sequence[Load], in_network: Flags) -> Flags:
     """Return which links of the network never bind for what these loads, and any multiples of them, put on links.
 
     Each user counts for the link outside the network that it uses longest: of several, once for the first (most often
     its way out) and once for the last (its way in); or for one that counts already. Links that nobody uses are among
     those returned.
     """
-    reaching = [load for load in sorted(loads, key=_links_per_user) if in_network[load.links].any()]
+    reaching = [
+        _Users.of(load, inside)
+        for load in sorted(loads, key=_links_per_user)
+        if (inside := in_network[load.links]).any()
+    ]
     full = np.zeros(len(in_network), np.bool_)
-    for load in reaching:
-        full |= _carried(load, in_network) > 1 + _MARGIN
+    for users in reaching:
+        full |= _carried(users, len(in_network)) > 1 + _MARGIN
     open_links = in_network & ~full
     for last in (False, True):
-        open_links &= _bounds(reaching, in_network, open_links, last=last) > 1 + _ROUNDING
+        open_links[open_links] = _bounds(reaching, open_links, last=last) > 1 + _ROUNDING
     return in_network & ~(open_links | full)
-
-
-def _carried(load: Load, in_network: NDArray[np.bool_]) -> Floats:
-    """Return what links of the network carry while the users of one load progress at rates that other links allow.
-
-    The rate of a user is the one at which the fullest of its links outside the network would be full, were all users
-    equally fast. Whatever the choice of links k(u), the right side of the inequality is no less than this.
-    """
-    inside = in_network[load.links]
-    outside = np.flatnonzero(~inside)
-    on_link = np.bincount(load.links[outside], load.seconds[outside], minlength=len(in_network))
-    slowest = np.zeros(int(load.groups.max(initial=0)) + 1)
-    np.maximum.at(slowest, load.groups[outside], on_link[load.links[outside]])
-    rates = np.divide(1.0, slowest, out=np.zeros_like(slowest), where=slowest > 0)
-    these = np.flatnonzero(inside)
-    carried = rates[load.groups[these]] * load.seconds[these]
-    return np.bincount(load.links[these], carried, minlength=len(in_network)).astype(np.float64)
-
-
-def _bounds(loads: Sequence[Load], in_network: NDArray[np.bool_], asked: NDArray[np.bool_], *, last: bool) -> Floats:
-    """Return the right side of the inequality for the links asked for, 0 for others."""
-    covers = _Covers(len(in_network), np.zeros(0, np.int64), np.zeros(0))
-    for load in loads:
-        if asked[load.links].any():
-            covers = covers.joined_by(covers.chosen(load, _own_covers(load, in_network, asked, last=last)))
-    return covers.sums()
 
 
 def _links_per_user(load: Load) -> float:
     return len(load.links) / (int(load.groups.max(initial=0)) + 1)
 
 
+class _Users(Struct, frozen=True, eq=False):
+    """The users of a load. User ``users[i]`` uses link ``links[i]`` of the network for ``seconds[i]``.
+
+    Outside the network it uses the links ``covers[starts[user]:starts[user + 1]]``, sorted, for as many ``cover_s``.
+    ``longest_s``: the most of a user's ``cover_s``, 0 where it has none.
+    """
+
+    users: Ints
+    links: Ints
+    seconds: Floats
+    starts: Ints
+    covers: Ints
+    cover_s: Floats
+    longest_s: Floats
+
+    @classmethod
+    def of(cls, load: Load, inside: Flags) -> "_Users":
+        """Return the users of a load; ``inside``: which of the links that it names are in the network."""
+        here, beyond = np.flatnonzero(inside), np.flatnonzero(~inside)
+        num_users = int(load.groups.max(initial=0)) + 1
+        starts = np.append(0, np.cumsum(np.bincount(load.groups[beyond], minlength=num_users)))
+        cover_s = load.seconds[beyond]
+        return cls(
+            load.groups[here], load.links[here], load.seconds[here],
+            starts, load.links[beyond], cover_s, _largest(cover_s, starts),
+        )  # fmt: skip
+
+    def choice(self, number: Ints, *, last: bool) -> "_Choice":
+        """Return each user's own cover: the first or the last of those that it uses longest.
+
+        ``number``: by link, the number of a link asked for, -1 for others.
+        """
+        numbers = number[self.links]
+        kept = np.flatnonzero(numbers >= 0)
+        users, seconds = self.users[kept], self.seconds[kept]
+        cover = self._longest_used(last=last)
+        return _Choice(users, numbers[kept], seconds, cover[users], _ratios(seconds, self.longest_s[users]))
+
+    def _longest_used(self, *, last: bool) -> Ints:
+        num_covers = np.diff(self.starts)
+        longest = np.flatnonzero(self.cover_s == np.repeat(self.longest_s, num_covers))
+        order = longest if last else longest[::-1]
+        cover = np.zeros(len(num_covers), np.int64)
+        cover[np.repeat(np.arange(len(num_covers)), num_covers)[order]] = self.covers[order]  # the last written stays
+        return cover
+
+    def seconds_on(self, users: Ints, covers: Ints) -> Floats:
+        """Return how long some users use some links outside the network, 0 for those that they do not use."""
+        places, used = _places(self.covers, self.starts[users], self.starts[users + 1], covers)
+        seconds = np.zeros(len(users))
+        seconds[used] = self.cover_s[places[used]]
+        return seconds
+
+
+def _carried(users: _Users, num_links: int) -> Floats:
+    """Return what links of the network carry while the users of one load progress at rates that other links allow.
+
+    The rate of a user is the one at which the fullest of its links outside the network would be full, were all users
+    equally fast. Whatever the choice of links k(u), the right side of the inequality is no less than this.
+    """
+    on_link = np.bincount(users.covers, users.cover_s, minlength=num_links).astype(np.float64, copy=False)
+    slowest = _largest(on_link[users.covers], users.starts)
+    rates = np.divide(1.0, slowest, out=np.zeros_like(slowest), where=slowest > 0)
+    return np.bincount(users.links, rates[users.users] * users.seconds, minlength=num_links).astype(
+        np.float64, copy=False
+    )
+
+
+def _bounds(reaching: Sequence[_Users], asked: Flags, *, last: bool) -> Floats:
+    """Return the right side of the inequality for each link asked for."""
+    number = np.where(asked, np.cumsum(asked) - 1, -1)
+    covers = _Covers.of_none(int(asked.sum()), len(asked))
+    for users in reaching:
+        choice = users.choice(number, last=last)
+        if len(choice.links):
+            covers = covers.joined_by(users, choice)
+    return covers.sums()
+
+
 class _Choice(Struct, frozen=True, eq=False):
-    """User ``users[i]``, which uses ``links[i]`` for ``seconds[i]``, counts for ``covers[i]``.
+    """User ``users[i]``, which uses the link of number ``links[i]`` for ``seconds[i]``, counts for ``covers[i]``.
 
     ``ratios[i]`` is the one time over the other.
     """
@@ -95,20 +154,6 @@ class _Choice(Struct, frozen=True, eq=False):
     ratios: Floats
 
 
-def _own_covers(load: Load, in_network: NDArray[np.bool_], asked: NDArray[np.bool_], *, last: bool) -> _Choice:
-    """Return, for users of links asked for, the first or last link outside the network that each uses longest."""
-    beyond = in_network[load.links]
-    longest, cover = np.zeros(int(load.groups.max(initial=0)) + 1), np.zeros(int(load.groups.max()) + 1, np.int64)
-    users, links, seconds = load.groups[~beyond], load.links[~beyond], load.seconds[~beyond]
-    np.maximum.at(longest, users, seconds)
-    tight = np.flatnonzero(seconds == longest[users])  # sorted by user, then link
-    order = tight if last else tight[::-1]
-    cover[users[order]] = links[order]  # of equal users, the one written last stays
-    these = asked[load.links]
-    users, links, seconds = load.groups[these], load.links[these], load.seconds[these]
-    return _Choice(users, links, seconds, cover[users], _ratios(seconds, longest[users]))
-
-
 def _ratios(seconds: Floats, on_cover: Floats) -> Floats:
     """Return by how much longer users use a link than its cover, very much where they do not use the cover."""
     ratios = np.full(len(seconds), _UNCOVERED)
@@ -117,58 +162,101 @@ def _ratios(seconds: Floats, on_cover: Floats) -> Floats:
 
 
 class _Covers(Struct, frozen=True, eq=False):
-    """The largest ratio of each pair, which is link x number of links + cover; sorted by pair."""
+    """Of each link asked for, by number, the links that users count for, each with the largest ratio of any user.
+
+    Link l has the covers ``covers[starts[l]:starts[l + 1]]``, sorted. Any link's number is below ``num_links``.
+    """
 
     num_links: int
-    pairs: Ints
+    starts: Ints
+    covers: Ints
     ratios: Floats
+
+    @classmethod
+    def of_none(cls, num_asked: int, num_links: int) -> "_Covers":
+        """Return no covers for so many links."""
+        return cls(num_links, np.zeros(num_asked + 1, np.int64), np.zeros(0, np.int64), np.zeros(0))
 
     def sums(self) -> Floats:
         """Return, per link, the sum over its covers."""
-        return np.bincount(self.pairs // self.num_links, self.ratios, minlength=self.num_links).astype(np.float64)
+        return np.bincount(self._links, self.ratios, minlength=len(self.starts) - 1).astype(np.float64)
 
-    def joined_by(self, choice: _Choice) -> "_Covers":
-        """Return the covers with some users more."""
-        more = self._added(choice.links, choice.covers, choice.ratios) > 0
-        pairs = np.concatenate([self.pairs, choice.links[more] * self.num_links + choice.covers[more]])
-        ratios = np.concatenate([self.ratios, choice.ratios[more]])
-        order = np.lexsort((ratios, pairs))
-        pairs, ratios = pairs[order], ratios[order]
-        largest = np.flatnonzero(np.append(pairs[1:] != pairs[:-1], [True] * (len(pairs) > 0)))
-        return _Covers(self.num_links, pairs[largest], ratios[largest])
+    @property
+    def _links(self) -> Ints:
+        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
 
-    def chosen(self, load: Load, own: _Choice) -> _Choice:
-        """Return what users choose: their own cover, or one of the link's that they also use, if that adds less."""
-        added = self._added(own.links, own.covers, own.ratios)
-        open_to = np.flatnonzero(added > 0)
-        begins = np.searchsorted(self.pairs, own.links[open_to] * self.num_links)
-        ends = np.searchsorted(self.pairs, (own.links[open_to] + 1) * self.num_links)
-        tries = np.minimum(ends - begins, _MOST_TRIED)
-        whose = np.repeat(np.arange(len(open_to)), tries)
-        at = begins[whose] + np.arange(len(whose)) - (np.cumsum(tries) - tries)[whose]
-        asked = open_to[whose]
-        covers = self.pairs[at] % self.num_links
-        ratios = _ratios(own.seconds[asked], self._seconds(load, own.users[asked], covers))
+    def joined_by(self, users: _Users, own: _Choice) -> "_Covers":
+        """Return the covers with some users more, after their choice among these covers and their own."""
+        choice, places, held = self._chosen(users, own)
+        ratios = self.ratios.copy()
+        np.maximum.at(ratios, places[held], choice.ratios[held])
+        new = np.flatnonzero(~held)
+        new = new[sorted_order(choice.links[new] * self.num_links + choice.covers[new])]
+        links, covers = choice.links[new], choice.covers[new]
+        first = np.flatnonzero(_begins(links) | _begins(covers))
+        largest = np.maximum.reduceat(choice.ratios[new], first) if first.size else np.zeros(0)
+        links, covers, places = links[first], covers[first], places[new[first]]
+        return replace(
+            self,
+            starts=self.starts + np.append(0, np.cumsum(np.bincount(links, minlength=len(self.starts) - 1))),
+            covers=np.insert(self.covers, places, covers),
+            ratios=np.insert(ratios, places, largest),
+        )
+
+    def _chosen(self, users: _Users, own: _Choice) -> tuple[_Choice, Ints, Flags]:
+        """Return what users choose, the place of each choice among these covers, and whether these have it.
+
+        That is their own cover, or one of the link's that they also use, if that adds less to the sum: the first that
+        adds least.
+        """
+        begins, ends = self.starts[own.links], self.starts[own.links + 1]
+        places, held = _places(self.covers, begins, ends, own.covers)
+        added = own.ratios.copy()
+        added[held] = np.maximum(own.ratios[held] - self.ratios[places[held]], 0.0)
+        open_to = np.flatnonzero((added > 0) & (ends > begins))
+        if not open_to.size:
+            return own, places, held
+        tries = np.minimum(ends - begins, _MOST_TRIED)[open_to]
+        first_try = np.append(0, np.cumsum(tries))
+        whose = np.repeat(open_to, tries)
+        at = np.repeat(begins[open_to] - first_try[:-1], tries) + np.arange(len(whose))
+        ratios = _ratios(own.seconds[whose], users.seconds_on(own.users[whose], self.covers[at]))
         more = np.maximum(ratios - self.ratios[at], 0.0)
-        order = np.lexsort((more, asked))
-        best = order[np.flatnonzero(np.append([True] * (len(order) > 0), asked[order][1:] != asked[order][:-1]))]
-        best = best[more[best] < added[asked[best]]]
-        chosen_covers, chosen_ratios = own.covers.copy(), own.ratios.copy()
-        chosen_covers[asked[best]], chosen_ratios[asked[best]] = covers[best], ratios[best]
-        return replace(own, covers=chosen_covers, ratios=chosen_ratios)
+        best = np.flatnonzero(more == np.repeat(np.minimum.reduceat(more, first_try[:-1]), tries))
+        best = best[_begins(whose[best])]
+        best = best[more[best] < added[whose[best]]]
+        chosen, covers, chosen_ratios = whose[best], own.covers.copy(), own.ratios.copy()
+        covers[chosen], chosen_ratios[chosen] = self.covers[at[best]], ratios[best]
+        places[chosen], held[chosen] = at[best], True
+        return replace(own, covers=covers, ratios=chosen_ratios), places, held
 
-    def _added(self, links: Ints, covers: Ints, ratios: Floats) -> Floats:
-        """Return by how much users raise the sums of their links."""
-        wanted = links * self.num_links + covers
-        held = np.zeros(len(wanted))
-        if len(self.pairs):
-            at = np.minimum(np.searchsorted(self.pairs, wanted), len(self.pairs) - 1)
-            held = np.where(self.pairs[at] == wanted, self.ratios[at], 0.0)
-        return np.maximum(ratios - held, 0.0)
 
-    def _seconds(self, load: Load, users: Ints, links: Ints) -> Floats:
-        """Return how long some users use some links, 0 for those that they do not use."""
-        used, wanted = load.groups * self.num_links + load.links, users * self.num_links + links
-        at = np.minimum(np.searchsorted(used, wanted), len(used) - 1)  # sorted by user, then link
-        seconds: Floats = np.where(used[at] == wanted, load.seconds[at], 0.0)
-        return seconds
+def _begins(values: Ints) -> Flags:
+    """Return where a value differs from the one before; the first one does."""
+    different = np.ones(len(values), np.bool_)
+    np.not_equal(values[1:], values[:-1], out=different[1:])
+    return different
+
+
+def _largest(values: Floats, starts: Ints) -> Floats:
+    """Return the largest of the values ``values[starts[i]:starts[i + 1]]`` for each i, 0 where there are none."""
+    largest = np.zeros(len(starts) - 1)
+    some = np.flatnonzero(np.diff(starts))
+    if some.size:
+        largest[some] = np.maximum.reduceat(values, starts[some])
+    return largest
+
+
+def _places(keys: Ints, begins: Ints, ends: Ints, wanted: Ints) -> tuple[Ints, Flags]:
+    """Return where each key wanted is, or would be, in ``keys[begin:end]``, which are sorted, and whether it is there.
+
+    A search by halves for all keys at once: ranges are short.
+    """
+    low, high = begins.copy(), ends
+    for _ in range(int((ends - begins).max(initial=0)).bit_length()):
+        middle = (low + high) >> 1
+        below = (low < high) & (keys[np.minimum(middle, len(keys) - 1)] < wanted)
+        low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+    found = low < ends
+    found[found] = keys[low[found]] == wanted[found]
+    return low, found

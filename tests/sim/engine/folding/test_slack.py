@@ -49,12 +49,42 @@ def test_links_that_a_load_alone_fills_are_those_that_no_choice_covers(exchanges
     """What a load alone carries is no more than the linear program's most, and telling by it changes no answer."""
     loads = [load_of(users) for users in exchanges]
     for users, load in zip(exchanges, loads, strict=True):
-        carried = slack._carried(load, IN_NETWORK)
+        carried = slack._carried(slack._Users.of(load, IN_NETWORK[load.links]), NUM_LINKS)
         assert all(carried[link] <= most_carried(users, int(link)) + 1e-9 for link in np.flatnonzero(IN_NETWORK))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slack, "_carried", lambda load, in_network: np.zeros(len(in_network)))
+        patch.setattr(slack, "_carried", lambda users, num_links: np.zeros(num_links))
         by_choice = never_binding(loads, IN_NETWORK)
     assert never_binding(loads, IN_NETWORK).tolist() == by_choice.tolist()
+
+
+def summed_one_by_one(exchanges: list[list[dict[int, float]]], last: bool) -> list[float]:
+    """Return the sum over each network link's covers, after the users of all exchanges have chosen, by plain loops."""
+    of_link: list[dict[int, float]] = [{} for _ in range(NUM_LINKS)]
+    for users in sorted(exchanges, key=lambda users: sum(map(len, users)) / len(users)):
+        chosen = []
+        for uses in users:
+            outside = {link: seconds for link, seconds in uses.items() if link < NUM_INSIDE}
+            longest = max(outside.values(), default=0.0)
+            tight = sorted(link for link, seconds in outside.items() if seconds == longest) or [0]
+            for link in sorted(uses.keys() - outside.keys()):
+                held, own = of_link[link], tight[-1 if last else 0]
+                ratios = {cover: uses[link] / outside[cover] if cover in outside else 1e30 for cover in (own, *held)}
+                added = {cover: max(ratio - held.get(cover, 0.0), 0.0) for cover, ratio in ratios.items()}
+                best = min([own, *sorted(held)], key=lambda cover, added=added: added[cover])  # type: ignore[misc]
+                chosen.append((link, best, ratios[best]))
+        for link, cover, ratio in chosen:
+            of_link[link][cover] = max(ratio, of_link[link].get(cover, 0.0))
+    return [sum(held.values()) for held in of_link]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(exchanges=st.lists(st.lists(USES, min_size=1, max_size=6), min_size=1, max_size=4), last=st.booleans())
+def test_users_choose_as_if_one_by_one(exchanges: list[list[dict[int, float]]], last: bool) -> None:
+    """The sums over covers are those of a loop over users, each of which takes what adds least to a link's sum."""
+    loads = sorted(map(load_of, exchanges), key=slack._links_per_user)
+    reaching = [slack._Users.of(load, IN_NETWORK[load.links]) for load in loads]
+    sums = slack._bounds(reaching, IN_NETWORK, last=last)
+    assert sums.tolist() == pytest.approx(summed_one_by_one(exchanges, last)[NUM_INSIDE:], rel=1e-12)
 
 
 def test_a_ring_counts_for_an_adapter_that_counts_already() -> None:
