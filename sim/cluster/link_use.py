@@ -39,9 +39,14 @@ class LinkUse(Struct, frozen=True, eq=False):
         first, last = np.searchsorted(self.rows, [row, row + 1])
         return self.links[first:last], self.seconds[first:last]
 
+    def ends(self) -> list[int]:
+        """Return where the uses of each case begin, and where those of the last end."""
+        ends: list[int] = np.searchsorted(self.rows, np.arange(len(self.latencies_s) + 1)).tolist()
+        return ends
+
     def costs(self) -> list[LinkCost]:
         """Return what each case costs."""
-        ends = np.searchsorted(self.rows, np.arange(len(self.latencies_s) + 1)).tolist()
+        ends = self.ends()
         loads = list(zip(self.links.tolist(), self.seconds.tolist(), strict=True))
         latencies_s: list[float] = self.latencies_s.tolist()
         return [

@@ -30,6 +30,7 @@ from sim.plan.words.program import Plan, Program
 Ints = NDArray[np.int64]
 
 NEVER_BINDS: Final = NONE
+NO_LINK: Final = NONE
 
 
 class Folding(Struct, frozen=True, dict=True):
@@ -105,15 +106,15 @@ class Folding(Struct, frozen=True, dict=True):
         """Return where the demands on resources go."""
         assert self.link_class is not None
         assert self.class_size is not None
-        others = [index for index, name in enumerate(names) if not is_link(name)]
-        links = np.array([(index, name[1]) for index, name in enumerate(names) if is_link(name)], dtype=np.int64)
-        of_links = self.link_class[links.reshape(-1, 2)[:, 1]]
+        numbers = np.array([name[1] if is_link(name) else NO_LINK for name in names], dtype=np.int64)
+        others, links = np.flatnonzero(numbers == NO_LINK).tolist(), np.flatnonzero(numbers != NO_LINK)
+        of_links = self.link_class[numbers[links]]
         kept = of_links != NEVER_BINDS
         classes, where = np.unique(of_links[kept], return_inverse=True)
         return _Places(
             others,
             [self._simulated(names[index]) for index in others],
-            links.reshape(-1, 2)[kept, 0],
+            links[kept],
             where,
             self.class_size[of_links[kept]],
             [("link", name) for name in classes.tolist()],

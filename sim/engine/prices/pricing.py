@@ -200,8 +200,8 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         num_bytes = payload_bytes(exchange.program, op.reads)
         keys = [(num_bytes, source, target) for source, target in exchange.groups.tolist()]
         if not all(key in self._messages for key in keys):
-            costs = self.network.messages(num_bytes, exchange.groups[:, 0], exchange.groups[:, 1]).costs()
-            self._messages.update(zip(keys, map(self._activity, costs), strict=True))
+            use = self.network.messages(num_bytes, exchange.groups[:, 0], exchange.groups[:, 1])
+            self._messages.update(zip(keys, self._activities(use), strict=True))
 
     def _price_collectives(self, plan: Plan, exchange: Exchange, op: Collective, ranks: Collection[int]) -> None:
         number, asked, known = self._number(exchange.program, op), set(ranks), self._collectives
@@ -210,9 +210,9 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         if all(key in known for keys in askers for key in keys):
             return
         num_bytes = collective_bytes(exchange.program, op)
-        costs = self.network.collectives(op.kind, num_bytes, exchange.groups, self._algorithm(op), op.root).costs()
-        for keys, group, cost in zip(askers, groups, costs, strict=True):
-            known.update(dict.fromkeys(keys, self._waited_for(cost, group)))
+        use = self.network.collectives(op.kind, num_bytes, exchange.groups, self._algorithm(op), op.root)
+        for keys, group, alone in zip(askers, groups, self._activities(use), strict=True):
+            known.update(dict.fromkeys(keys, self._waited_for(alone, group)))
 
     def _collective(self, plan: Plan, program: Program, op: Collective, rank: int) -> Activity:
         mine = (rank, self._number(program, op), plan.mesh.axes)
@@ -230,14 +230,13 @@ class ClusterPricing(Struct, frozen=True, dict=True):
             else:
                 table = None if pairs is None else pairs.array
                 cost = self.network.collective(op.kind, num_bytes, group, self._algorithm(op), op.root, table)
-            self._collectives[key] = self._waited_for(cost, group)
+            self._collectives[key] = self._waited_for(self._activity(cost), group)
         return self._collectives[key]
 
-    def _waited_for(self, cost: LinkCost, group: Sequence[int]) -> Activity:
-        """Return a collective of this cost that the framework waits for."""
+    def _waited_for(self, activity: Activity, group: Sequence[int]) -> Activity:
+        """Return a collective that the framework waits for."""
         waiting_s = self.software.waiting_s(len(group))
-        activity = self._activity(replace(cost, latency_s=cost.latency_s + waiting_s))
-        return self._taking_compute(activity, group)
+        return self._taking_compute(replace(activity, latency_s=activity.latency_s + waiting_s), group)
 
     def _taking_compute(self, activity: Activity, group: Sequence[int]) -> Activity:
         """Return a collective with what it takes of its members' arithmetic while its bytes move."""
@@ -261,6 +260,15 @@ class ClusterPricing(Struct, frozen=True, dict=True):
     def _activity(self, cost: LinkCost) -> Activity:
         names = self._link_names
         return Activity(cost.latency_s, tuple([(names[link], seconds) for link, seconds in cost.links]))
+
+    def _activities(self, use: LinkUse) -> list[Activity]:
+        """Return each case of a use of links as an activity."""
+        names = map(self._link_names.__getitem__, use.links.tolist())
+        demands, ends = list(zip(names, use.seconds.tolist(), strict=True)), use.ends()
+        latencies_s: list[float] = use.latencies_s.tolist()
+        return [
+            Activity(latency_s, tuple(demands[ends[row] : ends[row + 1]])) for row, latency_s in enumerate(latencies_s)
+        ]
 
     @cached_property
     def _link_names(self) -> "_LinkNames":
