@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.cluster.distinct import distinct
-from sim.cluster.topology.links import AnyInts
+from sim.cluster.topology.links import NONE, AnyInts
 from sim.cluster.topology.topology import Routes
 
 Ints = NDArray[np.int64]
@@ -60,6 +60,14 @@ class LinkUse(Struct, frozen=True, eq=False):
             return self
         rows, links, seconds = self.rows[kept], self.links[kept], self.seconds[kept]
         return LinkUse(rows, links, seconds, self.num_bytes[kept], self.latencies_s)
+
+
+def hop_sums(hops: AnyInts, values: Floats) -> Floats:
+    """Return the sum of the values of each row's links, one after the other; -1 is no link."""
+    sums = np.zeros(len(hops))
+    for links in hops.T:
+        sums += np.where(links == NONE, 0.0, values[links])
+    return sums
 
 
 def route_sums(routes: Routes, values: Floats) -> Floats:

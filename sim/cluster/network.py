@@ -36,12 +36,12 @@ from costmodels.collectives import (
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
 from costmodels.collectives.network import COLLNET
 from sim.cluster.distinct import distinct
-from sim.cluster.link_use import LinkCost, LinkUse, link_use, route_sums, side_by_side, summed
+from sim.cluster.link_use import LinkCost, LinkUse, hop_sums, link_use, side_by_side, summed
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.rings import Ring, nvlink_rings
 from sim.cluster.topology.fabrics.torus import Torus
-from sim.cluster.topology.links import NONE, AnyInts, LinkKind
+from sim.cluster.topology.links import NONE, AnyInts, LinkKind, num_hops
 from sim.cluster.topology.topology import Topology
 
 Ints = NDArray[np.int64]
@@ -143,8 +143,7 @@ class Network(Struct, frozen=True, dict=True):
         """Return the loads on links of a message from each source rank to its target rank."""
         sources, targets = self.devices[sources], self.devices[targets]
         hops = np.sort(self.topology.hops(sources, targets), axis=1)  # no route uses a link twice
-        used = hops != NONE
-        rows, links = np.repeat(np.arange(len(hops)), used.sum(axis=1)), hops[used].astype(np.int64)
+        rows, links = np.repeat(np.arange(len(hops)), num_hops(hops)), hops[hops != NONE].astype(np.int64)
         seconds = self._message_seconds_per_byte[links]
         seconds *= num_bytes
         seconds += self.topology.message_s[links]
@@ -152,7 +151,7 @@ class Network(Struct, frozen=True, dict=True):
         fixed_s = np.array([point_to_point_cost(num_bytes, True, network).latency_s for network in without_hops])
         layouts = self._layout_of_device
         slower_s = np.maximum(fixed_s[layouts[sources]], fixed_s[layouts[targets]])
-        latencies_s = slower_s + np.bincount(rows, self.topology.latency_s[links], minlength=len(hops))
+        latencies_s = slower_s + hop_sums(hops, self.topology.latency_s)
         carried = np.broadcast_to(np.float64(num_bytes), seconds.shape)
         return LinkUse(rows, links, seconds, carried, latencies_s).without_zeros()
 
@@ -243,9 +242,12 @@ class Network(Struct, frozen=True, dict=True):
         if root:
             nodes = np.where(nodes == nodes[:, [root]], -1, nodes)
         first = (np.arange(groups.shape[1]) != root) if root else np.zeros(groups.shape[1])
-        order = np.lexsort((np.broadcast_to(first, nodes.shape), nodes), axis=1)
-        devices = np.take_along_axis(devices, order, axis=1)
-        begins = np.diff(np.take_along_axis(nodes, order, axis=1), axis=1, prepend=-2) != 0
+        if root or (nodes[:, 1:] < nodes[:, :-1]).any():
+            order = np.lexsort((np.broadcast_to(first, nodes.shape), nodes), axis=1)
+            devices, nodes = (np.take_along_axis(values, order, axis=1) for values in (devices, nodes))
+        else:
+            order = np.broadcast_to(np.arange(groups.shape[1]), groups.shape)
+        begins = np.diff(nodes, axis=1, prepend=-2) != 0
         intra_s, inter_s = self._latencies(devices, begins)
         island_rings, types = self._slowest_rings(devices, begins), self._types(devices)
         kept = order if keep_order else order[:, :0]
@@ -313,8 +315,8 @@ class Network(Struct, frozen=True, dict=True):
         """Return, per group, the longest latency between ring neighbours inside nodes and between nodes; 0 for none."""
         following = np.roll(devices, -1, axis=1)
         crosses = np.roll(begins, -1, axis=1) & (begins.sum(axis=1, keepdims=True) > 1)
-        routes = self.topology.routes(devices.ravel(), following.ravel())
-        latencies_s = route_sums(routes, self.topology.latency_s).reshape(devices.shape)
+        hops = self.topology.hops(devices.ravel(), following.ravel())
+        latencies_s = hop_sums(hops, self.topology.latency_s).reshape(devices.shape)
         inside = np.where(crosses, 0.0, latencies_s).max(axis=1)
         return inside, np.where(crosses, latencies_s, 0.0).max(axis=1)
 
@@ -484,6 +486,8 @@ def _equal_rows(*columns: NDArray[Any]) -> list[Ints]:
         return [np.zeros(1, dtype=np.int64)]
     parts = [np.ascontiguousarray(column).reshape(len(column), -1).view(np.uint8) for column in columns if column.size]
     cells = np.ascontiguousarray(np.concatenate(parts, axis=1))
+    if len(cells) and (cells == cells[0]).all():
+        return [np.arange(len(cells))]
     rows: dict[bytes, list[int]] = {}
     for row, cell in enumerate(cells):
         rows.setdefault(cell.tobytes(), []).append(row)

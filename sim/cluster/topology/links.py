@@ -136,3 +136,11 @@ def joined(tables: Iterable[LinkTable]) -> LinkTable:
         np.concatenate([part.latency_s for part in parts]),
         np.concatenate([part.message_s for part in parts]),
     )
+
+
+def num_hops(hops: AnyInts) -> npt.NDArray[np.int64]:
+    """Return the number of links in each row of routes [routes, links], in which -1 is no link."""
+    counts = np.zeros(len(hops), np.int64)
+    for links in hops.T:
+        counts += links != NONE
+    return counts

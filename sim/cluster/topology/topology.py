@@ -1,7 +1,7 @@
 """A cluster as a graph of directed links, with one route for every pair of devices."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Final
 
@@ -12,9 +12,22 @@ from msgspec.structs import replace
 
 from sim.cluster.topology.errors import TopologyError, quoted
 from sim.cluster.topology.fabrics.fabric import Fabric, Ports
-from sim.cluster.topology.links import NONE, AnyInts, Cable, FloatArray, IntArray, LinkKind, LinkTable, joined, one_way
+from sim.cluster.topology.links import (
+    NONE,
+    AnyInts,
+    Cable,
+    FloatArray,
+    IntArray,
+    LinkKind,
+    LinkTable,
+    joined,
+    num_hops,
+    one_way,
+)
 from sim.cluster.topology.nodes.island import Island
 from sim.distinct_values import distinct_values
+
+Rows = npt.NDArray[np.int64] | slice
 
 _OF_HOSTS: Final = {LinkKind.MEMORY: ("memory", "host"), LinkKind.DRIVES: ("drives", "host")}
 """The ends of a host's own link."""
@@ -157,16 +170,25 @@ class Topology(Struct, frozen=True, kw_only=True):
         for arrays of unequal length.
         """
         matrix = self.hops(sources, targets)
-        present = matrix != NONE
-        indptr = np.zeros(len(matrix) + 1, np.int64)
-        np.cumsum(present.sum(axis=1), out=indptr[1:])
-        return Routes(indptr, matrix[present])
+        return Routes(np.append(0, np.cumsum(num_hops(matrix))), matrix[matrix != NONE])
 
     def hops(self, sources: AnyInts, targets: AnyInts) -> IntArray:
         """Return the links of ``routes`` as a row for each route, with -1 between and around the links."""
         sources, targets = np.asarray(sources), np.asarray(targets)
         self._check_devices(sources, targets)
-        return np.concatenate(self._columns(sources.astype(np.int32), targets.astype(np.int32)), axis=1)
+        return self._hops(sources.astype(np.int32, copy=False), targets.astype(np.int32, copy=False))
+
+    def _hops(self, sources: IntArray, targets: IntArray) -> IntArray:
+        near = self.device_island[sources] == self.device_island[targets]
+        if self.fabric is None or near.all():
+            return self._inside(sources, targets)
+        if not near.any():
+            return self._between(sources, targets, self.fabric)
+        inside = self._inside(sources[near], targets[near])
+        between = self._between(sources[~near], targets[~near], self.fabric)
+        found = np.full((len(sources), max(inside.shape[1], between.shape[1])), NONE, np.int32)
+        found[near, : inside.shape[1]], found[~near, : between.shape[1]] = inside, between
+        return found
 
     def host_routes(self, devices: AnyInts, *, to_host: bool) -> Routes:
         """Return the route from each device to its socket, or back; empty routes where the layout has no sockets."""
@@ -177,7 +199,8 @@ class Topology(Struct, frozen=True, kw_only=True):
         for layout, rows in self._by_layout(island):
             table = self.islands[layout].host_paths
             table = table if to_host else np.where(table == NONE, NONE, table ^ 1)[:, ::-1]
-            found[rows, : table.shape[1]] = _moved(table[local[rows]], self.placement.first_link[island[rows]])
+            first_link = self.placement.first_link[island[rows]]
+            found[rows, : table.shape[1]] = _moved(table[local[rows]], first_link[:, None])
         present = found != NONE
         return Routes(np.append(0, np.cumsum(present.sum(axis=1))), found[present])
 
@@ -207,35 +230,18 @@ class Topology(Struct, frozen=True, kw_only=True):
             rule = f"there is no device {outside[0]}"
             raise TopologyError("", rule, f"devices are 0 to {self.num_devices - 1}")
 
-    def _columns(self, sources: IntArray, targets: IntArray) -> list[IntArray]:
-        """Return the links of routes as columns, -1 for none: inside the island; or out, across the network and in."""
-        first, last = self.device_island[sources], self.device_island[targets]
-        near = first == last
-        columns = [self._inside(sources, targets, near)]
-        if self.fabric is None or near.all():
-            return columns
-        far = np.flatnonzero(~near)
-        exits, entries = self._choose_ports(sources[far], targets[far], self.fabric)
-        parts = [self._to_port(sources[far], exits), self._across(exits, entries, self.fabric)]
-        parts.append(self._from_port(entries, targets[far]))
-        for part in parts:
-            whole = np.full((len(sources), part.shape[1]), NONE, np.int32)
-            whole[far] = part
-            columns.append(whole)
-        return columns
-
-    def _inside(self, sources: IntArray, targets: IntArray, rows: npt.NDArray[np.bool_]) -> IntArray:
+    def _inside(self, sources: IntArray, targets: IntArray) -> IntArray:
         """Return the links between devices of one island."""
-        width = max(island.device_paths.shape[2] for island in self.islands)
-        found = np.full((len(sources), width), NONE, np.int32)
-        chosen = np.flatnonzero(rows)
-        island = self.device_island[sources[chosen]]
+        island = self.device_island[sources]
         base = self.placement.first_device[island]
-        for layout, part in self._by_layout(island):
-            table, at = self.islands[layout].device_paths, chosen[part]
-            local = table[sources[at] - base[part], targets[at] - base[part]]
-            found[at, : table.shape[2]] = _moved(local, self.placement.first_link[island[part]])
-        return found
+        source, target = sources - base, targets - base
+        return self._of_islands(island, lambda shape, rows: shape.device_paths[source[rows], target[rows]])
+
+    def _between(self, sources: IntArray, targets: IntArray, fabric: Fabric) -> IntArray:
+        """Return the links between devices of different islands: out of the one, across the network, into the other."""
+        exits, entries = self._choose_ports(sources, targets, fabric)
+        parts = [self._to_port(sources, exits), self._across(exits, entries, fabric), self._from_port(entries, targets)]
+        return np.concatenate(parts, axis=1)
 
     def _choose_ports(self, sources: IntArray, targets: IntArray, fabric: Fabric) -> tuple[IntArray, IntArray]:
         """Return the ports by which traffic leaves and enters: the nearest ones.
@@ -263,26 +269,36 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     def _port_paths(self, devices: IntArray, ports: IntArray, *, outward: bool) -> IntArray:
         """Return the links between devices and ports of their islands."""
-        width = max(island.out_paths.shape[2] for island in self.islands)
-        found = np.full((len(devices), width), NONE, np.int32)
         island = self.device_island[devices]
         device = devices - self.placement.first_device[island]
         port = ports - self.placement.first_port[island]
-        for layout, rows in self._by_layout(island):
-            shape = self.islands[layout]
-            local = shape.out_paths[device[rows], port[rows]] if outward else shape.in_paths[port[rows], device[rows]]
-            found[rows, : local.shape[1]] = _moved(local, self.placement.first_link[island[rows]])
-        return found
+
+        def links(shape: Island, rows: Rows) -> IntArray:
+            out, into = shape.out_paths, shape.in_paths
+            found: IntArray = out[device[rows], port[rows]] if outward else into[port[rows], device[rows]]
+            return found
+
+        return self._of_islands(island, links)
 
     def _across(self, exits: IntArray, entries: IntArray, fabric: Fabric) -> IntArray:
         """Return the links from port to port."""
-        between = _moved(fabric.routes(exits, entries), np.full(len(exits), self._first_fabric_link))
+        between = _moved(fabric.routes(exits, entries), np.int32(self._first_fabric_link))
         if fabric.direct:
             return between
         out, into = self._first_port_link + exits, self._first_port_link + len(self.ports) + entries
         return np.concatenate([out[:, None], between, into[:, None]], axis=1).astype(np.int32, copy=False)
 
-    def _by_layout(self, island: IntArray) -> list[tuple[int, npt.NDArray[np.int64] | slice]]:
+    def _of_islands(self, island: IntArray, links: Callable[[Island, Rows], IntArray]) -> IntArray:
+        """Return the links that each route has inside its island; ``links``: those of some routes, in one type."""
+        parts = [(rows, links(self.islands[layout], rows)) for layout, rows in self._by_layout(island)]
+        local = parts[0][1]
+        if len(parts) > 1:
+            local = np.full((len(island), max(part.shape[1] for _, part in parts)), NONE, np.int32)
+            for rows, part in parts:
+                local[rows, : part.shape[1]] = part
+        return _moved(local, self.placement.first_link[island][:, None])
+
+    def _by_layout(self, island: IntArray) -> list[tuple[int, Rows]]:
         """Return, by type of island, the rows on islands of that type."""
         if len(self.islands) == 1:
             return [(0, slice(None))]
@@ -403,9 +419,11 @@ class Topology(Struct, frozen=True, kw_only=True):
         return [LinkKind(kind) for kind in distinct_values(self.kind).tolist()]
 
 
-def _moved(links: IntArray, first: AnyInts) -> IntArray:
+def _moved(links: IntArray, first: IntArray | np.int32) -> IntArray:
     """Return local link numbers [rows, links] as numbers of the whole cluster; -1 stays."""
-    return np.where(links == NONE, NONE, links + first[:, None]).astype(np.int32, copy=False)
+    moved = links + first
+    np.copyto(moved, NONE, where=links == NONE)
+    return moved
 
 
 def _slowdown(times: float) -> float:

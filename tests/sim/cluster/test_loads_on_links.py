@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from sim.cluster.link_use import LinkUse, link_use, route_sums, side_by_side
+from sim.cluster.link_use import LinkUse, hop_sums, link_use, route_sums, side_by_side
+from sim.cluster.topology.links import num_hops
 from sim.cluster.topology.topology import Routes
 
 
@@ -16,6 +17,16 @@ def test_routes_of_equal_latencies_take_equally_long_to_the_last_bit() -> None:
     assert sums[0] == 0.0
     assert len(set(sums[1:].tolist())) == 1
     assert sums[1] == pytest.approx(2 * 1.3e-7 + 2 * 2e-7 + 1.1e-6, rel=1e-14)
+
+
+def test_sums_over_rows_of_hops_are_those_over_their_routes() -> None:
+    """To the last bit, wherever a row has no link."""
+    rng = np.random.default_rng(1)
+    latencies_s, hops = rng.uniform(1e-7, 1e-5, 30), rng.integers(-1, 30, (200, 9)).astype(np.int32)
+    present = hops >= 0
+    routes = Routes(np.append(0, np.cumsum(present.sum(axis=1))), hops[present])
+    assert num_hops(hops).tolist() == routes.num_hops.tolist()
+    assert hop_sums(hops, latencies_s).tolist() == route_sums(routes, latencies_s).tolist()
 
 
 def test_cases_of_several_uses_come_in_their_order() -> None:
