@@ -4,12 +4,13 @@ Ranks are folded in both. A line per scenario says how many events each took, an
 than 1e-9. Steps without a shorter form are one run, and are left out. All of them take some minutes.
 """
 
-import dataclasses
 import sys
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from scenarios.library.shipped import found, scenario_names
 from scenarios.summaries.as_json import as_json
@@ -52,7 +53,7 @@ def _summary(scenario: StepScenario, plan: Plan, *, repeat: bool) -> dict[str, A
     if isinstance(pricing, ClusterPricing):
         links, errors = link_use(run, pricing), errors_of(pricing)
     said = scenario.with_findings(summarise(scenario, run, links, errors), plan)
-    said = dataclasses.replace(said, tensor_axes=tensor_axes_of(run, pricing, said.roles))
+    said = replace(said, tensor_axes=tensor_axes_of(run, pricing, said.roles))
     as_file: dict[str, Any] = as_json(said)
     return as_file
 

@@ -1,26 +1,24 @@
-"""Conversion of results to JSON values: the only place where frozen dataclasses become JSON."""
+"""Conversion of results to JSON values: the only place where frozen records become JSON."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, fields, is_dataclass
+from functools import cache
 from typing import Any, Final
 
 from msgspec import Struct
 
-ABSENT: Final = {"absent": True}
-"""Metadata of a field whose key is absent from JSON if the value is None; other fields become null."""
-INLINE: Final = {"inline": True}
-"""Metadata of a field without its own key in JSON: its value's keys take its place, none for None."""
+ABSENT: Final = "absent"
+"""Mark of a field whose key is absent from JSON if the value is None: ``Annotated[int | None, ABSENT]``.
+
+Other fields become null.
+"""
+INLINE: Final = "inline"
+"""Mark of a field without its own key in JSON: its value's keys take its place, none for None."""
 
 
 def as_json(value: Any) -> Any:
-    """Return a result as JSON values: dataclasses and mappings become mappings, with fields in order."""
+    """Return a result as JSON values: records and mappings become mappings, with fields in order."""
     if isinstance(value, Struct):
-        return {name: as_json(getattr(value, name)) for name in value.__struct_fields__}
-    if is_dataclass(value) and not isinstance(value, type):
-        found: dict[str, Any] = {}
-        for each in fields(value):
-            found |= _keys(each, getattr(value, each.name))
-        return found
+        return _of_record(value)
     if isinstance(value, Mapping):
         return {key: as_json(held) for key, held in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -28,11 +26,23 @@ def as_json(value: Any) -> Any:
     return value
 
 
-def _keys(each: Field[Any], held: Any) -> dict[str, Any]:
-    """Return the JSON keys and values of a field."""
-    if held is None and (each.metadata.get("absent") or each.metadata.get("inline")):
-        return {}
-    if each.metadata.get("inline"):
-        inner: dict[str, Any] = as_json(held)
-        return inner
-    return {each.name: as_json(held)}
+def _of_record(record: Struct) -> dict[str, Any]:
+    """Return the keys and JSON values of a record's fields."""
+    found, marks = dict[str, Any](), _marks(type(record))
+    for name in record.__struct_fields__:
+        held, mark = getattr(record, name), marks.get(name)
+        if mark == INLINE and held is not None:
+            found |= as_json(held)
+        elif mark is None or held is not None:
+            found[name] = as_json(held)
+    return found
+
+
+@cache
+def _marks(kind: type[Struct]) -> Mapping[str, str]:
+    """Return the marks of a record's fields, by their names."""
+    hints: dict[str, object] = {}
+    for each in reversed(kind.__mro__):
+        hints |= vars(each).get("__annotations__", {})
+    marked = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: mark for name, marks in marked.items() for mark in marks if mark in {ABSENT, INLINE}}

@@ -1,8 +1,7 @@
 """A sweep: the classes behind sweep.json."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 from msgspec import Struct
 
@@ -20,15 +19,14 @@ class SweptSetting(Struct, frozen=True, kw_only=True):
     values: tuple[Any, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweptPoint(Generic[R]):
-    """A simulated point: the value of each key, and the results, a frozen dataclass of its kind of work.
+class SweptPoint(Struct, Generic[R], frozen=True, kw_only=True):
+    """A simulated point: the value of each key, and the results, a frozen record of its kind of work.
 
     The keys of the results stand beside ``set`` in JSON.
     """
 
     set: Mapping[str, Any]
-    results: R = field(metadata=INLINE)
+    results: Annotated[R, INLINE]
 
 
 class RefusedPoint(Struct, frozen=True, kw_only=True):

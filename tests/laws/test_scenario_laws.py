@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from costmodels.software import Software
 from scenarios.workloads.steps.running import SimulatedStep
@@ -62,7 +63,7 @@ def plain_case(folder: Path, **keys: Any) -> Case:
 
 def with_summary(case: Case, **keys: Any) -> SimulatedStep:
     """Return the case's result with other values in its summary."""
-    return replace(case.result, summary=replace(case.result.summary, **keys))
+    return replace(case.result, summary=structs.replace(case.result.summary, **keys))
 
 
 def test_a_plain_scenario_keeps_all_laws(folder: Path) -> None:

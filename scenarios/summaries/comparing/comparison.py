@@ -1,7 +1,7 @@
 """The difference of two timelines: the classes behind comparison.json. Seconds are those of the mean rank's step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -47,12 +47,11 @@ class OpShare(Struct, frozen=True, kw_only=True):
     share_fraction: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SideWarning:
+class SideWarning(Struct, frozen=True, kw_only=True):
     """A doubt about one side's recording. In JSON the keys of the warning stand beside ``side``, its name."""
 
     side: str
-    warning: RecordingWarning = field(metadata=INLINE)
+    warning: Annotated[RecordingWarning, INLINE]
 
 
 class ComparisonSummary(Struct, frozen=True, kw_only=True):

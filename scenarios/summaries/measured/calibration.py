@@ -1,7 +1,7 @@
 """The fit of a profile: the classes behind the section ``calibration`` of its file, which --json prints."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -31,8 +31,7 @@ class MeasuredDrive(Struct, frozen=True, kw_only=True):
     storage: Storage | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineOrigin:
+class MachineOrigin(Struct, frozen=True, kw_only=True):
     """The way a machine was measured.
 
     ``measured``: number of benchmarks, runs and seconds, in words.
@@ -45,20 +44,18 @@ class MachineOrigin:
     machine: MeasuredMachine
     host_copy_bytes_per_s: Mapping[str, float]
     handoff_us: float
-    drive: MeasuredDrive | None = field(default=None, metadata=INLINE)
+    drive: Annotated[MeasuredDrive | None, INLINE] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TablesOrigin:
+class TablesOrigin(Struct, frozen=True, kw_only=True):
     """Measured tables; the system whose rows of collectives count, and the tables' source, if stated."""
 
     tables: tuple[str, ...]
-    system: str | None = field(default=None, metadata=ABSENT)
-    source: str | None = field(default=None, metadata=ABSENT)
+    system: Annotated[str | None, ABSENT] = None
+    source: Annotated[str | None, ABSENT] = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FamilyResiduals:
+class FamilyResiduals(Struct, frozen=True, kw_only=True):
     """A family's errors, as fractions, on fitted and on held-out rows.
 
     ``p50``, ``p90``: half, and nine of ten errors are below.
@@ -66,17 +63,17 @@ class FamilyResiduals:
     """
 
     points: int
-    mean: float | None = field(metadata=ABSENT)
-    p50: float | None = field(metadata=ABSENT)
-    p90: float | None = field(metadata=ABSENT)
-    bias: float | None = field(metadata=ABSENT)
-    sigma: float | None = field(metadata=ABSENT)
+    mean: Annotated[float | None, ABSENT]
+    p50: Annotated[float | None, ABSENT]
+    p90: Annotated[float | None, ABSENT]
+    bias: Annotated[float | None, ABSENT]
+    sigma: Annotated[float | None, ABSENT]
     held_out_points: int
-    held_out_mean: float | None = field(metadata=ABSENT)
-    held_out_p50: float | None = field(metadata=ABSENT)
-    held_out_p90: float | None = field(metadata=ABSENT)
-    held_out_bias: float | None = field(metadata=ABSENT)
-    held_out_sigma: float | None = field(metadata=ABSENT)
+    held_out_mean: Annotated[float | None, ABSENT]
+    held_out_p50: Annotated[float | None, ABSENT]
+    held_out_p90: Annotated[float | None, ABSENT]
+    held_out_bias: Annotated[float | None, ABSENT]
+    held_out_sigma: Annotated[float | None, ABSENT]
 
 
 class Unsettled(Struct, frozen=True, kw_only=True):
@@ -93,19 +90,18 @@ class Certainty(Struct, frozen=True, kw_only=True):
     without_standard_error: Unsettled
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CalibrationSummary:
+class CalibrationSummary(Struct, frozen=True, kw_only=True):
     """The fit of a profile: its measurements, its errors, and the uncertainty of its parameters.
 
     ``held_out``: the rows that were kept from the fit, in words.
     ``residuals``: errors by family.
     """
 
-    origin: MachineOrigin | TablesOrigin = field(metadata=INLINE)
+    origin: Annotated[MachineOrigin | TablesOrigin, INLINE]
     seed: int
     date: str
     versions: Mapping[str, str]
     fitted_sections: tuple[str, ...]
     held_out: str
     residuals: Mapping[str, FamilyResiduals]
-    certainty: Certainty = field(metadata=INLINE)
+    certainty: Annotated[Certainty, INLINE]

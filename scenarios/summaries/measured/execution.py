@@ -1,8 +1,7 @@
 """The measurements of a plan that ran with torch: the classes behind an execution's summary.json."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
@@ -66,8 +65,7 @@ class ExecutedPlacement(Struct, frozen=True, kw_only=True):
     steps: tuple[ExecutedPlacedStep, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExecutionSummary:
+class ExecutionSummary(Struct, frozen=True, kw_only=True):
     """The result of an execution, beside the simulation of the same plan.
 
     ``iteration_times_s``: of all steps that count, in their order; ``iteration_time_s`` is that of the median step.
@@ -94,9 +92,9 @@ class ExecutionSummary:
     roles: tuple[ExecutedRole, ...]
     same_peak_memory: bool
     collectives: str | Mapping[str, str]
-    num_cores: int | None = field(default=None, metadata=ABSENT)
-    profile_basis: str | None = field(default=None, metadata=ABSENT)
-    placement: ExecutedPlacement | None = field(default=None, metadata=ABSENT)
-    work: ExecutedWork | None = field(default=None, metadata=INLINE)
-    check: CheckedNumbers | None = field(default=None, metadata=INLINE)
+    num_cores: Annotated[int | None, ABSENT] = None
+    profile_basis: Annotated[str | None, ABSENT] = None
+    placement: Annotated[ExecutedPlacement | None, ABSENT] = None
+    work: Annotated[ExecutedWork | None, INLINE] = None
+    check: Annotated[CheckedNumbers | None, INLINE] = None
     passed: bool

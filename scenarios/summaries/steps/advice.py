@@ -1,7 +1,6 @@
 """The advice on a step: the ``advice`` object of summary.json (docs/results.md explains its keys)."""
 
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
@@ -56,8 +55,7 @@ class Cause(Struct, frozen=True, kw_only=True):
     iteration_time_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdviceSummary:
+class AdviceSummary(Struct, frozen=True, kw_only=True):
     """The advice. ``best``: None if no tried change helps.
 
     ``tried``: the fastest first, those that do not fit last.
@@ -66,7 +64,7 @@ class AdviceSummary:
 
     level: AdviceLevel
     best: TriedChange | None
-    reduced: ReducedPart | None = field(default=None, metadata=ABSENT)
+    reduced: Annotated[ReducedPart | None, ABSENT] = None
     causes: tuple[Cause, ...] = ()
     tried: tuple[TriedChange, ...] = ()
     not_tried: tuple[UntriedChange, ...] = ()

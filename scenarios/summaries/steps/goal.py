@@ -1,12 +1,13 @@
 """The training time to a number of tokens: the ``goal`` object of summary.json."""
 
-from dataclasses import dataclass, field
+from typing import Annotated
+
+from msgspec import Struct
 
 from scenarios.summaries.as_json import ABSENT
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
+class Goal(Struct, frozen=True, kw_only=True):
     """Whole steps to ``tokens``, and their time.
 
     ``time_interval_s``: by the 90 % interval of a step; None if it is unknown.
@@ -18,6 +19,6 @@ class Goal:
     num_steps: int
     time_s: float
     time_interval_s: tuple[float, float] | None
-    elapsed_s: float | None = field(default=None, metadata=ABSENT)
-    cost_usd: float | None = field(default=None, metadata=ABSENT)
-    device_price_usd_per_s: float | None = field(default=None, metadata=ABSENT)
+    elapsed_s: Annotated[float | None, ABSENT] = None
+    cost_usd: Annotated[float | None, ABSENT] = None
+    device_price_usd_per_s: Annotated[float | None, ABSENT] = None

@@ -1,8 +1,7 @@
 """The summary of a simulated step: the classes behind summary.json (docs/results.md explains every key)."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
 from msgspec import Struct
 
@@ -147,15 +146,14 @@ class EngineWork(Struct, frozen=True, kw_only=True):
     period_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepSummary:
+class StepSummary(Struct, frozen=True, kw_only=True):
     """The answer of a simulation. Rates and memory verdicts are None without a cluster."""
 
     schema: str = SCHEMA
     scenario: str
     seed: int
     algorithm: str
-    resolved: Resolved | None = field(default=None, metadata=ABSENT)
+    resolved: Annotated[Resolved | None, ABSENT] = None
     world_size: int
     iteration_time_s: float
     iteration_time_interval_s: tuple[float, float] | None
@@ -173,21 +171,21 @@ class StepSummary:
     critical_path_s: Mapping[str, float]
     fits_memory: bool | None
     memory_capacity_bytes: int | None
-    memory_reserve_bytes: int | None = field(default=None, metadata=ABSENT)
-    allocator: AllocatorUse | None = field(default=None, metadata=ABSENT)
-    lock_free: LockFreeUpdate | None = field(default=None, metadata=ABSENT)
-    host_memory: HostMemory | None = field(default=None, metadata=ABSENT)
-    storage: HostMemory | None = field(default=None, metadata=ABSENT)
-    token_slices: tuple[int, ...] | None = field(default=None, metadata=ABSENT)
-    tensor_axes: tuple[TensorAxis, ...] | None = field(default=None, metadata=ABSENT)
+    memory_reserve_bytes: Annotated[int | None, ABSENT] = None
+    allocator: Annotated[AllocatorUse | None, ABSENT] = None
+    lock_free: Annotated[LockFreeUpdate | None, ABSENT] = None
+    host_memory: Annotated[HostMemory | None, ABSENT] = None
+    storage: Annotated[HostMemory | None, ABSENT] = None
+    token_slices: Annotated[tuple[int, ...] | None, ABSENT] = None
+    tensor_axes: Annotated[tuple[TensorAxis, ...] | None, ABSENT] = None
     roles: tuple[RoleSummary, ...]
     links: tuple[LinksSummary, ...]
     communication: tuple[CommunicationSummary, ...]
     fold: Folded
     engine: EngineWork
-    routing: RoutingSummary | None = field(default=None, metadata=ABSENT)
-    placement: PlacementSummary | None = field(default=None, metadata=ABSENT)
-    osdp: OperatorSharding | None = field(default=None, metadata=ABSENT)
-    reliability: StudySummary | None = field(default=None, metadata=ABSENT)
-    goal: Goal | None = field(default=None, metadata=ABSENT)
-    advice: AdviceSummary | None = field(default=None, metadata=ABSENT)
+    routing: Annotated[RoutingSummary | None, ABSENT] = None
+    placement: Annotated[PlacementSummary | None, ABSENT] = None
+    osdp: Annotated[OperatorSharding | None, ABSENT] = None
+    reliability: Annotated[StudySummary | None, ABSENT] = None
+    goal: Annotated[Goal | None, ABSENT] = None
+    advice: Annotated[AdviceSummary | None, ABSENT] = None

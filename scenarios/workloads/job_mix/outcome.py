@@ -1,7 +1,8 @@
 """The answers of a simulated job mix, and its report."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
 from msgspec import Struct
 
@@ -36,8 +37,7 @@ class JobResult(Struct, frozen=True, kw_only=True):
     num_failures: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobMixSummary:
+class JobMixSummary(Struct, frozen=True, kw_only=True):
     """The answers about a job mix. ``decisions``: each change of a job's GPUs, and why."""
 
     schema: str = "meshtwin.job_mix/1"
@@ -45,7 +45,7 @@ class JobMixSummary:
     seed: int
     policy: str
     num_gpus: int
-    metrics: MixMetrics = field(metadata=INLINE)
+    metrics: Annotated[MixMetrics, INLINE]
     jobs: Sequence[JobResult]
     decisions: Sequence[Decided]
 

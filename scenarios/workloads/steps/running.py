@@ -57,7 +57,7 @@ class SimulatedStep(Outcome):
 
     def with_advice(self, advice: AdviceSummary) -> "SimulatedStep":
         """Return the step with advice in its summary."""
-        return replace(self, summary=replace(self.summary, advice=advice))
+        return replace(self, summary=structs.replace(self.summary, advice=advice))
 
     def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
         """Return the report of the step."""
@@ -101,7 +101,7 @@ def simulate(
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None
     found = scenario.with_findings(summarise(scenario, run, links, errors), plan)
-    found = replace(found, tensor_axes=tensor_axes_of(run, pricing, found.roles))
+    found = structs.replace(found, tensor_axes=tensor_axes_of(run, pricing, found.roles))
     return SimulatedStep(scenario, run, pricing, found, detail, links)
 
 

@@ -188,18 +188,16 @@ class TrainingScenario(StepScenario):
 
         Raises ScenarioError for a long run that would not end in bounded time.
         """
-        summary = dataclasses.replace(summary, routing=routing_summary(self.job, summary))
+        summary = replace(summary, routing=routing_summary(self.job, summary))
         if (memory := self.job.parallel.memory) is not None and self.is_lock_free:
-            summary = dataclasses.replace(
-                summary, lock_free=lock_free.lock_free_update(plan, self.pricing(), memory.max_staleness)
-            )
+            summary = replace(summary, lock_free=lock_free.lock_free_update(plan, self.pricing(), memory.max_staleness))
         if self.job.parallel.osdp is not None:
-            summary = dataclasses.replace(summary, osdp=operators.summarise_choice(self.dense_job, plan))
+            summary = replace(summary, osdp=operators.summarise_choice(self.dense_job, plan))
         if self.reliability is not None:
-            summary = dataclasses.replace(summary, reliability=self._studied(self.reliability, summary, plan))
+            summary = replace(summary, reliability=self._studied(self.reliability, summary, plan))
         if self.tokens is not None:
             tokens_per_step = self.num_samples * self.job.model.sequence_length
-            summary = dataclasses.replace(
+            summary = replace(
                 summary, goal=goal.goal_of(self.tokens, tokens_per_step, summary, self.cluster.price_usd_per_s)
             )
         return summary

@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from scenarios.cli import COMMANDS, HELP, main
 from scenarios.errors import Origin, ScenarioError

@@ -1,11 +1,9 @@
 """What ``execute`` and ``compare`` print, and what ``execute`` refuses."""
 
-import dataclasses
 from io import StringIO
 from typing import Any, get_args
 
 import pytest
-from msgspec import Struct
 from msgspec.structs import replace
 from rich.console import Console
 
@@ -55,8 +53,7 @@ def print_execution(summary: ExecutionSummary, console: Console) -> None:
 def printed(show: Any, summary: Any, **changes: object) -> str:
     """Return what a function prints of a summary with other values."""
     out = StringIO()
-    changed = replace if isinstance(summary, Struct) else dataclasses.replace
-    show(changed(summary, **changes), Console(file=out, width=120))
+    show(replace(summary, **changes), Console(file=out, width=120))
     return out.getvalue()
 
 
@@ -87,9 +84,9 @@ def test_a_check_on_cpus_says_that_it_computes_in_float64() -> None:
 
 def test_page_of_an_execution_has_the_median_of_drawn_runs() -> None:
     """Its timeline is that of the run without draws, and the terminal compares with the median: both stand there."""
-    drawn = dataclasses.replace(EXECUTION, simulated_iteration_time_median_s=0.15, profile_basis="assumed", num_cores=2)
+    drawn = replace(EXECUTION, simulated_iteration_time_median_s=0.15, profile_basis="assumed", num_cores=2)
     assert card_notes_of(drawn) == ("uncalibrated, median of drawn runs 150 ms", "4 ranks on 2 cores")
-    assert card_notes_of(dataclasses.replace(drawn, simulated_iteration_time_median_s=0.1))[0] == "uncalibrated"
+    assert card_notes_of(replace(drawn, simulated_iteration_time_median_s=0.1))[0] == "uncalibrated"
 
 
 def test_every_mismatch_has_words() -> None:

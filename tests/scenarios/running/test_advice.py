@@ -1,6 +1,5 @@
 """Advice: which changes are tried, what is said of them, and the causes of lost time."""
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -265,10 +264,10 @@ def test_change_that_makes_a_step_fit_says_so_first() -> None:
 
 def test_advice_that_finds_nothing_counts_what_is_too_large() -> None:
     """A cause may have a remedy that does not fit: the answer says that this is why it is not named."""
-    advice = dataclasses.replace(advise(named("textbook-1f1b"), "quick"), best=None)
+    advice = replace(advise(named("textbook-1f1b"), "quick"), best=None)
     assert "not fit" not in words(advice)["what would help most"]
     tried = (*advice.tried[1:], replace(advice.tried[0], fits_memory=False))
-    said = words(dataclasses.replace(advice, tried=tried))["what would help most"]
+    said = words(replace(advice, tried=tried))["what would help most"]
     assert f"tried {len(tried)} changes, of which 1 does not fit in memory: " in said
 
 
@@ -398,9 +397,7 @@ def test_later_overrides_replace_earlier_ones() -> None:
     assert merged(("a=1", "b=2"), ("a=3",)) == ("b=2", "a=3")
 
 
-@pytest.mark.parametrize(
-    "change", [lambda a: dataclasses.replace(a, best=None), lambda a: dataclasses.replace(a, best=None, tried=())]
-)
+@pytest.mark.parametrize("change", [lambda a: replace(a, best=None), lambda a: replace(a, best=None, tried=())])
 def test_advice_that_finds_nothing_says_what_was_tried(change: Callable[[AdviceSummary], AdviceSummary]) -> None:
     """It never says that nothing can help."""
     advice = change(advise(named("textbook-1f1b"), "quick"))

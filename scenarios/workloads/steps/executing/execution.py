@@ -124,7 +124,7 @@ def compared(
     num_cores = len(os.sched_getaffinity(0)) if device == "cpu" else None
     summary = _summary(scenario, execution, simulated.summary, plan.num_steps, work, checked, num_cores)
     if algorithms is not None:
-        summary = dataclasses.replace(summary, collectives=dict(algorithms))
+        summary = replace(summary, collectives=dict(algorithms))
     return ExecutedStep(name=scenario.name, summary=summary, simulated=simulated.timeline, timeline=timeline)
 
 

@@ -5,6 +5,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from backends.execution.request import ExecutionRequest
 from backends.execution.result import CheckReport, Execution
 from backends.registry import load_torch_backend
@@ -99,7 +101,7 @@ def _over_steps(
     checked = None if None in checks else checked_numbers(_joined([check for check in checks if check is not None]))
     same_memory = summary.same_peak_memory and all(map(has_stated_memory, executions))
     passed = summary.passed and same_memory and placement.same_decisions and placement.same_work
-    return dataclasses.replace(
+    return replace(
         summary, placement=placement, check=checked, same_peak_memory=same_memory,
         passed=passed and (checked is None or checked.check_passed),
     )  # fmt: skip

@@ -52,7 +52,7 @@ def simulate_moving(
         error = steps[-1].duration_s / found.summary.iteration_time_s - 1.0
     maker = policy.maker if isinstance(policy, FlexMoE) else None
     placement = placement_summary(job, maker, steps, error)
-    return dataclasses.replace(found, summary=dataclasses.replace(found.summary, placement=placement))
+    return dataclasses.replace(found, summary=replace(found.summary, placement=placement))
 
 
 def _first_of_busiest(scenario: TrainingScenario) -> TrainingScenario:
