@@ -1,11 +1,13 @@
 """The scenarios and recordings that come with the program: found by name, wherever it is installed."""
 
+import os
 from pathlib import Path
 from typing import Final
 
 from scenarios.errors import nearest
 
 FOLDER: Final = Path(__file__).parent
+_SCENARIO: Final = ".yaml"
 _ALIKE: Final = 0.7
 """How like a scenario's name another name must be to be taken for it, 0 to 1."""
 RECORDINGS: Final = FOLDER / "recordings"
@@ -17,7 +19,13 @@ PARTS: Final = ("", "clusters", "inference", "jobs", "papers", "services")
 
 def scenario_names() -> list[str]:
     """Return the names of all scenarios: ``quickstart``, ``clusters/rails``, ``papers/fold3d-gpt-6b``, ..."""
-    return [f"{part}/{path.stem}".lstrip("/") for part in PARTS for path in sorted((FOLDER / part).glob("*.yaml"))]
+    return [name for part in PARTS for name in _names(part)]
+
+
+def _names(part: str) -> list[str]:
+    """Return the names of the scenarios in one folder."""
+    files = sorted(name for name in os.listdir(FOLDER / part) if name.endswith(_SCENARIO))
+    return [f"{part}/{name.removesuffix(_SCENARIO)}".lstrip("/") for name in files]
 
 
 def recording_names() -> list[str]:
@@ -59,8 +67,9 @@ def found(path: Path) -> Path:
     except (OSError, ValueError):  # too long for a file name, or with a NUL character
         exists = True
     name = _name(path)
-    return path if exists or name not in scenario_names() else FOLDER / f"{name}.yaml"
+    part = name.rpartition("/")[0]
+    return FOLDER / f"{name}{_SCENARIO}" if not exists and part in PARTS and name in _names(part) else path
 
 
 def _name(path: Path) -> str:
-    return path.as_posix().removeprefix("scenarios/library/").removesuffix(".yaml")
+    return path.as_posix().removeprefix("scenarios/library/").removesuffix(_SCENARIO)
