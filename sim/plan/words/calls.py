@@ -1,11 +1,11 @@
 """The calls of a program as numbers: most of a long step's calls differ in their micro-batch alone."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Final, Self
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.distinct_values import distinct_values
@@ -18,8 +18,7 @@ NO_MICROBATCH: Final = -1
 """The micro-batch number of calls without one."""
 
 
-@dataclass(frozen=True, eq=False)
-class Calls(Columns[Call]):
+class Calls(Columns[Call], frozen=True, dict=True, eq=False):
     """Calls in issue order.
 
     ``tasks``: the place of each call's task in ``names``; ``microbatches``: NO_MICROBATCH where a call has none.

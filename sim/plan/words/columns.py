@@ -7,11 +7,13 @@ from typing import Any, Self, TypeVar, overload
 
 from numpy.typing import NDArray
 
+from sim.abstract import AbstractStruct
+
 Row = TypeVar("Row")
 Column = NDArray[Any]
 
 
-class Columns(Sequence[Row]):
+class Columns(Sequence[Row], AbstractStruct, frozen=True, dict=True, eq=False):
     """A sequence of records of which only those are made that are asked for; equal to a tuple of the same records."""
 
     @property

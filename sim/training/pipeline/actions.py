@@ -7,7 +7,6 @@ CSV with one row per rank; empty cells are idle slots without meaning. A forward
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple, Self
 
 import numpy as np
@@ -43,8 +42,7 @@ class Action(NamedTuple):
         return f"{self.stage}{self.kind}{self.microbatch}"
 
 
-@dataclass(frozen=True, eq=False)
-class Order(Columns[Action]):
+class Order(Columns[Action], frozen=True, dict=True, eq=False):
     """A rank's actions in order.
 
     ``kinds``: places in ``LETTERS``.
