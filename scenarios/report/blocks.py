@@ -16,9 +16,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from scenarios.report.charts.gantt import Gantt
-from scenarios.report.charts.packed_lanes import OpLanes
-from scenarios.report.charts.svg_plot import Drawing
+from scenarios.report.charts import gantt as gantt_chart
+from scenarios.report.charts import packed_lanes, svg_plot
 
 Surface = Literal["page", "terminal"]
 """The medium that shows blocks. A notebook shows the same as a page."""
@@ -230,7 +229,7 @@ class Timeline(Struct, frozen=True):
     """Task calls over time, a line per rank."""
 
     id: str
-    gantt: Gantt
+    gantt: "gantt_chart.Gantt"
 
 
 class Chart(Struct, frozen=True):
@@ -244,19 +243,19 @@ class Chart(Struct, frozen=True):
 class Panels(Struct, frozen=True):
     """Small plots beside each other, each with its caption."""
 
-    plots: Sequence[tuple[str, Drawing]]
+    plots: "Sequence[tuple[str, svg_plot.Drawing]]"
 
 
 class LargePlot(Struct, frozen=True):
     """One plot as wide as a page."""
 
-    plot: Drawing
+    plot: "svg_plot.Drawing"
 
 
 class Lanes(Struct, frozen=True):
     """Two timelines, one below the other, op by op."""
 
-    lanes: OpLanes
+    lanes: "packed_lanes.OpLanes"
 
 
 class Section(Struct, frozen=True):

@@ -18,8 +18,8 @@ from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.values import ScenarioSection
 from scenarios.report.blocks import Block, Card, Section
-from scenarios.report.charts.thumbnail import Thumbnail
-from scenarios.report.slots.shown_schedule import ShownSchedule
+from scenarios.report.charts import thumbnail
+from scenarios.report.slots import shown_schedule
 from scenarios.results.registry import load_writer
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.point_names import label
@@ -227,7 +227,7 @@ class Workload(ABC, Generic[S]):
         del scenario
         return False
 
-    def schedule(self, scenario: S) -> ShownSchedule | None:
+    def schedule(self, scenario: S) -> "shown_schedule.ShownSchedule | None":
         """Return the pipeline schedule, or None."""
         del scenario
         return None
@@ -238,7 +238,7 @@ class Workload(ABC, Generic[S]):
             scenario, f"a scenario of {self.name} has no pipeline schedule", "name one of training or textbook"
         )
 
-    def swept(self, summary: SweepSummary[Any], pictures: Sequence[Thumbnail]) -> Swept:
+    def swept(self, summary: SweepSummary[Any], pictures: "Sequence[thumbnail.Thumbnail]") -> Swept:
         """Return the report of a sweep beside its table, from its summary and its points' pictures: the best point.
 
         There is none where no point has a result to sort by.

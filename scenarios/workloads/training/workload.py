@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.report.charts.thumbnail import Thumbnail
-from scenarios.report.slots.shown_schedule import ShownSchedule
+from scenarios.report.charts import thumbnail
+from scenarios.report.slots import shown_schedule
 from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.steps.step_row import StepRow
 from scenarios.summaries.sweep import SweepSummary
@@ -83,7 +83,7 @@ class TrainingStep(Workload[TrainingScenario]):
         """Return whether there is a pipeline."""
         return scenario.pipeline.degree > 1
 
-    def schedule(self, scenario: TrainingScenario) -> ShownSchedule:
+    def schedule(self, scenario: TrainingScenario) -> "shown_schedule.ShownSchedule":
         """Return the pipeline schedule."""
         return schedule.schedule_of(scenario)
 
@@ -91,7 +91,7 @@ class TrainingStep(Workload[TrainingScenario]):
         """Return the pipeline schedule as CSV."""
         return schedule.schedule_text(scenario)
 
-    def swept(self, summary: SweepSummary[StepRow], pictures: Sequence[Thumbnail]) -> Swept:
+    def swept(self, summary: SweepSummary[StepRow], pictures: "Sequence[thumbnail.Thumbnail]") -> Swept:
         """Return times, memory and pipelines of the points."""
         return swept.swept_steps(summary, pictures)
 
