@@ -33,6 +33,7 @@ ON_USE: Final = frozenset({
     "scenarios.report.charts.thumbnail",
     "scenarios.report.pages.run_page",
     "scenarios.report.slots.shown_schedule",
+    "scenarios.results.folder",
     "scenarios.workloads.steps.advising.advise",
     "scenarios.workloads.steps.forced_routing",
     "scenarios.workloads.steps.schedule",

@@ -11,8 +11,8 @@ from threading import Thread, current_thread, main_thread
 from types import FrameType
 from typing import Final, NoReturn
 
+from traces.current_folders import CurrentFolders, collecting_temporary_folders
 from traces.signals import ENDING_SIGNALS
-from traces.temporary_folders import TemporaryFolders, collecting_temporary_folders
 
 GRACE_S: Final = 0.8
 """How long the main thread has to tidy up before another thread ends the process."""
@@ -46,7 +46,7 @@ def ended_by_signals() -> Iterator[None]:
 
 
 @contextmanager
-def _raising_stopped(folders: TemporaryFolders) -> Iterator[None]:
+def _raising_stopped(folders: CurrentFolders) -> Iterator[None]:
     """Handle signals while the block runs, and let a second thread watch that it ends after one of them."""
     handlers = {each: signal.getsignal(each) for each in ENDING_SIGNALS}
     before = {each: handler for each, handler in handlers.items() if handler not in {None, signal.SIG_IGN}}
@@ -77,7 +77,7 @@ def _stop(signum: int, frame: FrameType | None) -> NoReturn:
     raise Stopped(signum)
 
 
-def _end_late(read_end: int, signals: frozenset[int], folders: TemporaryFolders) -> None:
+def _end_late(read_end: int, signals: frozenset[int], folders: CurrentFolders) -> None:
     """End the process some time after a signal; return where the pipe, which tells of signals, is closed before."""
     while not (came := signals.intersection(numbers := os.read(read_end, 64))):
         if not numbers:
@@ -91,7 +91,7 @@ def _end_late(read_end: int, signals: frozenset[int], folders: TemporaryFolders)
     os._exit(128 + signum)
 
 
-def _end_process(signum: int, folders: TemporaryFolders) -> NoReturn:
+def _end_process(signum: int, folders: CurrentFolders) -> NoReturn:
     """End the process as the signal would have, which is what shells and schedulers look for."""
     folders.remove()  # the exception may have come between a block and its finally
     _say(signum)

@@ -4,50 +4,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
-from typing import Final
 
+from traces.current_folders import current_folders
 from traces.signals import undisturbed
-
-
-class TemporaryFolders:
-    """The current temporary folders of a program, each with the new folders around it."""
-
-    def __init__(self) -> None:
-        self._new_parents: dict[Path, Sequence[Path]] = {}
-
-    def add(self, folder: Path, new_parents: Sequence[Path]) -> None:
-        """Register a folder made by ``temporary_folder``."""
-        self._new_parents[folder] = new_parents
-
-    def discard(self, folder: Path) -> None:
-        """Unregister a folder that has been removed."""
-        self._new_parents.pop(folder, None)
-
-    def remove(self) -> None:
-        """Remove all folders at the end of the program."""
-        for folder, new_parents in list(self._new_parents.items()):
-            _remove(folder, new_parents)
-
-
-_FOLDERS: Final[ContextVar[TemporaryFolders | None]] = ContextVar("temporary folders", default=None)
-"""The folders of the running program; None if no signal handler ends it by an exception."""
-
-
-@contextmanager
-def collecting_temporary_folders() -> Iterator[TemporaryFolders]:
-    """Yield the folders that ``temporary_folder`` makes in the block and has not removed yet.
-
-    An exception from a signal handler may come between a block and its ``finally``. A handler that raises one must
-    remove these folders afterwards.
-    """
-    folders = TemporaryFolders()
-    token = _FOLDERS.set(folders)
-    try:
-        yield folders
-    finally:
-        _FOLDERS.reset(token)
 
 
 @contextmanager
@@ -56,13 +17,13 @@ def temporary_folder(parent: Path, prefix: str, *, new_parents: Sequence[Path] =
 
     ``new_parents``: folders to make first, the innermost first; at the end the empty ones are removed.
     """
-    folders, folder = _FOLDERS.get() or TemporaryFolders(), None
+    folders, folder = current_folders(), None
     try:
         with undisturbed():
             for each in reversed(new_parents):
                 each.mkdir(exist_ok=True)
             folder = Path(tempfile.mkdtemp(dir=parent, prefix=prefix))
-            folders.add(folder, new_parents)
+            folders.add(folder, partial(_remove, folder, new_parents))
         yield folder
     finally:
         _remove(folder, new_parents)

@@ -10,7 +10,7 @@ from scenarios.commands.shared.options import json_option, out_option, scenario_
 from scenarios.commands.shared.progress import saying, simulating
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console import blocks, terminal
-from scenarios.results.folder import refuse_unwritable, writing_to
+from scenarios.results import folder
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.workload import refuse_without_plan
 from sim.engine.running.collector import collector_paused
@@ -50,7 +50,7 @@ def command(  # click passes by name
         loaded = load_scenario(scenario, overrides)
         refuse_without_plan(loaded.workload, "--detail" if detail else "", "" if fold else "--no-fold")
         if out is not None:
-            refuse_unwritable(out)
+            folder.refuse_unwritable(out)
         with simulating(loaded.name) as announce:
             result = loaded.workload.simulate(loaded, detail=detail, fold=fold, announce=announce)
         if not as_json:  # the answer at once: what would help takes further simulations
@@ -62,7 +62,7 @@ def command(  # click passes by name
             with saying("Simulating what would help"):
                 result = loaded.workload.advised(result, level)
         if out is not None:
-            with saying(f"Writing {out}"), writing_to(out):
+            with saying(f"Writing {out}"), folder.writing_to(out):
                 result.write(out)
         if as_json:
             click.echo(json.dumps(result.as_json(), indent=2))

@@ -14,7 +14,18 @@ import pytest
 from scenarios.on_use import ON_USE, loading_on_use
 
 ROOT = Path(__file__).parents[2]
-UNNEEDED = {"concurrent", "email", "importlib.metadata", "logging", "numpy.ma", "rich", "socket", "zipfile"}
+UNNEEDED = {
+    "concurrent",
+    "email",
+    "importlib.metadata",
+    "logging",
+    "numpy.ma",
+    "rich",
+    "shutil",
+    "socket",
+    "tempfile",
+    "zipfile",
+}
 """Modules of Python and of other packages that a step's command does without."""
 
 

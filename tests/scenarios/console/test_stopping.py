@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.processes import ROOT, children, ended, first_line, needs_proc, processor_s, started, until, workers
+from traces.current_folders import collecting_temporary_folders
 from traces.files import replacing
 from traces.signals import undisturbed
-from traces.temporary_folders import collecting_temporary_folders, temporary_folder
+from traces.temporary_folders import temporary_folder
 
 TINY = str(ROOT / "scenarios" / "library" / "tiny-gpt-two-stages.yaml")
 LARGE = str(ROOT / "scenarios" / "library" / "llama3-405b-16384-h100.yaml")
