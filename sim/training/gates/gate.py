@@ -118,7 +118,7 @@ class Choosing(Protocol):
 class Gate(ABC):
     """A rule by which tokens and experts come together.
 
-        gate = GATES["group_limited"]
+        gate = gate_of("group_limited")
         gate.check(spec)
         routes = gate.routes(gating)
 

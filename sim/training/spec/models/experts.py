@@ -12,7 +12,7 @@ from sim.moe.routing import Routing, RoutingShape, RoutingSource
 from sim.moe.sources import Even
 from sim.training.errors import SpecError
 from sim.training.gates.gate import GATE_KEY, Gate, GateOptions
-from sim.training.gates.registry import GATES, ExpertGate
+from sim.training.gates.registry import ExpertGate, gate_of
 
 Dispatch = Literal["slots", "exact"]
 Permutation = Literal["indexed", "einsum"]
@@ -132,7 +132,7 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
     @property
     def gating(self) -> Gate:
         """Return the gate: its rules, its slots, and its op in a plan."""
-        return GATES[self.gate]
+        return gate_of(self.gate)
 
     def choices(self, num_tokens: int) -> int:
         """Return how many choices some tokens make, on the mean where their number varies."""
