@@ -120,11 +120,11 @@ class LikenessGraph:
             self._groups.tell(users - self._num_ranks, latencies, num_latencies)
         kept = ~self._left_out[load.links]
         if kept.any():
-            parts = np.round(load.seconds[kept] / load.seconds.max(), 10)
-            labels = numbered(parts)[1]
-            rows = load.groups[kept]
+            rows, links, labels = load.groups, load.links, _labels(load.seconds)
+            if not kept.all():
+                rows, links, labels = rows[kept], links[kept], labels[kept]
             receivers = None if isinstance(op, Collective) else groups[:, 1][rows]
-            self._uses.append(_Use(users[rows], load.links[kept], labels, receivers, group_of))
+            self._uses.append(_Use(users[rows], links, labels, receivers, group_of))
 
     def _groups_of(self, op: Collective, groups: Ints) -> Ints:
         """Return the vertex of each rank's group, NONE for ranks without one, and make those that are new."""
@@ -243,6 +243,12 @@ class LikenessGraph:
             groups_alike=groups_alike,
             group_class=group_class,
         )
+
+
+def _labels(seconds: NDArray[np.float64]) -> Ints:
+    """Return a number per use of a link, the same for those that are equal to ten digits of the longest."""
+    names, places = numbered(seconds)
+    return numbered(np.round(names / seconds.max(), 10))[1][places]
 
 
 def _note(table: Owners, links: Ints, who: Ints) -> None:

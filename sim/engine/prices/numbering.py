@@ -10,6 +10,8 @@ from sim.distinct_values import distinct_values
 Ints = NDArray[np.int64]
 
 _SAMPLE: Final = 2000
+_FEW: Final = 16
+"""The place among so few names is found by comparing with each, as a search takes longer."""
 
 
 def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
@@ -20,8 +22,9 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     """
     begins = np.ones(len(values), dtype=np.bool_)
     np.not_equal(values[1:], values[:-1], out=begins[1:])
-    at = np.flatnonzero(begins)
-    firsts = values[at]
+    has_runs = 2 * np.count_nonzero(begins) <= len(values)
+    at = np.flatnonzero(begins) if has_runs else np.arange(0)
+    firsts = values[at] if has_runs else values
     names = distinct_values(firsts[_spread(len(firsts))] if len(firsts) > _SAMPLE else firsts)
     places = _places(names, firsts)
     missing = firsts[names[places] != firsts]
@@ -30,7 +33,7 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     elif len(missing):
         names = distinct_values(np.concatenate([names, missing]))
         places = _places(names, firsts)
-    return names, np.repeat(places, np.diff(at, append=len(values)))
+    return names, np.repeat(places, np.diff(at, append=len(values))) if has_runs else places
 
 
 def _spread(length: int) -> Ints:
@@ -40,4 +43,9 @@ def _spread(length: int) -> Ints:
 
 def _places(names: NDArray[Any], values: NDArray[Any]) -> Ints:
     """Return the place of each value among sorted names, or a place of another name if it is none of them."""
+    if len(names) <= _FEW:
+        places = np.zeros(len(values), np.int8)
+        for name in names[1:]:
+            places += values >= name
+        return places.astype(np.int64)
     return np.minimum(np.searchsorted(names, values), len(names) - 1)

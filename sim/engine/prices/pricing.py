@@ -313,11 +313,17 @@ class ClusterPricing(Struct, frozen=True, dict=True):
     @cached_property
     def _link_kinds(self) -> NDArray[np.int64]:
         links = self.cluster.topology.links
-        numbers = np.zeros(len(links), dtype=np.int64)
-        for column in (links.kind, links.bandwidth_bytes_per_s, links.latency_s, links.message_s):
-            values, codes = numbered(column)
+        columns = (links.kind, links.bandwidth_bytes_per_s, links.latency_s, links.message_s)
+        begins = np.ones(len(links), np.bool_)
+        begins[1:] = False
+        for column in columns:
+            begins[1:] |= column[1:] != column[:-1]
+        at = np.flatnonzero(begins)  # links of one kind follow each other
+        numbers = np.zeros(len(at), np.int64)
+        for column in columns:
+            values, codes = numbered(column[at])
             numbers = numbers * len(values) + codes
-        return numbered(numbers)[1]
+        return np.repeat(numbered(numbers)[1], np.diff(at, append=len(links)))
 
     def network_links(self) -> NDArray[np.bool_]:
         """Return which links are beyond the adapters."""
@@ -338,8 +344,8 @@ class ClusterPricing(Struct, frozen=True, dict=True):
             op, use = exchange.op, self.use_of(exchange)
             latencies = _numbered(use.latencies_s)
             named = (op.axes, op.members, op.root) if isinstance(op, Collective) else ()
-            this = _Seen(exchange.groups, use, _shares(use.seconds))
-            alike = seen[type(op), named, this.checksum, latencies.tobytes()]
+            this = _Seen(exchange.groups, use)
+            alike = seen[type(op), named, exchange.digest, latencies.tobytes()]
             if not any(map(this.equals, alike)):
                 alike.append(this)
                 self._uses[_same(exchange)] = use
@@ -410,28 +416,23 @@ def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
     return numbered(np.round(values / scale, 10))[1]
 
 
-class _Seen(Struct, frozen=True, eq=False):
-    """Groups that use links in some proportions: ``shares``, of the longest use."""
+class _Seen(Struct, frozen=True, eq=False, dict=True):
+    """Groups, and their use of links."""
 
     groups: NDArray[np.int64]
     use: LinkUse
-    shares: NDArray[np.int64]
 
-    @property
-    def checksum(self) -> int:
-        """Return a number that is equal for equal uses, and hardly ever for others."""
-        return int((self.shares * (self.use.links + 1)).sum())
+    @cached_property
+    def shares(self) -> NDArray[np.int64]:
+        """Return the seconds on links, in units of the tenth digit of the longest."""
+        seconds = self.use.seconds
+        shares: NDArray[np.int64] = np.rint(seconds / seconds.max(initial=1e-300) * 1e10).astype(np.int64)
+        return shares
 
     def equals(self, other: "_Seen") -> bool:
         """Return whether the same groups use the same links in the same proportions."""
         mine, theirs = ((seen.groups, seen.use.rows, seen.use.links, seen.shares) for seen in (self, other))
         return all(map(np.array_equal, mine, theirs))
-
-
-def _shares(seconds: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return values in units of the tenth digit of the largest."""
-    shares: NDArray[np.int64] = np.rint(seconds / seconds.max(initial=1e-300) * 1e10).astype(np.int64)
-    return shares
 
 
 def _yielding(op: Collective | Send, activity: Activity) -> Activity:
