@@ -20,6 +20,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
+from sim.cluster.distinct import sorted_order
 from sim.distinct_values import distinct_values
 from sim.engine.prices.numbering import numbered
 
@@ -166,15 +167,16 @@ class _Refiner(Struct):
     def begin(cls, initial: Ints, edges: _Incidence) -> "_Refiner":
         """Return the partition by initial colours."""
         num = len(initial)
-        names, colour, counts = np.unique(initial, return_inverse=True, return_counts=True)
-        members = np.argsort(colour, kind="stable")
+        names, colour = numbered(initial)
+        counts = np.bincount(colour, minlength=len(names))
+        members = sorted_order(colour)
         place = np.empty(num, np.int64)
         place[members] = np.arange(num)
         first, size = np.zeros(num, np.int64), np.zeros(num, np.int64)
         first[: len(names)] = np.cumsum(counts) - counts
         size[: len(names)] = counts
         sums, marks = np.zeros(num, np.uint64), np.zeros(num, np.bool_)
-        return cls(edges, colour.astype(np.int64), members, place, first, size, len(names), sums, marks)
+        return cls(edges, colour, members, place, first, size, len(names), sums, marks)
 
     def refine(self, seed: int) -> None:
         """Split until no class splits any more, as far as hashes tell.
@@ -322,8 +324,11 @@ def _mix(kinds: Ints, colours: Ints, seed: int) -> Hashes:
 
 
 def _by_smallest_member(colour: Ints) -> Partition:
-    _, firsts, number, counts = np.unique(colour, return_index=True, return_inverse=True, return_counts=True)
+    """Return the partition by classes that are numbered from 0."""
+    counts = np.bincount(colour)
+    firsts = np.empty(len(counts), np.int64)
+    firsts[colour[::-1]] = np.arange(len(colour))[::-1]  # the last written stays
     order = np.argsort(firsts)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return Partition(rank[number], firsts[order], counts[order])
+    return Partition(rank[colour], firsts[order], counts[order])
