@@ -195,5 +195,13 @@ class Plan(Struct, frozen=True, dict=True):
 
     def ranks_of(self, program: Program) -> tuple[int, ...]:
         """Return the ranks that run a program, in order."""
-        free = tuple(name for name, _ in self.mesh.axes if name not in program.role)
-        return self.mesh.group(self.mesh.rank(program.role), free)
+        role = tuple(program.role.items())
+        if role not in self._ranks_of:
+            free = tuple(name for name, _ in self.mesh.axes if name not in program.role)
+            self._ranks_of[role] = self.mesh.group(self.mesh.rank(program.role), free)
+        return self._ranks_of[role]
+
+    @cached_property
+    def _ranks_of(self) -> dict[tuple[tuple[str, int], ...], tuple[int, ...]]:
+        """Cache of the ranks of roles: many passes ask for them."""
+        return {}
