@@ -113,10 +113,11 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         ``spans``: ``spans(row)``. The order of all turns of the run is sorted once for all rows that have many of them.
         """
         moved = self.transfers
-        lasting_s = np.maximum(moved.span_end_s - moved.span_begin_s, 1e-300)[spans]
+        begins_s, ends_s = moved.span_begin_s[spans], moved.span_end_s[spans]
+        lasting_s = np.maximum(ends_s - begins_s, 1e-300)
         if _MANY_TURNS * len(spans) < len(moved.span_of):
             curve = self.curve(row)
-            return (curve(moved.span_end_s[spans]) - curve(moved.span_begin_s[spans])) / lasting_s
+            return (curve(ends_s) - curve(begins_s)) / lasting_s
         begins, ends, gaps_s = self._turns
         first, last = np.searchsorted(self.rows, [row, row + 1])
         rates = moved.span_speed[spans] * np.repeat(self.seconds[first:last], self._num_spans[self.flows[first:last]])
