@@ -168,7 +168,7 @@ def _exists(path: Path) -> bool:
     options_metavar="",
     subcommand_metavar="SCENARIO.yaml | COMMAND [ARGS]...",
 )
-@click.version_option(VERSION, prog_name="simulate", message="%(prog)s, version %(version)s")
+@click.version_option(VERSION, prog_name="simulate")
 def group() -> None:
     """Do nothing: the commands act."""
 

@@ -4,8 +4,7 @@ from typing import Any
 
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
-from scenarios.reading.models.hub import config_path
-from scenarios.reading.models.huggingface import read_model
+from scenarios.reading.models import hub, huggingface
 from scenarios.reading.models.model_presets import load_preset, load_presets
 from scenarios.reading.schema.model import HuggingFaceModel, PresetModel
 
@@ -14,7 +13,7 @@ def written_out(document: Document, section: PresetModel | HuggingFaceModel) -> 
     """Return the document with the keys of the model that it names in it. Raises ScenarioError for an unknown one."""
     if isinstance(section, PresetModel):
         return _write_out(document, _preset(document, section), "preset")
-    return _write_out(document, read_model(config_path(document, section.huggingface)), "huggingface")
+    return _write_out(document, huggingface.read_model(hub.config_path(document, section.huggingface)), "huggingface")
 
 
 def _preset(document: Document, section: PresetModel) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from sim.training.pipeline import greedy
 from sim.training.pipeline.actions import LETTERS, Order, alternating
 from sim.training.pipeline.bidirectional import chimera, dualpipe, dualpipe_v
 from sim.training.pipeline.evaluate import Times
-from sim.training.pipeline.greedy import Limit, zb_auto
 from sim.training.pipeline.placement import Placement, bidirectional, blocks, loop, v_shape
 from sim.training.pipeline.rules import TRAITS, custom_placement
 from sim.training.pipeline.spec import PipelineSpec
@@ -119,8 +119,8 @@ def orders(pipeline: PipelineSpec, num_microbatches: int, times: Times | None = 
         case "zb_auto":
             if times is None:
                 raise ValueError("zb_auto is made for stated times, and there are none")
-            limit = Limit(pipeline.max_live_microbatches or p, pipeline.kept_for_weights)
-            return zb_auto(p, num_microbatches, times, limit, barrier=pipeline.has_barrier)
+            limit = greedy.Limit(pipeline.max_live_microbatches or p, pipeline.kept_for_weights)
+            return greedy.zb_auto(p, num_microbatches, times, limit, barrier=pipeline.has_barrier)
         case "interleaved_1f1b":
             return interleaved(p, num_microbatches, v, pipeline.microbatch_group_size)
         case "terapipe":
