@@ -48,6 +48,7 @@ ON_USE: Final = frozenset({
     "scenarios.workloads.training.long_run.reading",
     "scenarios.workloads.training.long_run.saving",
     "scenarios.workloads.training.long_run.summarise",
+    "sim.cluster.topology.parse",
     "sim.reliability.study",
     "sim.training.data.offload",
     "sim.training.data.operators",

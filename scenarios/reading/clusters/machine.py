@@ -22,8 +22,8 @@ from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, Str
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
 from scenarios.reading.sections.section import values_of
 from sim.cluster.cluster import below_one_switch
+from sim.cluster.topology import parse
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.parse import layout_names, parse_topology
 from sim.cluster.topology.topology import Topology
 
 TOPOLOGY: KeyPath = ("cluster", "topology")
@@ -102,7 +102,7 @@ def cluster_spec(document: Document, section: ClusterSection) -> ClusterSpec:
         if section.node is not None:
             _hardware(document, section.node)
         with locating(document, TOPOLOGY):
-            topology = parse_topology(description, section.num_nodes)
+            topology = parse.parse_topology(description, section.num_nodes)
     types = _node_types(document, section, description)
     used = _least_devices(document, section, types[0][0], topology)
     calibrated = _calibrated(document, section, types)
@@ -189,7 +189,7 @@ def _node_types(document: Document, section: ClusterSection, topology: object) -
             raise ScenarioError(document.origin(("cluster",)), "cluster.node", rule, remedy)
         _hardware(document, section.node)
         return [(section.node, section.num_nodes)]
-    known, layouts = list_nodes(), layout_names(topology, section.num_nodes)
+    known, layouts = list_nodes(), parse.layout_names(topology, section.num_nodes)
     return [(_type_of(document, section.node, name, known), count) for name, count in layouts]
 
 

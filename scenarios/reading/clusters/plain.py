@@ -11,8 +11,8 @@ from scenarios.errors import ScenarioError
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.cluster import ClusterSection
 from scenarios.reading.sections.section import written_keys
+from sim.cluster.topology import parse
 from sim.cluster.topology.links import Cable
-from sim.cluster.topology.parse import parse_node
 
 _ONE_SWITCH: Final = {"kind": "switch"}
 _WHOLE: Final = frozenset({"devices", "inside"})
@@ -61,7 +61,7 @@ def network_factors(document: Document, section: ClusterSection) -> NetworkFacto
 
 def written_out(node: str, factors: NetworkFactors, oversubscription: float) -> dict[str, object]:
     """Return the description of nodes of the catalogue below one switch, or each below a leaf of its own."""
-    layout = parse_node(node, "nodes")
+    layout = parse.parse_node(node, "nodes")
     links = {"nvlink": layout.nvlink, "nic": layout.nic}
     changed = {key: factors.written(link) for key, link in links.items() if link is not None}
     leaves = {"kind": "leaf-spine", "leaf_ports": layout.num_nics, "spines": 1, "oversubscription": oversubscription}
