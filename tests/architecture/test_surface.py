@@ -11,7 +11,6 @@ from typing import Any
 import click
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from scenarios.cli import COMMANDS, group
 from scenarios.library.shipped import FOLDER
@@ -22,7 +21,6 @@ from scenarios.summaries.steps.study import SavingSummary
 from scenarios.sweep.run import prepare, run
 from scenarios.sweep.settings import read_settings
 from scenarios.sweep.workers import local_workers
-from scenarios.version import VERSION
 from scenarios.workloads.job_mix.workload import JobMix
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.registry import json_schema, workload_named
@@ -596,10 +594,3 @@ def test_command_is_installed() -> None:
     """The package installs one command, ``simulate``."""
     scripts = importlib.metadata.distribution("meshtwin").entry_points.select(group="console_scripts")
     assert {script.name: script.value for script in scripts} == {"simulate": "scenarios.cli:main"}
-
-
-def test_the_stated_version_is_that_of_the_package() -> None:
-    """``simulate --version`` and results state the version of the installed package."""
-    installed = importlib.metadata.version("meshtwin")
-    assert CliRunner().invoke(group, ["--version"]).output == f"simulate, version {installed}\n"
-    assert installed == VERSION
