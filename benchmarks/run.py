@@ -199,7 +199,7 @@ def help_rows() -> Iterator[Row]:
     yield Row("simulate --help", f"{cost.wall_s:.2f} s", "0.4 s", cost.wall_s <= 0.4)
     yield Row("- peak memory", f"{cost.peak_bytes / MIB:.0f} MiB")
     code = (
-        "import json, sys; from scenarios.cli import group; group.main(['--help'], standalone_mode=False);"
+        "import json, sys; from scenarios.command_line import group; group.main(['--help'], standalone_mode=False);"
         f"print(); print(json.dumps([name for name in {HEAVY} if name in sys.modules]))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -17,7 +17,7 @@ from typing import Final
 
 from click.testing import CliRunner
 
-from scenarios.cli import group
+from scenarios.command_line import group
 
 _FENCE: Final = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PROMPT: Final = "$ "

@@ -1,7 +1,6 @@
 """The ``simulate`` command line: finds the command, and imports nothing that it does not need.
 
 ``simulate SCENARIO.yaml`` is the main job, so an argument that names no command is taken as a scenario.
-Exit codes: 0 done; 1 a threshold or check failed; 2 bad input; 130 ended by SIGINT (Ctrl-C), 143 by SIGTERM.
 """
 
 import gc
@@ -173,7 +172,7 @@ def group() -> None:
     """Do nothing: the commands act."""
 
 
-def main(args: Sequence[str] | None = None) -> None:
+def run(args: Sequence[str] | None = None) -> None:
     """Run the command line and leave with its exit code; 2 where standard output takes nothing (a full disk, say)."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each further one spins when it starts, and has nothing to do
     with safe_streams():

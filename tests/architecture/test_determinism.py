@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.advising import trials
 from scenarios.workloads.steps.running import simulate

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from docs.run_blocks import printed_by
-from scenarios.cli import COMMANDS
+from scenarios.command_line import COMMANDS
 from scenarios.library.shipped import scenario_names
 from scenarios.workloads.steps.advising import trials
 

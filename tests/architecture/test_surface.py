@@ -12,7 +12,7 @@ import click
 import pyarrow.parquet as pq
 import pytest
 
-from scenarios.cli import COMMANDS, group
+from scenarios.command_line import COMMANDS, group
 from scenarios.library.shipped import FOLDER
 from scenarios.recorded.trace_summary import summarise
 from scenarios.summaries.as_json import as_json

@@ -95,7 +95,7 @@ def test_each_name_is_a_module() -> None:
 def test_a_simulation_as_json_leaves_them_waiting() -> None:
     """A plain training step with ``--json`` runs no file of the list, and none of the modules that others need."""
     code = (
-        "import json, sys; from scenarios.cli import group; from scenarios.on_use import loading_on_use\n"
+        "import json, sys; from scenarios.command_line import group; from scenarios.on_use import loading_on_use\n"
         "with loading_on_use():\n"
         "    group.main(['tiny-gpt-2x2', '--json'], standalone_mode=False)\n"
         "read = [name for name, module in sys.modules.items() if hasattr(module, '__builtins__')]\n"
@@ -107,19 +107,20 @@ def test_a_simulation_as_json_leaves_them_waiting() -> None:
 
 
 def test_a_simulation_walks_no_objects_and_has_one_thread() -> None:
-    """The cycle collector never walks what a simulation holds, and linear algebra starts no threads of its own."""
+    """The cycle collector walks neither imports nor what a simulation holds; linear algebra starts no threads."""
     if not Path("/proc/self/task").is_dir():
         pytest.skip("threads are counted in /proc/self/task")
     code = (
-        "import gc, os; from scenarios.cli import main\n"
-        "sizes = []\n"
+        "import gc, os; sizes = []\n"
         "gc.callbacks.append(lambda phase, _: sizes.append(gc.get_count()[0]) if phase == 'start' else None)\n"
+        "from scenarios.cli import main\n"
         "try: main(['tiny-gpt-2x2', '--json'])\n"
-        "except SystemExit: print(); print(max(sizes, default=0), len(os.listdir('/proc/self/task')))"
+        "except SystemExit: print(); print(len(sizes), max(sizes, default=0), len(os.listdir('/proc/self/task')))"
     )
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
     command = [sys.executable, "-c", code]
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=environment).stdout
-    most_new, num_threads = map(int, out.splitlines()[-1].split())
+    num_walks, most_new, num_threads = map(int, out.splitlines()[-1].split())
+    assert num_walks < 5
     assert most_new < 10_000
     assert num_threads == 1

@@ -4,7 +4,7 @@ import importlib.metadata
 
 from click.testing import CliRunner
 
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.version import VERSION
 
 

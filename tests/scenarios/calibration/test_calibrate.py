@@ -17,7 +17,7 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile, packaged_entry
 from docs.run_blocks import Command, printed_by, steps_of
 from scenarios.calibration.machine import coarse, refined
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.profile_file import read_profile
 from scenarios.workloads.loading import load_scenario

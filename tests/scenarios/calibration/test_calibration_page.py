@@ -27,7 +27,7 @@ from scenarios.calibration.page import write_calibration_page
 from scenarios.calibration.parameters import parameter_sections
 from scenarios.calibration.plots import against_plot, collective_plot, distribution_plot, error_of, error_plot
 from scenarios.calibration.tables import MeasuredTables, calibrate_tables
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.report.blocks import LargePlot
 from scenarios.report.charts.svg_plot import Axis, Drawing, Plot, log_axis
 from scenarios.report.rendering.notebook import notebook_html

@@ -16,7 +16,7 @@ from costmodels.calibration.samples import KernelSample, is_held_out
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
-from scenarios.cli import group
+from scenarios.command_line import group
 from tests.scenarios.calibration.measured_tables import two_systems
 
 NODE = "dgx-a100-80g"

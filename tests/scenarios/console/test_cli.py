@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import pytest
 from msgspec.structs import replace
 
-from scenarios.cli import COMMANDS, HELP, main
+from scenarios.cli import main
+from scenarios.command_line import COMMANDS, HELP
 from scenarios.errors import Origin, ScenarioError
 from scenarios.report.blocks import Block
 from scenarios.report.pages.run_page import FoundStep, closing_block, training_blocks

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.comparing.comparison import SideWarning
 from scenarios.summaries.recorded.recording_warning import warnings_of

@@ -19,7 +19,7 @@ from costmodels.hardware import load_node
 from costmodels.profile import load_profile, packaged_entry
 from costmodels.spread import NETWORK
 from scenarios.calibration.tables import HELD_OUT_TABLES, read_samples
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.errors import ScenarioError
 from scenarios.fitting.spread_fit import StepTables, network_calls, step_spread
 from scenarios.validation import published

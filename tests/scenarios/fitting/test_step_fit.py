@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from costmodels.calibration.samples import is_held_out
 from costmodels.profile import load_profile
 from costmodels.software import Software
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.errors import ScenarioError
 from scenarios.fitting.constants import applied, parse_constant
 from scenarios.fitting.measured_steps import MeasuredStep, StepsHere, measured_steps

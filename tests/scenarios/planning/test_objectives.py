@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from costmodels.hardware import load_device
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.files import write_plan
 from scenarios.planning.request import Request

@@ -7,7 +7,7 @@ import yaml
 from click.testing import CliRunner
 
 from benchmarks.planning import disagreements, loss
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.files import best_text, write_plan
 from scenarios.planning.openings import openings_of

@@ -8,7 +8,7 @@ from typing import ParamSpec, TypeVar
 import pytest
 from click.testing import CliRunner
 
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.errors import ScenarioError
 from scenarios.planning.kept import KEPT_PROOFS, kept_proofs
 from scenarios.planning.proof import prove

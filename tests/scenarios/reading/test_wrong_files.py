@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from scenarios.cli import group
+from scenarios.command_line import group
 from tests.scenarios.calibration.measured_tables import table_of_steps, two_systems
 from tests.traces.kineto_traces import activity, document, launch, write
 from traces.parquet import write_timeline

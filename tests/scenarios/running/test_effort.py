@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.workloads import effort
 from scenarios.workloads.effort import Effort
 from scenarios.workloads.loading import load_scenario

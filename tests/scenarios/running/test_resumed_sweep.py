@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from backends.errors import LostProcessError
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.errors import ScenarioError
 from scenarios.library.shipped import FOLDER
 from scenarios.sweep.kept import KEPT, kept_points

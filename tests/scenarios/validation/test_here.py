@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.errors import ScenarioError
 from scenarios.here.plan_set import PACKAGED, read_plan_set
 from scenarios.here.ranking import pick_of, ranking

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from scenarios.cli import group
+from scenarios.command_line import group
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import plan_of
 from sim.engine.running.simulate import simulate
