@@ -1,6 +1,7 @@
 """What follows from how long forwards and backwards take: the order of zb_auto, what aiao defers."""
 
 from collections.abc import Iterable
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -18,8 +19,11 @@ from sim.training.steps.builder import build_dense_training
 def with_deferral(job: OpenTraining, pricing: Pricing) -> DenseTraining:
     """Return a job under aiao that defers as large a part as forwards are of the time of all passes."""
     first = one_microbatch(job.decided(replace(job.parallel, deferred_sync=0.0)))
-    times_s = tasks_alone_s(build_dense_training(first, "first pass"), pricing)
-    forward_s, backward_s = (_total_s(times_s, kind, job) for kind in ("forward", "backward"))
+    stages = range(job.parallel.pipeline.num_virtual_stages)
+    passes = [[f"{kind}.{stage}" for stage in stages] for kind in ("forward", "backward")]
+    wanted = {*chain(*passes)}
+    times_s = tasks_alone_s(build_dense_training(first, "first pass"), pricing, lambda task: task.name in wanted)
+    forward_s, backward_s = (sum(map(times_s.__getitem__, names)) for names in passes)
     return job.decided(replace(job.parallel, deferred_sync=deferred_part(forward_s, backward_s)))
 
 
@@ -43,7 +47,3 @@ def _with_actions(job: OpenTraining, actions: Iterable[Iterable[Action]]) -> Den
         job.parallel.pipeline, schedule="custom", actions=rows, max_live_microbatches=0, kept_for_weights=1.0
     )
     return job.decided(replace(job.parallel, pipeline=pipeline))
-
-
-def _total_s(times_s: dict[str, float], kind: str, job: OpenTraining) -> float:
-    return sum(times_s[f"{kind}.{stage}"] for stage in range(job.parallel.pipeline.num_virtual_stages))
