@@ -5,7 +5,7 @@ how much later its node in one period is than that in the period before.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -15,7 +15,7 @@ from sim.engine.compiling.graph import SENT, Graph, NodeKind
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
 from sim.plan.facts.sections import Cut, Section
-from sim.plan.words.calls import NO_MICROBATCH
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -59,64 +59,72 @@ class Chains:
         self.graph, self.cuts = graph, cuts
         self.rows: list[Ints] = []
         self.early: list[Ints] = []
-        size = len(graph.kinds)
+        size, calls = len(graph.kinds), [Calls.of(cut.program.calls) for cut in cuts.values()]
         self.section, self.stretch, self.sign = (np.full(size, fill) for fill in (NONE, NONE, 0))
-        unit_of = self._unit_of()
-        self.microbatch, self.is_moved = self._numbers(unit_of)
-        order = np.argsort(unit_of, kind="stable")
-        first = np.searchsorted(unit_of[order], np.arange(len(self.graph.units) + 1))
-        places: dict[int, dict[int, int]] = {}
-        for place, (rank, call, _, _) in enumerate(self.graph.units):
-            places.setdefault(rank, {})[call] = place
-        kinds = np.array(self.graph.kinds)
-        for rank, cut in self.cuts.items():
-            nodes_of = [order[first[at] : first[at + 1]] for _, at in sorted(places[rank].items())]
+        starts = np.cumsum([0, *map(len, calls)])
+        call_of = self._call_of(starts, calls)
+        self.microbatch = np.concatenate([*(found.microbatches for found in calls), [NO_MICROBATCH]])[call_of]
+        self.is_moved = np.concatenate([*(cut.is_moved for cut in cuts.values()), [False]])[call_of]
+        order, kinds = np.argsort(call_of, kind="stable"), np.array(graph.kinds)
+        first = np.searchsorted(call_of[order], np.arange(starts[-1] + 1))
+        for (begin, stop), cut in zip(pairwise(starts.tolist()), cuts.values(), strict=True):
             for number, section in enumerate(cut.sections):
-                for nodes in nodes_of[section.stop :]:
-                    self.stretch[nodes] = 2 * number + 1
-                self._add_section(number, section, nodes_of, kinds)
+                self._add_section(number, section, order[: first[stop]], first[begin : stop + 1], kinds)
 
-    def _add_section(self, number: int, section: Section, nodes_of: Sequence[Ints], kinds: Ints) -> None:
-        calls = [nodes_of[section.first + k * section.num_calls :][: section.num_calls]
-                 for k in range(section.num_times)]  # fmt: skip
-        shapes = [[kinds[nodes].tolist() for nodes in row] for row in calls]
-        alike = next((k for k, shape in enumerate(reversed(shapes)) if shape != shapes[-1]), len(shapes))
-        every = [np.concatenate(row) for row in calls]
-        for nodes in every:
-            self.section[nodes], self.stretch[nodes] = number, 2 * number
-            self.sign[nodes] = np.sign(section.microbatches)
-        self.rows.append(np.stack(every[len(every) - alike :]))
-        self.early.append(np.concatenate([*every[: len(every) - alike], np.empty(0, np.int64)]))
+    def _add_section(self, number: int, section: Section, nodes: Ints, first: Ints, kinds: Ints) -> None:
+        """Add a section of a rank; the nodes of its call k are ``nodes[first[k] : first[k + 1]]``."""
+        bounds = first[section.first : section.stop + 1]
+        inside, sizes = nodes[bounds[0] : bounds[-1]], np.diff(bounds).reshape(section.num_times, -1)
+        self.section[inside], self.stretch[inside] = number, 2 * number
+        self.sign[inside] = np.sign(section.microbatches)
+        self.stretch[nodes[bounds[-1] :]] = 2 * number + 1
+        num_nodes, alike = int(sizes[-1].sum()), _num_like_last(sizes)
+        rows = inside[len(inside) - alike * num_nodes :].reshape(alike, num_nodes)
+        self.rows.append(rows[alike - _num_like_last(kinds[rows]) :])
+        self.early.append(inside[: len(inside) - self.rows[-1].size])
 
-    def _numbers(self, unit_of: Ints) -> tuple[Ints, Flags]:
-        """Return the micro-batch of each node, and whether it counts from the end."""
-        calls = [(self.cuts[rank].program.calls[call], self.cuts[rank].is_moved[call])
-                 for rank, call, _, _ in self.graph.units]  # fmt: skip
-        numbers = [NO_MICROBATCH if call.microbatch is None else call.microbatch for call, _ in calls]
-        microbatches = np.array([*numbers, NO_MICROBATCH])  # the last is that of nodes of no call
-        return microbatches[unit_of], np.array([*(late for _, late in calls), False])[unit_of]
+    def _call_of(self, starts: Ints, calls: Sequence[Calls]) -> Ints:
+        """Return the call that each node belongs to, counted over all ranks; NONE for those that belong to none.
 
-    def _unit_of(self) -> Ints:
-        """Return the place of the call that each node belongs to; NONE for those that belong to none."""
-        graph, of = self.graph, [NONE] * len(self.graph.kinds)
-        for place, (rank, call, node, pattern) in enumerate(graph.units):
-            if pattern is SENT:
-                continue
-            program = self.cuts[rank].program
-            size = 1 if pattern is not None else len(program.tasks[program.calls[call].task].ops)
-            of[node : node + size] = [place] * size
-        for block, found in graph.blocks.items():
-            for node in found.exits.values():
-                of[node] = of[block]
-        for entry, (block, _) in graph.entries.items():
-            of[entry] = of[block]
-        for path, (block, _, _) in graph.early_exits.items():
-            of[path] = of[block]
-            for node in graph.successors[path]:
-                of[node] = of[block] if of[node] == NONE else of[node]
-        for send, journey, _ in graph.messages:
-            of[journey] = of[send] if of[journey] == NONE else of[journey]
-        return np.array(of, dtype=np.int64)
+        ``starts``: the first call of each rank; ``calls``: those of each rank.
+        """
+        graph, of = self.graph, np.full(len(self.graph.kinds), NONE)
+        number_of = {rank: number for number, rank in enumerate(self.cuts)}
+        tasks = [cut.program.tasks for cut in self.cuts.values()]
+        num_ops = [
+            np.array([len(of_rank[name].ops) if name in of_rank else 0 for name in found.names])[found.tasks]
+            for of_rank, found in zip(tasks, calls, strict=True)
+        ]
+        ranks, places, firsts, patterns = zip(*graph.units, strict=True)
+        call = starts[list(map(number_of.__getitem__, ranks))] + np.array(places)
+        sizes = np.where([pattern is None for pattern in patterns], np.concatenate(num_ops)[call], 1)
+        sizes[[pattern is SENT for pattern in patterns]] = 0
+        places_in_call = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        of[np.repeat(firsts, sizes) + places_in_call] = np.repeat(call, sizes)
+        exits = [(node, block) for block, found in graph.blocks.items() for node in found.exits.values()]
+        entries = [(entry, block) for entry, (block, _) in graph.entries.items()]
+        paths = [(path, block) for path, (block, _, _) in graph.early_exits.items()]
+        for pairs in (exits, entries, paths):
+            nodes, blocks = _columns(pairs)
+            of[nodes] = of[blocks]
+        after = [(node, block) for path, block in paths for node in graph.successors[path]]
+        for pairs in (after[::-1], [(journey, send) for send, journey, _ in graph.messages]):
+            nodes, owners = _columns(pairs)
+            is_free = of[nodes] == NONE
+            of[nodes[is_free]] = of[owners[is_free]]
+        return of
+
+
+def _num_like_last(rows: Ints) -> int:
+    """Return how many rows at the end are equal."""
+    unlike = np.flatnonzero((rows != rows[-1]).any(axis=1))
+    return len(rows) if not len(unlike) else len(rows) - 1 - int(unlike[-1])
+
+
+def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
+    """Return the first and the second ones of some pairs."""
+    firsts, seconds = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return firsts, seconds
 
 
 class Paces(Struct, frozen=True, eq=False):
