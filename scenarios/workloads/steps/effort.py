@@ -19,8 +19,6 @@ _PROGRAM_BYTES: Final = 70e6
 """The program itself, with its libraries."""
 _TRIED: Final = 5
 """As many shorter forms of a step are simulated where it may repeat itself in a way that has to be found."""
-_RUNS: Final = 3
-"""A form in sections is run so many times, and compiled and looked at once: ranks have paces of their own."""
 
 
 def effort_of(plan: Plan, folding: Folding, schedule: str, *, whole: bool = False) -> Effort:
@@ -55,6 +53,6 @@ def _forms(plan: Plan, schedule: str) -> Sequence[Mapping[int, Program]]:
 
 
 def _in_sections(shorter: Shorter) -> Sequence[Mapping[int, Program]]:
-    """Return the shortest form of a step whose sections recur less often, as often as it is run."""
+    """Return the shortest form of a step whose sections recur less often."""
     cuts = (shorter.in_sections(form) for form in shorter.section_forms(MULTIPLE)[:1])
-    return [{key: cut.program for key, cut in found.items()} for found in cuts if found is not None] * _RUNS
+    return [{key: cut.program for key, cut in found.items()} for found in cuts if found is not None]

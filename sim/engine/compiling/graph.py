@@ -1,6 +1,6 @@
 """The compiled plan: flat lists of nodes with counts and successors, as the event loop runs them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -27,6 +27,8 @@ class NodeKind(IntEnum):
     """One of several entries of a block."""
     EXIT = 6
     """An op of a block that others wait for."""
+    LEFT_OUT = 7
+    """Periods that the run does not pass through (see ``LeftOutPeriods``)."""
 
 
 _FIXED = NodeKind.FIXED
@@ -99,6 +101,13 @@ class OpNodes(Struct, frozen=True):
         return cls([kind for kind, _, _ in ops], waits, successors, [lasting_s for _, lasting_s, _ in ops], shared)
 
 
+class LeftOutPeriods(Struct, frozen=True):
+    """Nodes that stand for ``times`` periods each; by node two whose ends are such a period apart, the later first."""
+
+    times: int = 0
+    apart: Mapping[int, tuple[int, int]] = {}
+
+
 Unit = tuple[int, int, int, Pattern | None]
 """One call of a simulated rank: (rank, call, node, pattern). Without a pattern its ops are nodes from ``node`` on."""
 
@@ -123,6 +132,7 @@ class Graph(Struct):
     """(block, entry, op) of nodes that lead from one entry to an op that may be done before all entries let go."""
     team_calls: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)
     """(ranks, call, ops that are one collective of all of them) of calls that are one block of several ranks."""
+    left_out: LeftOutPeriods = LeftOutPeriods()
 
     def add(self, kind: NodeKind, duration_s: float = 0.0, shared: Activity = NOTHING) -> int:
         """Add a node that waits for nothing yet; return its index. ``shared``: its activity on shared resources."""

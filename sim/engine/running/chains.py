@@ -6,6 +6,7 @@ how much later its node in one period is than that in the period before.
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, pairwise
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -21,6 +22,9 @@ Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 NONE = -1
+
+PERIODS_NEEDED: Final = 3
+"""Periods that a section has at least in a run that shows its paces."""
 
 
 class Edges(Struct, frozen=True, eq=False):
@@ -70,6 +74,13 @@ class Chains:
         for (begin, stop), cut in zip(pairwise(starts.tolist()), cuts.values(), strict=True):
             for number, section in enumerate(cut.sections):
                 self._add_section(number, section, order[: first[stop]], first[begin : stop + 1], kinds)
+
+    def earlier(self, period: int) -> Ints:
+        """Return per node the one of its chain so many recurrences before it; NONE: there is none."""
+        found = np.full(len(self.section), NONE)
+        for rows in self.rows:
+            found[rows[period:]] = rows[:-period]
+        return found
 
     def _add_section(self, number: int, section: Section, nodes: Ints, first: Ints, kinds: Ints) -> None:
         """Add a section of a rank; the nodes of its call k are ``nodes[first[k] : first[k + 1]]``."""
@@ -128,7 +139,7 @@ def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
 
 
 class Paces(Struct, frozen=True, eq=False):
-    """The paces of the chains of a finished run, where a period has some recurrences; per node.
+    """The paces of the chains of a finished run, where a period has ``period`` recurrences; per node.
 
     ``pace_s``: of its chain; of a node of no chain in a section the largest there, 0 outside. ``last_end_s``: when the
     last of its chain ends. ``earlier``: the node a period before, NONE: there is none. ``is_last``: of the last period.
@@ -136,6 +147,7 @@ class Paces(Struct, frozen=True, eq=False):
     chains are steady for two periods; ``holds_first``: those of the first sections.
     """
 
+    period: int
     pace_s: Times
     last_end_s: Times
     earlier: Ints
@@ -147,13 +159,13 @@ class Paces(Struct, frozen=True, eq=False):
     @classmethod
     def of(cls, chains: Chains, loop: EventLoop, period: int) -> "Paces | None":
         """Return the paces of a run; None where some section is too short."""
-        if any(len(rows) < 3 * period for rows in chains.rows):
+        if any(len(rows) < PERIODS_NEEDED * period for rows in chains.rows):
             return None
         size = len(chains.section)
         starts_s, ends_s = np.array(loop.starts_s)[:size], np.array(loop.ends_s)[:size]
         starts_s = np.where(np.array(chains.graph.kinds) == NodeKind.EXIT, ends_s, starts_s)
         pace_s, last_end_s = np.zeros(size), ends_s.copy()
-        earlier, is_last, is_steady = np.full(size, NONE), np.zeros(size, np.bool_), np.zeros(size, np.bool_)
+        is_last, is_steady = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
         holds = holds_first = True
         for rows, early in zip(chains.rows, chains.early, strict=True):
             last, before = rows[-period:], rows[-2 * period : -period]
@@ -161,7 +173,6 @@ class Paces(Struct, frozen=True, eq=False):
             turn = (np.arange(len(rows)) - len(rows)) % period
             pace_s[rows], last_end_s[rows] = paces_s[turn], ends_s[last][turn]
             pace_s[early], last_end_s[early] = paces_s.max(initial=0.0), ends_s[last].max(initial=0.0)
-            earlier[rows[period:]] = rows[:-period]
             is_last[last] = True
             off_s = [
                 times[rows[period:]] - times[rows[:-period]] - pace_s[rows[period:]] for times in (starts_s, ends_s)
@@ -172,7 +183,7 @@ class Paces(Struct, frozen=True, eq=False):
             is_even = bool(even[-2 * period :].all())
             holds = holds and is_even
             holds_first = holds_first and (is_even or chains.section[rows[0, 0]] > 0)
-        return cls(pace_s, last_end_s, earlier, is_last, is_steady, holds, holds_first)
+        return cls(period, pace_s, last_end_s, chains.earlier(period), is_last, is_steady, holds, holds_first)
 
 
 def sibling_edges(edges: Edges, earlier: Ints) -> Flags:

@@ -74,6 +74,7 @@ class EventLoop:
             NodeKind.BLOCK: self._start_block,
             NodeKind.ENTRY: self._enter,
             NodeKind.MEMBER: self._arrive,
+            NodeKind.LEFT_OUT: self._leave_out,
         }
         self._at = self._make_at()
         self._start, self._release, self._on_exit = self._make_hot_path()
@@ -199,6 +200,13 @@ class EventLoop:
         if not self._pending[block_node]:
             self._start(block_node)
         self._release(node)
+
+    def _leave_out(self, node: int) -> None:
+        """Let the periods go by that a node stands for."""
+        left_out, ends_s = self.graph.left_out, self.ends_s
+        later, earlier = left_out.apart[node]
+        ends_s[node] = self.environment.now + left_out.times * max(ends_s[later] - ends_s[earlier], 0.0)
+        self._at(ends_s[node], node, self._on_exit)
 
     # --- shared resources ----------------------------------------------------------------------------------
 

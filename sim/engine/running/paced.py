@@ -1,14 +1,13 @@
 """Steps in which ranks have paces of their own: each section of the calls of each rank repeats with its own period.
 
 A step with fewer micro-batches is compiled. Where an edge leaves a section whose last recurrences were left out, what
-comes later waits longer: by as many periods as were left out, of the chain that it waits for. These times are added
-until they are those of the run itself. Then it is checked, edge by edge, that the whole step, with each chain's last
+comes later waits longer: by as many periods as were left out, of the chain that it waits for. The run itself finds
+these times as it goes. Then it is checked, edge by edge, that the whole step, with each chain's last
 period repeated at its pace, is a solution of the equations "begins when the last of what it waits for has ended". A
 graph without circles has one solution, so this is the run of all micro-batches. docs/design.md has the argument.
 """
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -16,8 +15,19 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sim.distinct_values import distinct_values
-from sim.engine.compiling.graph import NOTHING, Graph, NodeKind
-from sim.engine.running.chains import Chains, Edges, Flags, Ints, Paces, shared_users, sibling_edges, stays
+from sim.engine.compiling.graph import NOTHING, Graph, LeftOutPeriods, NodeKind
+from sim.engine.running.chains import (
+    NONE,
+    PERIODS_NEEDED,
+    Chains,
+    Edges,
+    Flags,
+    Ints,
+    Paces,
+    shared_users,
+    sibling_edges,
+    stays,
+)
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
 from sim.plan.facts.sections import Cut
@@ -27,8 +37,6 @@ PERIODS: Final = (1, 2, 3, 4, 6)
 """Recurrences that a period may have. What is left out is a multiple of all of them."""
 
 MULTIPLE: Final = 12
-MORE_RUNS: Final = 2
-"""Runs beside one per section, in which the times that are added settle."""
 
 
 class Paced(Struct, frozen=True, eq=False):
@@ -98,41 +106,34 @@ def paced_run(
     ``left_out``: how many recurrences of every section, a multiple of ``MULTIPLE``.
     """
     chains, edges = Chains(graph, cuts), Edges.of(graph)
-    first = run(graph)
-    if min(first.ends_s, default=0.0) < 0.0:
-        return None
-    for period in PERIODS:
-        found = Paces.of(chains, first, period)
+    period = PERIODS[0]
+    while all(len(rows) >= PERIODS_NEEDED * period for rows in chains.rows):
+        attempt = _Attempt(chains, edges, period, left_out // period, _delayed(chains, edges, chains.earlier(period)))
+        longer, added = _with_delays(attempt)
+        loop = run(longer)
+        if min(loop.ends_s, default=0.0) < 0.0:
+            return None
+        found = next((paces for paces in _paces(chains, loop, period) if paces.holds_first), None)
         if found is None:
             return None
-        if not found.holds_first:
-            continue
-        if not _at_one_pace(chains, found):
-            return None
-        attempt = _Attempt(chains, edges, period, left_out // period, _delayed(chains, edges, found.earlier))
-        return _settled(attempt, found, run)
+        if found.period == period:
+            return _checked(attempt, found, longer, loop, added)
+        period = found.period
     return None
 
 
-def _settled(
-    attempt: _Attempt, paces: Paces, run: Callable[[Graph], EventLoop]
+def _paces(chains: Chains, loop: EventLoop, fewest: int) -> Iterator[Paces]:
+    """Yield the paces of a run by the recurrences of a period, which are no fewer than ``fewest``."""
+    for period in PERIODS:
+        if period >= fewest and (paces := Paces.of(chains, loop, period)) is not None:
+            yield paces
+
+
+def _checked(
+    attempt: _Attempt, paces: Paces, graph: Graph, loop: EventLoop, added: range
 ) -> tuple[Graph, EventLoop, Paced] | None:
-    """Return a run to whose edges as much time is added as follows from its own paces, if it passes the check."""
+    """Return the run of a graph with delays ``added``, if it is that of the whole step."""
     chains, (before, _) = attempt.chains, attempt.delays
-    graph, added = _with_delays(attempt)
-    num_sections = max(len(cut.sections) for cut in chains.cuts.values())
-    for _ in range(num_sections + MORE_RUNS):
-        delays_s = attempt.times * paces.pace_s[before]
-        graph.durations_s[len(chains.section) :] = delays_s.tolist()
-        loop = run(graph)
-        again = Paces.of(chains, loop, attempt.period)
-        assert again is not None  # it is as long as before
-        off_s = np.abs(attempt.times * again.pace_s[before] - delays_s).max(initial=0.0)
-        paces = again
-        if off_s <= attempt.times * EQUAL * paces.pace_s.max(initial=0.0):
-            break
-    else:
-        return None
     if not (paces.holds and _is_whole(attempt, paces, loop) and _share_apart(attempt, paces, loop)):
         return None
     section = next(iter(chains.cuts.values())).sections[0]
@@ -168,30 +169,32 @@ def _with_delays(attempt: _Attempt) -> tuple[Graph, range]:
     """Return the graph with a node on every edge that is delayed, and these nodes."""
     graph = attempt.chains.graph
     size, (before, after) = len(graph.kinds), attempt.delays
-    successors = list(graph.successors)
+    earlier, successors = attempt.chains.earlier(attempt.period), list(graph.successors)
     for node, (u, v) in enumerate(zip(before.tolist(), after.tolist(), strict=True), start=size):
         if successors[u] is graph.successors[u]:
             successors[u] = list(successors[u])
         successors[u][successors[u].index(v)] = node
         successors.append([v])
-    count = len(before)
+    count, added = len(before), range(size, size + len(before))
+    pairs = zip(before.tolist(), np.where(earlier[before] == NONE, before, earlier[before]).tolist(), strict=True)
     longer = replace(
         graph,
-        kinds=[*graph.kinds, *[int(NodeKind.FIXED)] * count],
+        kinds=[*graph.kinds, *[int(NodeKind.LEFT_OUT)] * count],
         shared=[*graph.shared, *[NOTHING] * count],
         waits=[*graph.waits, *[1] * count],
         successors=successors,
         durations_s=[*graph.durations_s, *[0.0] * count],
+        left_out=LeftOutPeriods(attempt.times, dict(zip(added, pairs, strict=True))),
     )
-    return longer, range(size, size + count)
+    return longer, added
 
 
 def _is_whole(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
     """Return whether the whole step, as the short run and its paces state it, obeys every edge."""
     chains, edges, times = attempt.chains, attempt.edges, attempt.times
-    u, v = edges.before, edges.after
-    starts_s, ends_s = np.array(loop.starts_s), np.array(loop.ends_s)
-    slack_s = starts_s[v] - ends_s[u]
+    u, v, size = edges.before, edges.after, len(chains.section)
+    starts_s, ends_s, added_s = np.array(loop.starts_s), np.array(loop.ends_s), np.zeros(len(edges.before))
+    slack_s, added_s[attempt.delayed] = starts_s[v] - ends_s[u], (ends_s - starts_s)[size:]
     rounding_s = times * EQUAL * paces.pace_s.max(initial=0.0)
     in_section, repeated = chains.section[u] >= 0, paces.is_last[v]
     more_s = times * (paces.pace_s[v] - paces.pace_s[u])
@@ -200,19 +203,10 @@ def _is_whole(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
     is_over = in_section & (paces.last_end_s[u] + times * paces.pace_s[u] <= starts_s[v] + rounding_s) & ~edges.inside
     stands = ~in_section & stays(edges, paces.earlier)
     obeys = ~repeated | (moves & keeps) | is_over | stands
-    binds = attempt.delayed & (slack_s - times * paces.pace_s[u] <= rounding_s)
+    binds = attempt.delayed & (slack_s - np.maximum(times * paces.pace_s[u], added_s) <= rounding_s)
     known = ~binds | paces.is_steady[u]
     too_late = (chains.section[v] >= 0) & (chains.stretch[u] > chains.stretch[v])
     return bool((obeys & known & ~too_late).all())
-
-
-def _at_one_pace(chains: Chains, paces: Paces) -> bool:
-    """Return whether all ops of the first section of any rank that share a resource repeat at one pace."""
-    for nodes in _users(chains.graph):
-        pace_s = paces.pace_s[nodes[paces.is_last[nodes] & (chains.section[nodes] == 0)]]
-        if pace_s.max(initial=0.0) - pace_s.min(initial=math.inf) > EQUAL * pace_s.max(initial=0.0):
-            return False
-    return True
 
 
 def _users(graph: Graph) -> Sequence[Ints]:
