@@ -1,9 +1,10 @@
 """Where a rank's time goes: busy seconds by stream, and idle seconds of its compute stream by cause."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.period import Part, Times
@@ -34,30 +35,35 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     Without a barrier between steps: of the steady period that begins with the step's first op on that rank.
     """
     if run.paced is not None:
-        own = run.rank_paces(rank)
+        own, step = run.rank_paces(rank), Part(0.0, run.iteration_time_s)
         try:
-            return _of_own_pace(run, own)
+            return _of_own_pace(own, step)
         except UnlikeError:  # every op of the step is looked at, at the time that its pace gives it
-            return _of_parts(own.tasks, own.unrolled, (Part(0.0, run.iteration_time_s),))
+            return _of_parts({stream: own.unrolled(places) for stream, places in _places(own).items()}, (step,))
     tasks, parts = run.window(rank)
-    return _of_parts(tasks, _spans, parts)
-
-
-def _of_parts(
-    tasks: Sequence[TaskTimes],
-    spans: Callable[[TaskTimes, Sequence[int]], tuple[Times, Times]],
-    parts: Sequence[Part],
-) -> Breakdown:
-    """Return the same of parts of time; ``spans`` gives the starts and ends of some ops of a task."""
     streams: dict[str, list[tuple[Times, Times]]] = {}
     for times in tasks:
         for stream, ops in _by_stream(times).items():
-            streams.setdefault(stream, []).append(spans(times, ops))
+            streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
+    joined = {stream: _joined(found) for stream, found in streams.items()}
+    return _of_parts(joined, parts)
+
+
+def _of_parts(streams: Mapping[str, tuple[Times, Times]], parts: Sequence[Part]) -> Breakdown:
+    """Return the same of parts of time, from the starts and ends of the ops of each stream."""
     busy, exposed = dict.fromkeys(sorted(streams), 0.0), dict.fromkeys([*_causes(streams), BUBBLE], 0.0)
-    in_order = {stream: _in_order(found) for stream, found in streams.items()}
+    in_order = {stream: _in_order(*found) for stream, found in streams.items()}
     for part in parts:
         _add_part(part, in_order, busy, exposed)
     return Breakdown(busy, exposed)
+
+
+def _places(own: RankPaces) -> Mapping[str, NDArray[np.int64]]:
+    """Return the places of the ops that count for each stream."""
+    names = [counted_stream(op) for task in own.tasks for op in task.task.ops]
+    number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    streams = np.array([number_of[name] for name in names], np.int64)[own.ops.numbers]
+    return {name: np.flatnonzero(streams == number) for name, number in number_of.items()}
 
 
 def _by_stream(times: TaskTimes) -> dict[str, list[int]]:
@@ -68,38 +74,26 @@ def _by_stream(times: TaskTimes) -> dict[str, list[int]]:
     return found
 
 
-def _spans(times: TaskTimes, ops: Sequence[int]) -> tuple[Times, Times]:
-    """Return the starts and ends of some ops of a task, in all its calls."""
-    return times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()
-
-
-def _of_own_pace(run: SimulatedRun, own: RankPaces) -> Breakdown:
+def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
     """Return the same where ranks have paces of their own.
 
     What repeats at the pace of computing is looked at once per period. From the first cause of idle time on that
     includes messages at another pace, what is idle still is looked at in the whole step. Raises UnlikeError.
     """
-    tasks, parts = own.by_own_clock, own.parts(run.iteration_time_s)
-    streams: dict[str, list[tuple[Times, Times]]] = {}
-    whole: dict[str, list[tuple[TaskTimes, list[int]]]] = {}
-    busy, foreign = dict[str, float](), set[str]()
-    for real, times in zip(own.tasks, tasks, strict=True):
-        counts, at_own_pace = own.counts(real), own.at_own_pace(real)
-        for stream, ops in _by_stream(times).items():
-            streams.setdefault(stream, []).append(_spans(times, ops))
-            whole.setdefault(stream, []).append((real, ops))
-            lasting_s = (real.ends_s - real.starts_s)[:, ops].sum(axis=1)
-            busy[stream] = busy.get(stream, 0.0) + float(counts @ lasting_s)
-            if not at_own_pace[ops].all():
-                foreign.add(stream)
+    (starts_s, ends_s), parts, streams = own.by_own_clock, own.parts(step), _places(own)
+    spent_s = own.counts_shown * (own.ops.ends_s - own.ops.starts_s)
+    busy = {stream: float(spent_s[places].sum()) for stream, places in sorted(streams.items())}
+    foreign = {stream for stream, places in streams.items() if not own.at_own_pace[places].all()}
     causes = _causes(streams)
     first = next((place for place, cause in enumerate(causes) if cause in foreign), len(causes))
     if MAIN_STREAM in foreign or EXPERT_WAIT in causes[first:]:
         raise UnlikeError
-    exposed, left, before_s = dict.fromkeys([*causes, BUBBLE], 0.0), list[tuple[Times, Times]](), 0.0
+    exposed, left = dict.fromkeys([*causes, BUBBLE], 0.0), list[tuple[Times, Times]]()
+    before_s = own.left_out_s(range(own.shown.start)) - step.begin_s
     looked_at = {
-        stream: _in_order(found) for stream, found in streams.items() if stream in {MAIN_STREAM, *causes[:first]}
-    }
+        stream: _in_order(starts_s[places], ends_s[places])
+        for stream, places in streams.items() if stream in {MAIN_STREAM, *causes[:first]}
+    }  # fmt: skip
     for part in parts:
         spans = {stream: _within(times, part.begin_s, part.end_s) for stream, times in looked_at.items()}
         gaps = _expose(part, spans, causes[:first], exposed)
@@ -110,12 +104,12 @@ def _of_own_pace(run: SimulatedRun, own: RankPaces) -> Breakdown:
             exposed[BUBBLE] += part.times * float((gaps[1] - gaps[0]).sum())
         before_s += (part.times - 1) * part.length_s
     if left:
-        gaps = np.concatenate([begins for begins, _ in left]), np.concatenate([ends for _, ends in left])
+        gaps = _joined(left)
         for cause in causes[first:]:
-            every = _in_order([own.unrolled(*found) for found in whole[cause]])
-            gaps, exposed[cause] = _cover(gaps, *_within(every, 0.0, run.iteration_time_s))
+            every = _in_order(*own.unrolled(streams[cause]))
+            gaps, exposed[cause] = _cover(gaps, *_within(every, step.begin_s, step.end_s))
         exposed[BUBBLE] = float((gaps[1] - gaps[0]).sum())
-    return Breakdown(dict(sorted(busy.items())), exposed)
+    return Breakdown(busy, exposed)
 
 
 def _add_part(
@@ -167,9 +161,14 @@ def _by_priority(streams: Iterable[str]) -> list[str]:
     return sorted(streams, key=lambda name: (places.get(stream_of(name).purpose, len(places)), name))
 
 
-def _in_order(parts: Sequence[tuple[Times, Times]]) -> tuple[Times, Times]:
-    """Return all spans in order. A wait that takes no time comes before the op that begins at the same moment."""
+def _joined(parts: Sequence[tuple[Times, Times]]) -> tuple[Times, Times]:
+    """Return all starts and all ends."""
     starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    return starts, ends
+
+
+def _in_order(starts: Times, ends: Times) -> tuple[Times, Times]:
+    """Return spans in order. A wait that takes no time comes before the op that begins at the same moment."""
     order = np.lexsort((ends, starts))
     return starts[order], ends[order]
 

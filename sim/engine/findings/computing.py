@@ -23,7 +23,7 @@ def computing_seconds(run: SimulatedRun, rank: int, shares: TaskShares) -> Mappi
         each = np.array([of_task[j] for j in ops]).reshape(-1, len(total_s))
         starts_s, ends_s = times.starts_s[:, ops], times.ends_s[:, ops]
         if run.paced is not None:
-            total_s += run.rank_paces(rank).counts(times) @ (ends_s - starts_s) @ each
+            total_s += run.rank_paces(rank).counts_of(times) @ (ends_s - starts_s) @ each
         for part in parts:
             inside_s = ends_s.clip(part.begin_s, part.end_s) - starts_s.clip(part.begin_s, part.end_s)
             total_s += part.times * inside_s.sum(axis=0) @ each

@@ -137,7 +137,7 @@ def _moved_by(run: SimulatedRun, rank: int, times: TaskTimes, flows: _Flows, key
     starts_s, ends_s = times.starts_s[:, moving], times.ends_s[:, moving]
     keys, own = np.full(starts_s.shape, _ALONE), times.nodes >= 0
     keys[own] = key_of[times.nodes[own, None] + moving]
-    paces_s = np.zeros_like(starts_s) if run.paced is None else run.rank_paces(rank).paces_s(times)[:, moving]
+    paces_s = np.zeros_like(starts_s) if run.paced is None else run.rank_paces(rank).paces_of(times)[:, moving]
     columns = (
         np.broadcast_to(flow_of, starts_s.shape), starts_s, starts_s + np.array(latencies_s), ends_s, keys,
         run.counts(rank, times, moving), paces_s,

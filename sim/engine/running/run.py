@@ -111,14 +111,17 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return how many ops of the step some ops of each call of a task stand for [calls, ops]."""
         if self.repeated is not None:
             return self.repeated.counts(times.starts_s[:, ops])
-        of_call = np.ones(len(times.calls), np.int64) if self.paced is None else self.rank_paces(rank).counts(times)
+        of_call = np.ones(len(times.calls), np.int64) if self.paced is None else self.rank_paces(rank).counts_of(times)
         return np.broadcast_to(of_call[:, None], (len(of_call), len(ops)))
 
     def rank_paces(self, rank: int) -> RankPaces:
         """Return the times of a simulated rank in a run in which ranks have paces of their own."""
         if rank not in self._rank_paces:
             assert self.paced is not None
-            self._rank_paces[rank] = RankPaces.of(rank, self.task_times(rank), self.paced)
+            shown = range(len(self.programs[rank].calls))
+            self._rank_paces[rank] = RankPaces(
+                self.task_times(rank), self.paced.repeated[rank], self.paced.times, shown
+            )
         return self._rank_paces[rank]
 
     def program_in_full(self, rank: int) -> Program:
@@ -197,8 +200,9 @@ class SimulatedRun(Struct, dict=True, eq=False):
         for rank in self.programs:
             times = self.task_times(rank)
             begins_s = [t.starts_s.min() for t in times if t.task.traits.opens]
-            ends_s = [t.ends_s.max() for t in times] if self.paced is None else self.rank_paces(rank).last_ends_s
-            spans_s += [max(ends_s) - min(begins_s) + self._later_s] if begins_s else []
+            paced = self.paced is not None
+            end_s = self.rank_paces(rank).last_end_s if paced else max(t.ends_s.max() for t in times)
+            spans_s += [end_s - min(begins_s) + self._later_s] if begins_s else []
         return float(max(spans_s))
 
     @cached_property
@@ -258,12 +262,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return the times of a rank in all steps, and the parts of time that make up the step for it.
 
         It begins with its first op on its main stream; of a run with barriers when all begin. Of a plan that holds
-        several steps, the step is the last but one. Where ranks have paces of their own, times are those of the clock
-        of its compute stream. Raises UnlikeError where its periods do not begin and end in equal states.
+        several steps, the step is the last but one. Ranks have no paces of their own.
         """
-        if self.paced is not None:
-            own = self.rank_paces(rank)
-            return own.by_own_clock, own.parts(self.iteration_time_s)
         tasks, begin_s = self._from_begin(rank)
         if self.repeated is not None:
             return tasks, self.repeated.parts(self.iteration_time_s - self._later_s)
