@@ -35,7 +35,7 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     Without a barrier between steps: of the steady period that begins with the step's first op on that rank.
     """
     if run.paced is not None:
-        own, step = run.rank_paces(rank), Part(0.0, run.iteration_time_s)
+        own, step = run.paces_of_step(rank)
         try:
             return _of_own_pace(own, step)
         except UnlikeError:  # every op of the step is looked at, at the time that its pace gives it

@@ -57,7 +57,7 @@ class Walk:
         """
         begin_s, end_s, node = self._bounds()
         paced = self.run.paced
-        if paced is not None and paced.pace_s[node]:
+        if paced is not None and self.run.num_steps == 1 and paced.pace_s[node]:
             yield LeftOut(self.run.loop.ends_s[node], end_s, float(paced.pace_s[node]))
             end_s = self.run.loop.ends_s[node]
         while node >= 0 and end_s > begin_s:
@@ -78,7 +78,7 @@ class Walk:
     def _bounds(self) -> tuple[float, float, int]:
         """Return when the path begins and when it ends, and the node with which it ends (-1: there is none)."""
         loop, graph = self.run.loop, self.run.graph
-        if self.run.paced is not None:
+        if self.run.paced is not None and self.run.num_steps == 1:
             return 0.0, self.run.makespan_s, self.run.paced.last_node(np.array(loop.ends_s))
         if self.run.period_nodes is None:
             last = int(np.argmax(loop.ends_s)) if loop.ends_s else -1

@@ -42,7 +42,8 @@ MULTIPLE: Final = 12
 class Paced(Struct, frozen=True, eq=False):
     """A run that passes through the last period of each section once, for ``1 + times`` periods of the whole step.
 
-    Calls from ``repeated[rank][k][0]`` to before ``repeated[rank][k][1]`` are of the period of section k. By node of
+    Calls from ``repeated[rank][k][0]`` to before ``repeated[rank][k][1]`` are of the period of section k: of several
+    steps in a row those of the first, and as many calls later those of the others. By node of
     the graph without what was added: ``pace_s``, that of its chain, 0 where it is not of such a period; ``stretch`` as
     in ``Chains``. ``added``: nodes that stand for the periods that were left out, each with the node whose end they put
     off and the one a period before it; ``at_end``: two such nodes, where nothing waits for the first.
@@ -80,12 +81,15 @@ class Paced(Struct, frozen=True, eq=False):
 
 
 class _Attempt(Struct, frozen=True, eq=False):
-    """A short step with ``times`` periods left out, of so many recurrences each."""
+    """Short steps in a row with ``times`` periods left out of each section, of so many recurrences each."""
 
     chains: Chains
     edges: Edges
+    num_steps: int
     period: int
     times: int
+    siblings: Flags
+    """Edges that lead, a period earlier or later, between the same two chains as well."""
     delayed: Flags
     """Edges of which the later node waits for a node that is among those left out."""
 
@@ -99,16 +103,20 @@ def paced_run(
     graph: Graph,
     cuts: Mapping[int, Cut],
     left_out: int,
+    num_steps: int,
     run: Callable[[Graph], EventLoop],
 ) -> tuple[Graph, EventLoop, Paced] | None:
     """Return the run of a short step as that of the whole one; None where it cannot be shown that it is.
 
-    ``left_out``: how many recurrences of every section, a multiple of ``MULTIPLE``.
+    ``left_out``: how many recurrences of every section, a multiple of ``MULTIPLE``. ``num_steps``: how many equal steps
+    the programs of the cuts hold.
     """
     chains, edges = Chains(graph, cuts), Edges.of(graph)
     period = PERIODS[0]
     while all(len(rows) >= PERIODS_NEEDED * period for rows in chains.rows):
-        attempt = _Attempt(chains, edges, period, left_out // period, _delayed(chains, edges, chains.earlier(period)))
+        siblings = sibling_edges(edges, chains.earlier(period))
+        delayed = _delayed(chains, edges, siblings)
+        attempt = _Attempt(chains, edges, num_steps, period, left_out // period, siblings, delayed)
         longer, added = _with_delays(attempt)
         loop = run(longer)
         if min(loop.ends_s, default=0.0) < 0.0:
@@ -138,7 +146,10 @@ def _checked(
         return None
     section = next(iter(chains.cuts.values())).sections[0]
     repeated = {
-        rank: [(found.stop - attempt.period * found.num_calls, found.stop) for found in cut.sections]
+        rank: [
+            (found.stop - attempt.period * found.num_calls, found.stop)
+            for found in cut.sections[: len(cut.sections) // attempt.num_steps]
+        ]
         for rank, cut in chains.cuts.items()
     }
     pairs = {node: (int(u), int(paces.earlier[u])) for node, u in zip(added, before.tolist(), strict=True)}
@@ -149,7 +160,7 @@ def _checked(
     return graph, loop, Paced(attempt.times, microbatches, repeated, pace_s, chains.stretch, pairs, at_end)
 
 
-def _delayed(chains: Chains, edges: Edges, earlier: Ints) -> Flags:
+def _delayed(chains: Chains, edges: Edges, siblings: Flags) -> Flags:
     """Return which edges lead from a section to what comes after it: such an op waits for what was left out.
 
     Ops of one micro-batch that both count from the begin, or both from the end, wait for each other in the whole step
@@ -161,7 +172,7 @@ def _delayed(chains: Chains, edges: Edges, earlier: Ints) -> Flags:
     same_order = (chains.section[v] >= 0) & (chains.sign[u] == chains.sign[v])
     same_call = (chains.microbatch[u] == chains.microbatch[v]) & (chains.is_moved[u] == chains.is_moved[v])
     same_call &= chains.microbatch[u] != NO_MICROBATCH
-    found: Flags = later & ~same_call & ~(same_order & sibling_edges(edges, earlier))
+    found: Flags = later & ~same_call & ~(same_order & siblings)
     return found
 
 
@@ -198,7 +209,7 @@ def _is_whole(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
     rounding_s = times * EQUAL * paces.pace_s.max(initial=0.0)
     in_section, repeated = chains.section[u] >= 0, paces.is_last[v]
     more_s = times * (paces.pace_s[v] - paces.pace_s[u])
-    moves = in_section & sibling_edges(edges, paces.earlier) & paces.is_steady[u]
+    moves = in_section & attempt.siblings & paces.is_steady[u]
     keeps = np.where(edges.inside, more_s, slack_s + np.minimum(more_s, 0.0)) >= -rounding_s
     is_over = in_section & (paces.last_end_s[u] + times * paces.pace_s[u] <= starts_s[v] + rounding_s) & ~edges.inside
     stands = ~in_section & stays(edges, paces.earlier)

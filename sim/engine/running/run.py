@@ -83,6 +83,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
     facts: PlanFacts = field(default_factory=PlanFacts)
     _kept_times: dict[int, list[TaskTimes]] = {}
     _rank_paces: dict[int, RankPaces] = {}
+    _paces_in_a_row: dict[int, RankPaces] = {}
     _uncounted_times: dict[int, list[TaskTimes]] = {}
 
     @property
@@ -123,6 +124,28 @@ class SimulatedRun(Struct, dict=True, eq=False):
                 self.task_times(rank), self.paced.repeated[rank], self.paced.times, shown
             )
         return self._rank_paces[rank]
+
+    def paces_in_a_row(self, rank: int) -> RankPaces:
+        """Return the same in all steps, from the begin of the first: calls are counted over all of them."""
+        if rank not in self._paces_in_a_row:
+            assert self.paced is not None
+            num_calls = len(self.programs[rank].calls)
+            repeated = [
+                (step * num_calls + first, step * num_calls + stop)
+                for step in range(self.num_steps) for first, stop in self.paced.repeated[rank]
+            ]  # fmt: skip
+            tasks = list(self._task_times(rank, range(self.num_steps * num_calls)))
+            self._paces_in_a_row[rank] = RankPaces(tasks, repeated, self.paced.times, self._shown_calls(rank))
+        return self._paces_in_a_row[rank]
+
+    def paces_of_step(self, rank: int) -> tuple[RankPaces, Part]:
+        """Return the paces of a simulated rank in all steps, and when by its times the step begins, and how long it is.
+
+        The step begins with its first op on its main stream; of a run with barriers when all begin.
+        """
+        if self.num_steps == 1:
+            return self.rank_paces(rank), Part(0.0, self.iteration_time_s)
+        return self.paces_in_a_row(rank), Part(self._main_begin_s(rank), self.iteration_time_s)
 
     def program_in_full(self, rank: int) -> Program:
         """Return the program of a simulated rank that has its memory's peak: of those run, or of all micro-batches.
@@ -187,8 +210,10 @@ class SimulatedRun(Struct, dict=True, eq=False):
     @cached_property
     def makespan_s(self) -> float:
         """Return the time from the step's first op to its last, over all ranks."""
-        if self.paced is not None:
+        if self.num_steps == 1 and self.paced is not None:
             return self.paced.end_s(self._node_ends)
+        if self.paced is not None:
+            return max(self.rank_paces(rank).last_end_s for rank in self.programs)
         if self.num_steps == 1:
             return max(self.loop.ends_s, default=0.0) + self._later_s
         return max((float(t.ends_s.max()) for rank in self.programs for t in self.task_times(rank)), default=0.0)
@@ -276,14 +301,18 @@ class SimulatedRun(Struct, dict=True, eq=False):
         if self.num_steps == 1:
             return self.task_times(rank), 0.0
         num_calls = len(self.programs[rank].calls)
-        begin_s = min(
-            (
-                times.starts_s.min() for times in self.task_times(rank)
-                if any(op.stream == MAIN_STREAM for op in times.task.ops)
-            ),
-            default=0.0,
+        return list(self._task_times(rank, range(self.num_steps * num_calls))), self._main_begin_s(rank)
+
+    def _main_begin_s(self, rank: int) -> float:
+        """Return when a rank begins the first call of the step that is shown with an op on its main stream.
+
+        Of several steps in a row, from the begin of the first.
+        """
+        begins_s = (
+            times.starts_s.min() for times in self.task_times(rank)
+            if any(op.stream == MAIN_STREAM for op in times.task.ops)
         )  # fmt: skip
-        return list(self._task_times(rank, range(self.num_steps * num_calls))), begin_s + self.origin_s
+        return float(min(begins_s, default=0.0)) + self.origin_s
 
     def _step_node(self, rank: int, step: int) -> int:
         """Return the node of a rank's first opening call of one of the steps that its program holds; -1 is the last."""

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from sim.plan.facts.repetition import CodedCalls, Repetition, repetitions, shortened
-from sim.plan.facts.sections import Cut, Section, sections, without
+from sim.plan.facts.sections import Cut, Section, in_a_row, sections, without
 from sim.plan.words.program import Plan, Program
 
 FEWEST: Final = 3
@@ -47,6 +47,7 @@ class Shorter(Struct, dict=True, eq=False):
     plan: Plan
     _made: dict[int, Short | None] = {}
     _cut: dict[SectionForm, Mapping[int, Cut] | None] = {}
+    _in_a_row: dict[tuple[int, int], Cut] = {}
 
     @cached_property
     def times(self) -> list[int]:
@@ -130,10 +131,17 @@ class Shorter(Struct, dict=True, eq=False):
             self._cut[form] = found if len(found) == len(short) else None
         return self._cut[form]
 
+    def in_a_row(self, cut: Cut, num_steps: int) -> Cut:
+        """Return so many steps of a cut program of a form; ranks with one program share it, and so do runs."""
+        key = (id(cut), num_steps)
+        if num_steps > 1 and key not in self._in_a_row:
+            self._in_a_row[key] = in_a_row(cut, num_steps)
+        return cut if num_steps == 1 else self._in_a_row[key]
+
     @cached_property
     def _sections(self) -> list[tuple[Section, ...]]:
-        """Return the sections of each program; empty if they do not go together, or steps overlap."""
-        if not self.plan.barrier or self.plan.num_steps > 1:
+        """Return the sections of each program; empty if they do not go together, or the plan holds several steps."""
+        if self.plan.num_steps > 1:
             return []
         return sections(self.plan.programs, self._coded) or []
 

@@ -182,15 +182,17 @@ class Simulation(Struct, dict=True, eq=False):
             short = self._shorter.in_sections(form)
             if short is None:
                 return None
-            cuts = {rank: short[id(program)] for rank, program in now.programs.items()}
-            programs = {rank: cut.program for rank, cut in cuts.items()}
-            graph = self._compiled(now, structures, programs)
-            found = paced_run(graph, cuts, form.left_out, _run)
+            num_steps = 1 if self.plan.barrier else NUMBERS_OF_STEPS[0]
+            of_step = {rank: short[id(program)] for rank, program in now.programs.items()}
+            cuts = {rank: self._shorter.in_a_row(cut, num_steps) for rank, cut in of_step.items()}
+            graph = self._compiled(now, structures, {rank: cut.program for rank, cut in cuts.items()})
+            found = paced_run(graph, cuts, form.left_out, num_steps, _run)
             if found is not None:
                 graph, loop, paced = found
-                run = self._as_run(now, programs, graph, loop)
+                programs = {rank: cut.program for rank, cut in of_step.items()}
+                run = self._as_run(now, programs, graph, loop, num_steps)
                 run.paced, run.simulate_whole = paced, self._whole(now)
-                return run
+                return run if num_steps == 1 or comes_back(run) else None
         return None
 
     def _whole(self, now: _Known) -> Callable[[], SimulatedRun]:

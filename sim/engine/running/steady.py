@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.running.period import EQUAL, Times
+from sim.engine.running.rank_paces import RankPaces
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.task_times import TaskTimes
 from sim.plan.facts.repetition import Repetition
@@ -85,25 +86,64 @@ def comes_back(run: SimulatedRun) -> bool:
     """
     *_, before_s, last_s = (run.loop.starts_s[node] for node in run.first_nodes)
     begin_s, length_s = run.last_step_begin_s, last_s - before_s
-    return length_s > 0.0 and all(
-        _comes_back(times, len(times.calls) // run.num_steps, begin_s, length_s)
-        for rank in run.programs
-        for times in run.window(rank)[0]
-    )
+    if length_s <= 0.0:
+        return False
+    if run.paced is None:
+        tasks = (times for rank in run.programs for times in run.window(rank)[0])
+        return all(_comes_back(times, len(times.calls) // run.num_steps, begin_s, length_s) for times in tasks)
+    return all(_paces_come_back(run.paces_in_a_row(rank), begin_s, length_s) for rank in run.programs)
 
 
 def _comes_back(times: TaskTimes, count: int, begin_s: float, length_s: float) -> bool:
     """Return whether the ``count`` calls before a moment and those after it are alike, a period apart."""
-    slack_s, starts_s, ends_s = EQUAL * length_s, times.starts_s, times.ends_s
+    slack_s, starts_s = EQUAL * length_s, times.starts_s
     begun = [(starts_s < moment_s - slack_s).sum(axis=0) for moment_s in _around(begin_s, length_s)]
     if not all((later - earlier == count).all() for earlier, later in pairwise(begun)):
         return False
-    open_s, early_s, late_s = begin_s - length_s, starts_s[:-count], starts_s[count:]
-    inside = (early_s >= open_s - slack_s) & (early_s < begin_s - slack_s)
-    lasting = (ends_s[:-count] > open_s + slack_s) & (early_s < begin_s - slack_s)
+    early, late = slice(None, -count), slice(count, None)
+    return _are_alike(starts_s[early], starts_s[late], times.ends_s[early], times.ends_s[late], begin_s, length_s)
+
+
+def _paces_come_back(own: RankPaces, begin_s: float, length_s: float) -> bool:
+    """Return whether a rank's calls before a moment and those after it are alike, also those that were left out.
+
+    Those of one call that are left out are alike if it is, and its pace is that of the call in the step after.
+    """
+    slack_s, ops, paces_s = EQUAL * length_s, own.ops, own.paces_s
+    early, late = own.a_step_apart
+    is_first = ops.calls < len(own.shown)
+    expected = np.bincount(ops.numbers[is_first], own.counts[is_first], len(ops.num_ops))
+    begun = [_num_begun(own, moment_s - slack_s) for moment_s in _around(begin_s, length_s)]
+    if not all((after - before == expected).all() for before, after in pairwise(begun)):
+        return False
+    if own.times * np.abs(paces_s[late] - paces_s[early]).max(initial=0.0) > slack_s:
+        return False
+    return all(
+        _are_alike(starts_s[early], starts_s[late], ends_s[early], ends_s[late], begin_s, length_s)
+        for starts_s, ends_s in (
+            (ops.starts_s, ops.ends_s), (ops.starts_s + own.times * paces_s, ops.ends_s + own.times * paces_s)
+        )
+    )  # fmt: skip
+
+
+def _num_begun(own: RankPaces, moment_s: float) -> NDArray[np.int64]:
+    """Return, by the number of an op, how often it has begun before a moment."""
+    since_s, repeats = moment_s - own.ops.starts_s, own.paces_s > 0.0
+    lasting = np.divide(since_s, own.paces_s, out=np.zeros_like(since_s), where=repeats)
+    more = np.where(repeats, np.clip(np.ceil(lasting) - 1, 0, own.times), 0)
+    return np.bincount(own.ops.numbers, (since_s > 0.0) + more, len(own.ops.num_ops)).astype(np.int64)
+
+
+def _are_alike(
+    early_s: Times, late_s: Times, early_ends_s: Times, late_ends_s: Times, begin_s: float, length_s: float
+) -> bool:
+    """Return whether ops that begin or last in a period before a moment are those a step later, a period apart."""
+    slack_s, open_s = EQUAL * length_s, begin_s - length_s
+    is_begun = early_s < begin_s - slack_s
+    inside, lasting = (early_s >= open_s - slack_s) & is_begun, (early_ends_s > open_s + slack_s) & is_begun
     off_s = [
         np.abs(late_s - early_s - length_s)[inside].max(initial=0.0),
-        np.abs(ends_s[count:] - ends_s[:-count] - length_s)[lasting].max(initial=0.0),
+        np.abs(late_ends_s - early_ends_s - length_s)[lasting].max(initial=0.0),
     ]
     return bool(max(off_s) <= slack_s)
 

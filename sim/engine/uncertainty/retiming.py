@@ -54,8 +54,10 @@ class Retiming(Struct, frozen=True, eq=False):
         left_out_s = np.zeros((len(self.left_out.nodes), factors.shape[1]))
         for _ in range(self.left_out.num_passes):
             durations = Durations(self.base_s, rows, np.concatenate([factors, derived, left_out_s]))
-            ends_s = self.levels.ends_s(durations)
+            ends_s, before_s = self.levels.ends_s(durations), left_out_s
             left_out_s = self.left_out.lasting_s(ends_s, self.levels.place)
+            if np.array_equal(left_out_s, before_s):
+                break
         times_s: Floats = self._times_s(ends_s) / self._predicted_s
         return times_s
 
@@ -88,10 +90,14 @@ def num_nodes(run: SimulatedRun) -> int:
 
 
 def num_whole_nodes(run: SimulatedRun) -> int:
-    """Return about how many nodes the whole run has, where it passed through its period once for many."""
+    """Return about how many nodes the whole run has, where it passed through its period once for many.
+
+    Where ranks have paces of their own in one step, it is those of the run.
+    """
     simulated = sum(len(program.calls) for program in run.programs.values())
     whole = sum(sum(run.num_calls(rank).values()) for rank in run.programs)
-    return num_nodes(run) if run.repeated is None else num_nodes(run) * whole // simulated
+    is_like_whole = run.repeated is None and (run.paced is None or run.num_steps == 1)
+    return num_nodes(run) if is_like_whole else num_nodes(run) * whole // simulated
 
 
 def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) -> Retiming:
@@ -141,7 +147,7 @@ class _LeftOut(Struct, frozen=True, eq=False):
             first_of[np.array(pairs, dtype=np.int64).reshape(-1, 2)]
             for pairs in (list(run.paced.added.values()), list(run.paced.at_end))
         )
-        num_sections = max(map(len, run.paced.repeated.values()))
+        num_sections = run.num_steps * max(map(len, run.paced.repeated.values()))
         return cls(np.array(list(run.paced.added), np.int64), apart, at_end, run.paced.times, 1 + num_sections)
 
     @property

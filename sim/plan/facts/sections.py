@@ -17,6 +17,7 @@ from sim.plan.facts.repetition import MOST_CALLS, CodedCalls
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Recv, Send
 from sim.plan.words.program import Program
+from sim.plan.words.steps import repeated
 
 FEWEST_TIMES: Final = 6
 """Recurrences of a section at least; and at least half as many as the section with the most has."""
@@ -60,6 +61,14 @@ class Cut(Struct, frozen=True):
     program: Program
     sections: tuple[Section, ...]
     is_moved: tuple[bool, ...]
+
+
+def in_a_row(cut: Cut, num_steps: int) -> Cut:
+    """Return so many steps of a cut program as one, each with its sections."""
+    num_calls = len(cut.program.calls)
+    every = [replace(section, first=section.first + step * num_calls)
+             for step in range(num_steps) for section in cut.sections]  # fmt: skip
+    return Cut(repeated(cut.program, num_steps), tuple(every), num_steps * cut.is_moved)
 
 
 def sections(programs: Sequence[Program], coded: Sequence[CodedCalls]) -> list[tuple[Section, ...]] | None:
@@ -107,7 +116,7 @@ def without(program: Program, found: Sequence[Section], times: int) -> Cut | Non
     named = np.stack([short.tasks, short.microbatches])[:, calls.microbatches[kept] != NO_MICROBATCH]
     if named.min(initial=0) < 0 or np.unique(named, axis=1).shape != named.shape:
         return None
-    return Cut(program.calling(tuple(short)), tuple(_moved(found, times)), tuple(is_late.tolist()))
+    return Cut(program.calling(short), tuple(_moved(found, times)), tuple(is_late.tolist()))
 
 
 def _kept(program: Program, found: Sequence[Section], times: int) -> Ints:

@@ -58,6 +58,13 @@ def long_plans(draw: Any) -> Plan:
 
 
 @st.composite
+def steps_in_a_row(draw: Any) -> Plan:
+    """Draw a plan of aiao whose steps run into each other, with 60 to 84 micro-batches: most fold by sections."""
+    keys: dict[str, Any] = draw(aiao_keys())
+    return dense_plan(**(keys | {"tp": 1, "sequence_parallel": False, "m": 12 * draw(st.integers(5, 7))}))
+
+
+@st.composite
 def prices_for(draw: Any, plan: Plan) -> ClusterPricing:
     """Draw prices for a plan: of one kind of node, or of nodes with slow devices."""
     num_ranks = plan.mesh.size
@@ -121,6 +128,20 @@ def test_a_folded_run_says_what_the_whole_run_says(data: Any, plan: Plan) -> Non
     assert_same_findings(run, whole, pricing)
 
 
+@settings(LAW, max_examples=examples(6))
+@given(plan=steps_in_a_row(), node=st.sampled_from(NODES))
+def test_steps_in_a_row_say_folded_what_they_say_whole(plan: Plan, node: str) -> None:
+    """Without a barrier the step between two others has, folded, the ops, memory, findings and intervals of all."""
+    pricing = pricing_on(node, plan.mesh.size, devices_per_node=1)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+    assert run.makespan_s == pytest.approx(whole.makespan_s, rel=1e-9)
+    assert_same_ops(run, whole)
+    assert_same_memory(run, whole)
+    assert_same_findings(run, whole, pricing)
+    assert_same_intervals(run, whole, jitter=0.0)
+
+
 def assert_same_ops(run: SimulatedRun, whole: SimulatedRun) -> None:
     """Fail unless starts and ends of all ops are the same to 1e-9 of the step."""
     for (*name, starts_s, ends_s), (*other, whole_starts_s, whole_ends_s) in zip(
@@ -168,11 +189,13 @@ def test_intervals_are_those_of_the_whole_run(plan: Plan, node: str, jitter: flo
     Of some 1,000 plans two have such draws, one or a few of their 16, up to 2 % off: every micro-batch sends shards.
     """
     pricing = pricing_on(node, plan.mesh.size)
+    assert_same_intervals(simulate(plan, pricing), simulate(plan, pricing, repeat=False), jitter)
+
+
+def assert_same_intervals(run: SimulatedRun, whole: SimulatedRun, jitter: float) -> None:
+    """Fail unless most drawn step times are the same to 1e-9, and all nearly so."""
     errors = model_errors(SIGMA, common=0.5, step=0.01, jitter={"gemm": jitter, "elementwise": jitter})
-    drawn = [
-        drawn_step_times_s(critical_path(simulate(plan, pricing, repeat=repeat)), errors, 16)
-        for repeat in (True, False)
-    ]
+    drawn = [drawn_step_times_s(critical_path(found), errors, 16) for found in (run, whole)]
     off = np.abs(drawn[0] / drawn[1] - 1.0)
     assert np.median(off) < 1e-9
     assert off.max() < 0.05
@@ -270,6 +293,24 @@ def test_virtual_stages_may_wait_for_sums_of_the_step_before() -> None:
     assert run.paced is not None
     assert run.num_events < whole.num_events / 3
     assert_same_ops(run, whole)
+
+
+@pytest.mark.parametrize("sharded", [{"deferred_sync": 0.6}, {"zero_stage": 1}])
+def test_steps_that_run_into_each_other_are_cut_short(sharded: dict[str, Any]) -> None:
+    """Each of three steps in a row passes through the periods of its sections once. No whole run is asked for."""
+    keys = {"pp": 2, "dp": 2, "m": 120, "schedule": "aiao", "virtual_stages": 2, "model": GPT | {"num_layers": 4}}
+    plan = dense_plan(**keys, **sharded)
+    assert not plan.barrier
+    pricing = pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=1)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.paced is not None
+    assert run.num_steps == whole.num_steps == 3
+    assert run.num_events < whole.num_events / 2
+    assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+    assert_same_ops(run, whole)
+    assert_same_memory(run, whole)
+    assert_same_findings(run, whole, pricing)
+    assert "whole" not in vars(run)
 
 
 def test_sums_that_last_into_the_next_section_are_exposed_as_in_the_whole_run() -> None:
