@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from sim.engine.compiling.graph import Graph, Wire
-from sim.engine.compiling.tables import MAIN_STREAM, TaskTable
+from sim.engine.compiling.tables import MAIN_STREAM, Channel, TaskTable
 from sim.plan.words.mesh import Mesh
-from sim.plan.words.op import Recv, Send
 
 Tables = Mapping[str, TaskTable]
 
@@ -16,12 +15,12 @@ def find_channels(graph: Graph, ranks: Mapping[int, Tables], mesh: Mesh, stands_
     ``ranks`` has the tables of every simulated rank, ``stands_for`` maps any rank to the simulated rank of its class.
     """
     for rank, tables in ranks.items():
-        for receives in _by_channel(tables, Recv).values():
-            op = receives[0].task.ops[0]
-            assert isinstance(op, Recv)
-            peer = stands_for[mesh.shift(rank, op.axis, op.offset)]
-            mutual = stands_for[mesh.shift(peer, op.axis, -op.offset)] == rank
-            sends = _by_channel(ranks[peer], Send).get((op.axis, -op.offset, op.direction), [])
+        for (axis, offset, direction, is_send), receives in _by_channel(tables).items():
+            if is_send:
+                continue
+            peer = stands_for[mesh.shift(rank, axis, offset)]
+            mutual = stands_for[mesh.shift(peer, axis, -offset)] == rank
+            sends = _by_channel(ranks[peer]).get((axis, -offset, direction, True), [])
             latencies_s = {table.activities[0].latency_s for table in sends}
             if not mutual or len(latencies_s) != 1 or not _alone_on_its_stream(tables, receives):
                 continue
@@ -31,17 +30,13 @@ def find_channels(graph: Graph, ranks: Mapping[int, Tables], mesh: Mesh, stands_
                     table.wire = wire
 
 
-def _by_channel(tables: Tables, kind: type[Send] | type[Recv]) -> dict[tuple[str, int, str], list[TaskTable]]:
-    """Return the tasks that are one message, by axis, offset and direction; no channel that others use as well."""
-    found: dict[tuple[str, int, str], list[TaskTable]] = {}
-    mixed: set[tuple[str, int, str]] = set()
+def _by_channel(tables: Tables) -> dict[Channel, list[TaskTable]]:
+    """Return the tasks that are one message, by channel; no channel that others use as well."""
+    found: dict[Channel, list[TaskTable]] = {}
     for table in tables.values():
-        for op in table.task.ops:
-            if isinstance(op, kind):
-                channel = (op.axis, op.offset, op.direction)
-                found.setdefault(channel, []).append(table)
-                mixed |= set() if table.message else {channel}
-    return {channel: messages for channel, messages in found.items() if channel not in mixed}
+        for channel in table.messages:
+            found.setdefault(channel, []).append(table)
+    return {channel: users for channel, users in found.items() if all(table.message for table in users)}
 
 
 def _alone_on_its_stream(tables: Tables, messages: list[TaskTable]) -> bool:

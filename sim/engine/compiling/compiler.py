@@ -18,10 +18,10 @@ from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import NOTHING, SENT, Block, Graph, NodeKind, Pattern, Wire
 from sim.engine.compiling.patterns import call_pattern
 from sim.engine.compiling.shape import NO_PATH
-from sim.engine.compiling.tables import MAIN_STREAM, TaskTable
+from sim.engine.compiling.tables import MAIN_STREAM, Channel, TaskTable
 from sim.engine.compiling.teams import Part, Team
 from sim.engine.prices.activity import Activity
-from sim.plan.words.op import Collective, Recv, Send
+from sim.plan.words.op import Collective
 from sim.plan.words.program import Call, Program
 
 _FIXED, _SHARED = NodeKind.FIXED, NodeKind.SHARED
@@ -62,8 +62,8 @@ class RankCompiler(Struct, dict=True):
     tables: Mapping[str, TaskTable]
     contention: Contention
     team: Team | None = None
-    messages: dict[tuple[str, int, str, bool], list[tuple[int, float]]] = field(default_factory=dict)
-    """(axis, offset, direction, is a send) -> (node, latency) in program order, where there is no wire."""
+    messages: dict[Channel, list[tuple[int, float]]] = field(default_factory=dict)
+    """(node, latency) of messages in program order, where there is no wire."""
     collectives: dict[tuple[str, tuple[str, ...], tuple[int, ...]], list[tuple[int, Activity, Collective]]] = field(
         default_factory=dict
     )
@@ -84,7 +84,7 @@ class RankCompiler(Struct, dict=True):
         self._neighbour_links: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = {}
         self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
-        self._sent: dict[tuple[str, int, str, bool], Ref] = {}
+        self._sent: dict[Channel, Ref] = {}
         self._steady: dict[tuple[str, str, bool], Pattern | None] = {}
         self._waited: set[tuple[int, int, str]] = set()
         self._parts: dict[int, Part] = {}
@@ -180,12 +180,10 @@ class RankCompiler(Struct, dict=True):
         graph.units.append((self.rank, index, base, None))
         if table.main:
             self._open_microbatches.add(call.microbatch)
-        for j, op, activity in table.with_others:
-            if isinstance(op, Send | Recv):
-                channel = (op.axis, op.offset, op.direction, isinstance(op, Send))
-                self.messages.setdefault(channel, []).append((base + j, activity.latency_s))
-            else:
-                self.collectives.setdefault((op.stream, op.axes, op.members), []).append((base + j, activity, op))
+        for channel, messages in table.messages.items():
+            self.messages.setdefault(channel, []).extend([(base + j, latency_s) for j, latency_s in messages])
+        for j, op, activity in table.joint:
+            self.collectives.setdefault((op.stream, op.axes, op.members), []).append((base + j, activity, op))
         for stream, j in shape.first.items():
             if stream in self._tails:
                 graph.link(self._node(self._tails[stream]), base + j)

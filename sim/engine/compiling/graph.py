@@ -157,6 +157,22 @@ class Graph(Struct):
         self.shared += nodes.shared
         return base
 
+    def add_messages(self, sends: Sequence[tuple[int, float]], receives: Sequence[int]) -> None:
+        """Add messages on their way: each receive waits for a node that begins at a send's end.
+
+        ``sends``: nodes, and how long after each its message arrives.
+        """
+        journeys = range(len(self.kinds), len(self.kinds) + len(sends))
+        self.kinds += [NodeKind.FIXED] * len(sends)
+        self.waits += [1] * len(sends)
+        self.successors += [[receive] for receive in receives]
+        self.durations_s += [latency_s for _, latency_s in sends]
+        self.shared += [NOTHING] * len(sends)
+        for (send, _), journey, receive in zip(sends, journeys, receives, strict=True):
+            self.successors[send].append(journey)
+            self.waits[receive] += 1
+            self.messages.append((send, journey, receive))
+
     def link(self, before: int, after: int) -> None:
         """Make one node wait for another."""
         self.successors[before].append(after)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from sim.engine.compiling.compiler import RankCompiler
-from sim.engine.compiling.graph import Graph, Joint, NodeKind
+from sim.engine.compiling.graph import Graph, Joint
+from sim.engine.compiling.tables import Channel
 from sim.engine.prices.activity import Activity, Resource
 from sim.plan.errors import CheckError
 from sim.plan.words.mesh import Mesh
@@ -23,11 +24,7 @@ def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, s
             peer = stands_for[mesh.shift(rank, axis, offset)]
             sends = ranks[peer].messages.get((axis, -offset, direction, True), [])
             _check_messages(rank, peer, channel, len(sends), len(receives))
-            for (send, latency_s), (receive, _) in zip(sends, receives, strict=True):
-                journey = graph.add(NodeKind.FIXED, latency_s)
-                graph.link(send, journey)
-                graph.link(journey, receive)
-                graph.messages.append((send, journey, receive))
+            graph.add_messages(sends, [receive for receive, _ in receives])
         for channel, wire in compiler.wires.items():
             axis, offset, _, is_send = channel
             if not is_send:
@@ -36,9 +33,7 @@ def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, s
                 graph.messages += zip(wire.sends, wire.receives, wire.receives, strict=True)
 
 
-def _check_messages(
-    rank: int, peer: int, channel: tuple[str, int, str, bool], num_sends: int, num_receives: int
-) -> None:
+def _check_messages(rank: int, peer: int, channel: Channel, num_sends: int, num_receives: int) -> None:
     axis, _, direction, _ = channel
     if num_sends != num_receives:
         raise CheckError(

@@ -22,6 +22,9 @@ MAIN_STREAM = "compute"
 
 Ints = NDArray[np.int64]
 
+Channel = tuple[str, int, str, bool]
+"""Messages of a rank that come in order: their axis, offset and direction, and whether it sends them."""
+
 
 class TaskTable(Struct, dict=True):
     """One task of one simulated rank.
@@ -57,7 +60,7 @@ class TaskTable(Struct, dict=True):
     on_main: bool
     message: bool
     is_send: bool
-    channel: tuple[str, int, str, bool]
+    channel: Channel
     last_ops: tuple[tuple[str, int], ...]
     joint_ops: tuple[int, ...]
     wire: Wire | None = None
@@ -81,14 +84,18 @@ class TaskTable(Struct, dict=True):
         )
 
     @cached_property
-    def with_others(self) -> list[tuple[int, Send | Recv | Collective, Activity]]:
-        """Return the ops that other simulated ranks take part in, by number."""
-        numbered = ((j, op, kind, activity) for j, (op, kind, _, activity) in enumerate(self.recipe))
-        return [
-            (j, op, activity)
-            for j, op, kind, activity in numbered
-            if kind is NodeKind.MEMBER or isinstance(op, Send | Recv)
-        ]
+    def messages(self) -> dict[Channel, list[tuple[int, float]]]:
+        """Return the sends and receives of each channel, by number, with the latency of each."""
+        found: dict[Channel, list[tuple[int, float]]] = {}
+        for j, (op, _, _, activity) in enumerate(self.recipe):
+            if isinstance(op, Send | Recv):
+                found.setdefault(_channel(op), []).append((j, activity.latency_s))
+        return found
+
+    @cached_property
+    def joint(self) -> list[tuple[int, Collective, Activity]]:
+        """Return the collectives of several simulated ranks, by number."""
+        return [(j, op, activity) for j, (op, kind, _, activity) in enumerate(self.recipe) if kind is NodeKind.MEMBER]
 
 
 class _Outline(Struct, frozen=True):
@@ -99,7 +106,7 @@ class _Outline(Struct, frozen=True):
     per_microbatch: dict[str, bool]
     on_main: bool
     is_send: bool
-    channel: tuple[str, int, str, bool]
+    channel: Channel
     last_ops: tuple[tuple[str, int], ...]
 
 
@@ -201,7 +208,7 @@ def _outline(program: Program, name: str, shape: TaskShape, streams: Set[str]) -
     )
 
 
-def _channel(op: Op) -> tuple[str, int, str, bool]:
+def _channel(op: Op) -> Channel:
     return (
         (op.axis, op.offset, op.direction, isinstance(op, Send)) if isinstance(op, Send | Recv) else ("", 0, "", False)
     )
