@@ -24,14 +24,15 @@ Ints = NDArray[np.int64]
 
 Channel = tuple[str, int, str, bool]
 """Messages of a rank that come in order: their axis, offset and direction, and whether it sends them."""
+Recipe = tuple[Any, NodeKind, float, Activity]
+"""What a node of an op, or of one like it, needs: the op, the node's kind, what it lasts, and its activity."""
 
 
 class TaskTable(Struct, dict=True):
     """One task of one simulated rank.
 
     ``main``: its calls coalesce; ``may_coalesce``: nobody wants its ops one by one; ``candidate``: its calls may
-    become blocks; ``contended``: an op of it may meet another on a resource. ``recipe`` has (op, node kind, duration,
-    activity) per op.
+    become blocks; ``contended``: an op of it may meet another on a resource. ``recipe`` has one per op.
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
     read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
     several calls write and several streams touch, ``tracked_each`` those of them with an instance per micro-batch.
@@ -53,7 +54,7 @@ class TaskTable(Struct, dict=True):
     may_coalesce: bool
     candidate: bool
     contended: bool
-    recipe: list[tuple[Any, NodeKind, float, Activity]]
+    recipe: list[Recipe]
     main_starts_first: dict[str, bool]
     main_ends_last: dict[str, bool]
     per_microbatch: dict[str, bool]
@@ -161,10 +162,10 @@ def tabulate(
     ``in_team``: calls may be blocks with all of them (see teams).
     """
     streams, outlines = _main_streams(program, shapes), known.outlines(program, shapes)
-    sharing, tables = _sharing(priced, contention), dict[str, TaskTable]()
+    recipes, tables = _Recipes(_sharing(priced, contention), joint), dict[str, TaskTable]()
     for name, task in program.tasks.items():
         shape, activities = shapes[name], priced[name].activities
-        recipe = [_recipe(op, activity, sharing, joint) for op, activity in zip(task.ops, activities, strict=True)]
+        recipe = recipes.of_ops(task.ops, program.distinct_ops.of_task[name], activities)
         coalescable = (NodeKind.FIXED, NodeKind.SHARED, *([NodeKind.MEMBER] if in_team else []))
         local = all(kind in coalescable for _, kind, _, _ in recipe)
         local = local and not any(isinstance(op, Send) for op in task.ops)
@@ -214,11 +215,21 @@ def _channel(op: Op) -> Channel:
     )
 
 
-def _recipe(
-    op: Op, activity: Activity, sharing: Set[int], joint: Callable[[Collective], bool]
-) -> tuple[Op, NodeKind, float, Activity]:
-    kind = _kind(op, activity, sharing, joint)
-    return op, kind, lasting_s(op, kind, activity), activity
+class _Recipes(Struct, frozen=True):
+    """Recipes of ops, found once for those that are alike and have one activity."""
+
+    sharing: Set[int]
+    joint: Callable[[Collective], bool]
+    _known: dict[tuple[int, int], Recipe] = {}
+
+    def of_ops(self, ops: Sequence[Op], places: Sequence[int], activities: Sequence[Activity]) -> list[Recipe]:
+        """Return the recipes of ops. ``places``: theirs among the distinct ops of their program."""
+        keys, known = list(zip(places, map(id, activities), strict=True)), self._known
+        for key, op, activity in zip(keys, ops, activities, strict=True):
+            if key not in known:
+                kind = _kind(op, activity, self.sharing, self.joint)
+                known[key] = op, kind, lasting_s(op, kind, activity), activity
+        return [known[key] for key in keys]
 
 
 def _sharing(priced: Mapping[str, PricedTask], contention: Contention) -> set[int]:

@@ -4,6 +4,7 @@ from sim.engine.compiling.graph import PricedTask
 from sim.engine.compiling.shape import analyse
 from sim.engine.compiling.structure import Structure, compiled
 from sim.engine.folding.folding import no_fold
+from sim.engine.prices.activity import Activity
 from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
@@ -39,11 +40,11 @@ def plan_of(*calls: Call) -> Plan:
     return plan
 
 
-def structure_of(plan: Plan) -> Structure:
-    """Return the compiled plan of one rank."""
+def structure_of(plan: Plan, activity: Activity | None = None) -> Structure:
+    """Return the compiled plan of one rank. ``activity``: of all ops; None: each has one of its own."""
     (program,) = plan.programs
     prices = {
-        name: PricedTask(tuple(PRICING.price(plan, program, op, 0) for op in task.ops))
+        name: PricedTask(tuple(activity or PRICING.price(plan, program, op, 0) for op in task.ops))
         for name, task in program.tasks.items()
     }
     shapes = {id(program): {name: analyse(task) for name, task in program.tasks.items()}}
@@ -75,6 +76,14 @@ def test_buffers_of_one_stream_are_not_followed() -> None:
     """Stream order keeps every hazard of a buffer that no other stream touches, also if several tasks write it."""
     tables = structure_of(plan_of(*microbatch(0, "whole"), Call("forward", 0))).tables[0]
     assert all("out" not in table.tracked for table in tables.values())
+
+
+def test_ops_that_are_alike_and_have_one_activity_share_a_recipe() -> None:
+    """Others have their own: an op on another stream, and one that is alike but has another activity."""
+    shared, own = (structure_of(IN_TURN, activity).tables[0] for activity in (Activity(1.0), None))
+    assert shared["whole"].recipe[0] is shared["whole"].recipe[1] is shared["rest"].recipe[0]
+    assert shared["whole"].recipe[0] is not shared["take"].recipe[0]
+    assert own["whole"].recipe[0] is not own["whole"].recipe[1]
 
 
 def test_times_are_the_reference_engines() -> None:
