@@ -11,6 +11,7 @@ from sim.engine.findings.critical_path import MESSAGE, kind_of
 from sim.engine.prices.variation import Variation
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.description import collective_bytes, kernel_work, payload_bytes
+from sim.plan.words.distinct_ops import unseeded
 from sim.plan.words.op import Collective, Compute, Op
 from sim.plan.words.program import Program
 
@@ -47,7 +48,7 @@ IN_FLIGHT: Final = ErrorClass(NETWORK, transfer_place(MESSAGE, 1), None)
 
 
 class ErrorClasses(Struct):
-    """The classes of ops; each distinct op of a program, and the work of each shape, is looked at once.
+    """The classes of ops; each distinct op of a program, and each work of a shape, is looked at once.
 
     Programs must live as long as this.
     """
@@ -90,11 +91,12 @@ class ErrorClasses(Struct):
     def _kernel(self, program: Program, op: Compute) -> ErrorClass:
         buffers = map(program.buffers.__getitem__, op.reads + op.writes)
         shape = (op.kernel, *[(buffer.shape, buffer.dtype) for buffer in buffers])
-        found = self._kernels.get(shape)
+        key = (shape, unseeded(op.attributes))
+        found = self._kernels.get(key)
         if found is None:
             family = kind_of(op)
             place = kernel_place(family, op.kernel, kernel_work(program, op))
-            found = self._kernels[shape] = ErrorClass(spread_family(family), place, shape, family)
+            found = self._kernels[key] = ErrorClass(spread_family(family), place, shape, family)
         return found
 
 
