@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import click
 
-from scenarios.console.freed_memory import keep_freed_memory
 from scenarios.console.streams import safe_streams
 from scenarios.errors import nearest
 from scenarios.library.shipped import found, near_scenario
@@ -90,7 +89,6 @@ class LazyGroup(click.Group):
             return None
         with collector_paused(freeze=True):  # what an import makes stays
             command: click.Command = import_module(f"scenarios.commands.{COMMANDS[cmd_name][0]}").command
-        keep_freed_memory()
         return command
 
     def main(self, *args: Any, **options: Any) -> Any:
