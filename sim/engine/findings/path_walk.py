@@ -31,10 +31,7 @@ class Walk:
 
     def __init__(self, run: SimulatedRun) -> None:
         self.run, graph = run, run.graph
-        before, after = run.edges
-        order = np.argsort(after, kind="stable")
-        self.before: NDArray[np.int64] = before[order]
-        self.first = np.searchsorted(after[order], np.arange(len(graph.kinds) + 1))
+        self.waited_for = _waited_for(run)
         places = [place for place, (_, _, _, pattern) in enumerate(graph.units) if pattern is not SENT]
         bases = np.array([graph.units[place][2] for place in places], dtype=np.int64)
         by_base = np.argsort(bases, kind="stable")
@@ -86,7 +83,7 @@ class Walk:
         before, node = self.run.period_nodes
         released = graph.blocks[node].released_s if node in graph.blocks else [0.0]
         entry = max(range(len(released)), key=released.__getitem__)
-        waited_for = self._waited_for(self.entry_nodes.get((node, entry), node))
+        waited_for = self.waited_for[self.entry_nodes.get((node, entry), node)]
         return loop.starts_s[before], loop.starts_s[node], waited_for
 
     def _through(self, node: int) -> tuple[PathPart | LeftOut | None, int]:
@@ -94,7 +91,7 @@ class Walk:
         graph, loop, paced = self.run.graph, self.run.loop, self.run.paced
         if paced is not None and node in paced.added:
             period_s = (loop.ends_s[node] - loop.starts_s[node]) / paced.times
-            return LeftOut(loop.starts_s[node], loop.ends_s[node], period_s), self._waited_for(node)
+            return LeftOut(loop.starts_s[node], loop.ends_s[node], period_s), self.waited_for[node]
         kind = graph.kinds[node]
         if kind == NodeKind.EXIT:
             block, op = self.exits[node]
@@ -102,7 +99,7 @@ class Walk:
         if kind == NodeKind.BLOCK:
             return self._through_block(node, graph.blocks[node].pattern.main_exit)
         if kind in {NodeKind.ENTRY, NodeKind.JOIN}:
-            return None, self._waited_for(node)
+            return None, self.waited_for[node]
         if node in graph.early_exits:
             block, entry, op = graph.early_exits[node]
             return self._from_entry(block, entry, op, loop.starts_s[node])
@@ -111,8 +108,8 @@ class Walk:
         call = self._call(node)
         if call is not None and call.pattern is not None and call.base == node:
             way = self._inside((call.rank,), call, call.pattern, 0, call.pattern.main_exit, loop.starts_s[node])
-            return way, self._waited_for(node)
-        return self._step(node, call), self._waited_for(node)
+            return way, self.waited_for[node]
+        return self._step(node, call), self.waited_for[node]
 
     def _through_block(self, node: int, op: int) -> tuple[Way, int]:
         """Return the way through a block up to the end of an op, and the node that let the deciding entry go."""
@@ -127,7 +124,7 @@ class Walk:
         call = self._call(node)
         assert call is not None
         way = self._inside(block.ranks or (call.rank,), call, block.pattern, entry, op, released_s)
-        return way, self._waited_for(self.entry_nodes.get((node, entry), node))
+        return way, self.waited_for[self.entry_nodes.get((node, entry), node)]
 
     def _inside(
         self, ranks: tuple[int, ...], call: "_Call", pattern: Pattern, entry: int, op: int, begin_s: float
@@ -165,17 +162,24 @@ class Walk:
             return Step(-1, -1, None, start_s, end_s)
         return Step(call.rank, call.number, call.ops[node - call.base], start_s, end_s)
 
-    def _waited_for(self, node: int) -> int:
-        """Return the node that a node waited for longest, -1 if it began at once."""
-        earlier = self.before[self.first[node] : self.first[node + 1]].tolist()
-        return max(earlier, key=self.run.loop.ends_s.__getitem__, default=-1)
-
     def _last_to_come(self, node: int) -> int:
         """Return what the last member of a collective waited for."""
         joint = self.run.graph.joints[self.run.graph.joint_of[node]]
         ends = self.run.loop.ends_s
-        waits = (self._waited_for(member) for member in joint.members)
+        waits = (self.waited_for[member] for member in joint.members)
         return max(waits, key=lambda other: ends[other] if other >= 0 else 0.0)
+
+
+def _waited_for(run: SimulatedRun) -> list[int]:
+    """Return the node that each node waited for longest, -1 if it began at once; of equal ones the first."""
+    (before, after), ends_s = run.edges, np.array(run.loop.ends_s)
+    released_s = np.full(len(ends_s), -np.inf)
+    np.maximum.at(released_s, after, ends_s[before])
+    last = np.flatnonzero(ends_s[before] == released_s[after])[::-1]
+    waited_for = np.full(len(ends_s), -1)
+    waited_for[after[last]] = before[last]  # where several are assigned, the last one stays
+    found: list[int] = waited_for.tolist()
+    return found
 
 
 def _way(pattern: Pattern, entry: int, op: int, num_ops: int) -> tuple[int, ...]:
