@@ -7,10 +7,12 @@ only these calls.
 
 from collections.abc import Callable
 
+import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
-from sim.plan.words.calls import NO_MICROBATCH, Calls
-from sim.plan.words.program import Call, Plan, Program
+from sim.plan.words.calls import NO_MICROBATCH, Calls, Ints
+from sim.plan.words.program import Plan, Program
 
 
 def longest_lag(program: Program) -> int:
@@ -23,17 +25,17 @@ def program_of_step(program: Program, step: int, num_steps: int) -> Program:
 
     Calls that would complete a step before the first or after the last are left out.
     """
-    return _only(program, lambda call: 0 <= step - call.lag < num_steps)
+    return _only(program, lambda lags: (lags <= step) & (lags > step - num_steps))
 
 
 def first_step(plan: Plan) -> Plan:
     """Return the first step of a run, without calls that complete an earlier step."""
-    return replace(plan, programs=tuple(_only(program, lambda call: not call.lag) for program in plan.programs))
+    return replace(plan, programs=tuple(_only(program, lambda lags: lags == 0) for program in plan.programs))
 
 
 def drain(plan: Plan) -> Plan:
     """Return the plan of the calls that remain after the last step of a run, for a plan with lag 1."""
-    return replace(plan, programs=tuple(_only(program, lambda call: call.lag > 0) for program in plan.programs))
+    return replace(plan, programs=tuple(_only(program, lambda lags: lags > 0) for program in plan.programs))
 
 
 def repeated(program: Program, num_steps: int) -> Program:
@@ -46,5 +48,7 @@ def repeated(program: Program, num_steps: int) -> Program:
     return program.calling(Calls.joined(*[calls.later(step * stride) for step in range(num_steps)]))
 
 
-def _only(program: Program, belongs: Callable[[Call], bool]) -> Program:
-    return program.calling(tuple(call for call in program.calls if belongs(call)))
+def _only(program: Program, belongs: Callable[[Ints], NDArray[np.bool_]]) -> Program:
+    """Return a program with those of its calls that belong by their lags."""
+    calls = Calls.of(program.calls)
+    return program.calling(calls.taken(belongs(calls.lags)))
