@@ -196,6 +196,11 @@ def _without_waits(gaps: tuple[Times, Times], starts: Sequence[Times]) -> tuple[
     return (gaps[0][~waits], gaps[1][~waits]), float((gaps[1] - gaps[0])[waits].sum())
 
 
+def _merged(one: Times, other: Times) -> Times:
+    """Return the values of two sorted arrays in order: a stable sort finds the two runs, and merges them."""
+    return np.sort(np.concatenate([one, other]), kind="stable")
+
+
 def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple[Times, Times], float]:
     """Return the gaps without the given spans, and the seconds of gaps inside these.
 
@@ -211,6 +216,6 @@ def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple
         return gaps, 0.0
     span = np.arange(len(gap)) + (first - np.cumsum(counts) + counts)[gap]
     begins, finishes = np.maximum(gaps[0][gap], starts[span]), np.minimum(gaps[1][gap], ends[span])
-    left_from, left_until = (np.sort(np.concatenate(edges)) for edges in ((gaps[0], finishes), (begins, gaps[1])))
+    left_from, left_until = (_merged(*edges) for edges in ((gaps[0], finishes), (begins, gaps[1])))
     left = left_until > left_from
     return (left_from[left], left_until[left]), float((finishes - begins).sum())
