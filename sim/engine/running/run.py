@@ -1,6 +1,5 @@
 """A simulated run: when every op of every simulated rank ran."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -98,14 +97,15 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
     def num_calls(self, rank: int) -> Mapping[str, int]:
         """Return how often a simulated rank calls each task in the step."""
-        found = dict(Counter(call.task for call in self.programs[rank].calls))
+        calls = Calls.of(self.programs[rank].calls)
+        found = dict(calls.counts())
         if self.repeated is not None:
             for task, count in self.repeated.calls[rank].items():
                 found[task] += count * self.repeated.times
         if self.paced is not None:
             for first, stop in self.paced.repeated[rank]:
-                for call in self.programs[rank].calls[first:stop]:
-                    found[call.task] += self.paced.times
+                for task, count in calls[first:stop].counts().items():
+                    found[task] += count * self.paced.times
         return found
 
     def counts(self, rank: int, times: TaskTimes, ops: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -448,7 +448,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
 def _first_opening(program: Program) -> int:
     """Return the index of the first call that opens a stay on a stage, 0 where no call does."""
-    return next((index for index, call in enumerate(program.calls) if program.tasks[call.task].traits.opens), 0)
+    first_calls = Calls.of(program.calls).first_calls()
+    return next((index for name, index in first_calls.items() if program.tasks[name].traits.opens), 0)
 
 
 def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, _Calls]:

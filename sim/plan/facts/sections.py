@@ -3,7 +3,6 @@
 A program with fewer recurrences in every section is the program of a step with fewer micro-batches.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -157,7 +156,7 @@ def _of_program(program: Program, coded: CodedCalls, size: int) -> tuple[Section
     every = _sections(coded, size)
     most = max((section.num_times for section in every), default=0)
     found = tuple(section for section in every if 2 * section.num_times >= most)
-    if not found or not _recur_evenly(program, found, size):
+    if not found or not _recur_evenly(coded, found, size):
         return None
     called = set(coded.tasks[coded.microbatches != NO_MICROBATCH].tolist())
     called.difference_update(*[coded.tasks[section.first :][: section.num_calls].tolist() for section in found])
@@ -166,15 +165,13 @@ def _of_program(program: Program, coded: CodedCalls, size: int) -> tuple[Section
     return None if messages else found
 
 
-def _recur_evenly(program: Program, found: Sequence[Section], size: int) -> bool:
+def _recur_evenly(coded: CodedCalls, found: Sequence[Section], size: int) -> bool:
     """Return whether each task of a section is in no other, and is called for every micro-batch there."""
-    counts: Counter[str] = Counter()
-    for section in found:
-        once = program.calls[section.first : section.first + section.num_calls]
-        if any(call.microbatch is None for call in once):
-            return False
-        counts.update(call.task for call in once)
-    return set(counts.values()) == {size}
+    once = [slice(section.first, section.first + section.num_calls) for section in found]
+    if any((coded.microbatches[calls] == NO_MICROBATCH).any() for calls in once):
+        return False
+    counts = np.bincount(np.concatenate([coded.tasks[calls] for calls in once]))
+    return bool((counts[counts > 0] == size).all())
 
 
 def _sections(coded: CodedCalls, size: int) -> list[Section]:
