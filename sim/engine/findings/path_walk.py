@@ -76,7 +76,7 @@ class Walk:
         """Return when the path begins and when it ends, and the node with which it ends (-1: there is none)."""
         loop, graph = self.run.loop, self.run.graph
         if self.run.paced is not None and self.run.num_steps == 1:
-            return 0.0, self.run.makespan_s, self.run.paced.last_node(np.array(loop.ends_s))
+            return 0.0, self.run.makespan_s, self.run.paced.last_node(loop.times_s[1])
         if self.run.period_nodes is None:
             last = int(np.argmax(loop.ends_s)) if loop.ends_s else -1
             return 0.0, max(loop.ends_s, default=0.0), last
@@ -172,7 +172,7 @@ class Walk:
 
 def _waited_for(run: SimulatedRun) -> list[int]:
     """Return the node that each node waited for longest, -1 if it began at once; of equal ones the first."""
-    (before, after), ends_s = run.edges, np.array(run.loop.ends_s)
+    (before, after), ends_s = run.edges, run.loop.times_s[1]
     released_s = np.full(len(ends_s), -np.inf)
     np.maximum.at(released_s, after, ends_s[before])
     last = np.flatnonzero(ends_s[before] == released_s[after])[::-1]

@@ -162,7 +162,7 @@ class Paces(Struct, frozen=True, eq=False):
         if any(len(rows) < PERIODS_NEEDED * period for rows in chains.rows):
             return None
         size = len(chains.section)
-        starts_s, ends_s = np.array(loop.starts_s)[:size], np.array(loop.ends_s)[:size]
+        starts_s, ends_s = (times[:size] for times in loop.times_s)
         starts_s = np.where(np.array(chains.graph.kinds) == NodeKind.EXIT, ends_s, starts_s)
         pace_s, last_end_s = np.zeros(size), ends_s.copy()
         is_last, is_steady = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
@@ -192,8 +192,8 @@ def sibling_edges(edges: Edges, earlier: Ints) -> Flags:
     keys = edges.before * size + edges.after
     both = (earlier[edges.before] != NONE) & (earlier[edges.after] != NONE)
     shifted = np.where(both, earlier[edges.before] * size + earlier[edges.after], NONE)
-    has_earlier = both & _are_among(shifted, np.sort(keys))
-    found: Flags = has_earlier | _are_among(keys, np.sort(shifted[has_earlier]))
+    has_earlier = both & _are_among(shifted, np.sort(keys, kind="stable"))
+    found: Flags = has_earlier | _are_among(keys, np.sort(shifted[has_earlier], kind="stable"))
     return found
 
 
@@ -201,7 +201,7 @@ def stays(edges: Edges, earlier: Ints) -> Flags:
     """Return which edges come from a node that the same op a period earlier waits for as well."""
     size = len(earlier)
     known = earlier[edges.after] != NONE
-    keys = np.sort(edges.before * size + edges.after)
+    keys = np.sort(edges.before * size + edges.after, kind="stable")
     found: Flags = known & _are_among(edges.before * size + earlier[edges.after], keys)
     return found
 

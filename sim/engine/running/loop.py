@@ -11,12 +11,14 @@ from contextlib import suppress
 from functools import cached_property
 from heapq import heappop, heappush
 
+import numpy as np
 from simpy.core import Environment
 from simpy.events import NORMAL, Event
 
 from sim.engine.compiling.graph import Graph, NodeKind
 from sim.engine.prices.activity import Activity
 from sim.engine.running.collector import collector_paused
+from sim.engine.running.period import Times
 from sim.engine.running.rows import Ints, Rows, edges
 from sim.engine.running.sharing import LATER, Flow, SharedResources, Use
 from sim.engine.running.stretches import Stretch, Stretches
@@ -92,6 +94,12 @@ class EventLoop:
     def edges(self) -> tuple[Ints, Ints]:
         """Return how many nodes wait for each node, and these nodes, one node's after the other's."""
         return edges(self.graph)
+
+    @cached_property
+    def times_s(self) -> tuple[Times, Times]:
+        """Return the starts and ends of nodes as arrays; to be asked for once the loop has run, and not written to."""
+        starts_s, ends_s = (np.fromiter(times, np.float64, len(times)) for times in (self.starts_s, self.ends_s))
+        return starts_s, ends_s
 
     def run(self) -> float:
         """Run to the end of all events; return the time at which the last node is done, in seconds."""

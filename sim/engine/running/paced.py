@@ -204,7 +204,7 @@ def _is_whole(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
     """Return whether the whole step, as the short run and its paces state it, obeys every edge."""
     chains, edges, times = attempt.chains, attempt.edges, attempt.times
     u, v, size = edges.before, edges.after, len(chains.section)
-    starts_s, ends_s, added_s = np.array(loop.starts_s), np.array(loop.ends_s), np.zeros(len(edges.before))
+    (starts_s, ends_s), added_s = loop.times_s, np.zeros(len(edges.before))
     slack_s, added_s[attempt.delayed] = starts_s[v] - ends_s[u], (ends_s - starts_s)[size:]
     rounding_s = times * EQUAL * paces.pace_s.max(initial=0.0)
     in_section, repeated = chains.section[u] >= 0, paces.is_last[v]
@@ -231,8 +231,7 @@ def _users(graph: Graph) -> Sequence[Ints]:
 
 def _share_apart(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
     """Return whether all ops that share a resource repeat at one pace, and no other op uses it meanwhile."""
-    starts_s, ends_s = np.array(loop.starts_s), np.array(loop.ends_s)
-    return all(_apart(nodes, attempt, paces, starts_s, ends_s) for nodes in _users(attempt.chains.graph))
+    return all(_apart(nodes, attempt, paces, *loop.times_s) for nodes in _users(attempt.chains.graph))
 
 
 def _apart(nodes: Ints, attempt: _Attempt, paces: Paces, starts_s: Times, ends_s: Times) -> bool:

@@ -401,10 +401,10 @@ class SimulatedRun(Struct, dict=True, eq=False):
             return self._released_s[nodes][:, None]
         return np.array([self.graph.blocks[node].released_s for node in nodes.tolist()])
 
-    @cached_property
+    @property
     def _released_s(self) -> Times:
         """Return when all that a node waited for was done."""
-        return np.fromiter(self.loop.starts_s, np.float64, len(self.loop.starts_s))
+        return self.loop.times_s[0]
 
     @cached_property
     def _node_starts(self) -> Times:
@@ -441,9 +441,9 @@ class SimulatedRun(Struct, dict=True, eq=False):
             nodes.append(places[np.lexsort((ops, calls))])
         return nodes
 
-    @cached_property
+    @property
     def _node_ends(self) -> Times:
-        return np.fromiter(self.loop.ends_s, np.float64, len(self.loop.ends_s))
+        return self.loop.times_s[1]
 
 
 def _first_opening(program: Program) -> int:
