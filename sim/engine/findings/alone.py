@@ -5,10 +5,11 @@ from types import MappingProxyType
 
 import numpy as np
 
-from sim.engine.compiling.shape import NO_PATH, analyse
+from sim.engine.compiling.shape import NO_PATH, TaskShape, analyse
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
 from sim.engine.prices.traffic import exchanges_bytes, signature
+from sim.plan.facts.namesakes import sharing_tasks
 from sim.plan.words.op import Op, Send
 from sim.plan.words.program import Plan, Program, Task
 
@@ -24,15 +25,18 @@ def tasks_alone_s(
     In seconds by task. Collectives find all members ready; a message counts until it has arrived. ``busy_s``: by
     ``signature``, for how long an op that ``is_shared`` keeps its busiest link busy, where others share that.
     """
-    kinds, found = pricing.rank_kinds(plan), dict[str, float]()
+    plan, shapes, found = sharing_tasks(plan), dict[int, TaskShape](), dict[str, float]()
+    kinds = pricing.rank_kinds(plan)
     for program in plan.programs:
         ranks = np.array(plan.ranks_of(program))
         unlike = ranks[np.unique(kinds[ranks], return_index=True)[1]].tolist()
         for name, task in program.tasks.items():
-            if not is_wanted(task):
+            own = program.named(name)
+            if not is_wanted(own):
                 continue
-            slowest_s = max(_alone_s(plan, pricing, program, task, rank, busy_s) for rank in unlike)
-            found[name] = max(slowest_s, found.get(name, 0.0))
+            shape = shapes[id(task)] = shapes.get(id(task)) or analyse(task)
+            slowest_s = max(_alone_s(plan, pricing, program, task, shape, rank, busy_s) for rank in unlike)
+            found[own.name] = max(slowest_s, found.get(own.name, 0.0))
     return found
 
 
@@ -42,10 +46,16 @@ def is_shared(program: Program, op: Op) -> bool:
 
 
 def _alone_s(
-    plan: Plan, pricing: Pricing, program: Program, task: Task, rank: int, busy_s: Mapping[Hashable, float]
+    plan: Plan,
+    pricing: Pricing,
+    program: Program,
+    task: Task,
+    shape: TaskShape,
+    rank: int,
+    busy_s: Mapping[Hashable, float],
 ) -> float:
     """Return the longest path through a task's ops."""
-    waits = analyse(task).predecessors
+    waits = shape.predecessors
     activities = launched(waits, pricing.launches_s(task), [pricing.price(plan, program, op, rank) for op in task.ops])
     ends_s: list[float] = []
     for op, activity, predecessors in zip(task.ops, activities, waits, strict=True):
