@@ -2,20 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Self
 
 from msgspec.structs import replace
 
 from backends.protocol import Backend
 from sim.engine.findings.timeline import timeline
-from sim.engine.folding.folding import Folding, no_fold
 from sim.engine.folding.folding import fold as fold_ranks
+from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
-from sim.engine.running.simulate import Simulation
+from sim.engine.running.simulate import Notice, Simulation
 from sim.plan.checking.check import check
 from sim.plan.errors import CheckError, SessionError
 from sim.plan.facts.namesakes import sharing_tasks
@@ -25,13 +24,6 @@ from sim.plan.session.protocol import StepResult
 from sim.plan.session.residents import Residents
 from sim.plan.words.program import Plan
 from traces.timeline import Timeline
-
-
-class Notice(Protocol):
-    """What is called before a plan is run."""
-
-    def __call__(self, plan: Plan, folding: Folding, *, whole: bool) -> None:
-        """Take a plan, its classes of ranks, and whether it is known that it does not repeat itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +149,7 @@ def repriced(simulation: Simulation, pricing: Pricing) -> SimulatedRun:
 
 
 def _simulation(plan: Plan, *, fold: bool, notice: Notice | None) -> Simulation:
-    def folded(plan: Plan, pricing: Pricing) -> Folding:
-        """Return which ranks are alike, and tell who wants to know."""
-        found = fold_ranks(plan, pricing) if fold else no_fold(plan, pricing)
-        if notice is not None:
-            notice(plan, found, whole=False)
-        return found
-
-    on_whole = None if notice is None else partial(notice, whole=True)
-    return Simulation(plan, folded, repeat=fold, on_whole=on_whole)
+    return Simulation(plan, fold_ranks if fold else no_fold, repeat=fold, notice=notice)
 
 
 def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:

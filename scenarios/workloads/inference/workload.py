@@ -14,7 +14,7 @@ from scenarios.workloads.steps.effort import effort_of
 from scenarios.workloads.steps.executing.registry import load_execution_of
 from scenarios.workloads.workload import Column, Detail, Workload
 from sim.engine.folding.folding import Folding
-from sim.plan.words.program import Plan
+from sim.engine.running.shorter import Shorter
 
 
 class Inference(Workload[InferenceScenario]):
@@ -50,9 +50,9 @@ class Inference(Workload[InferenceScenario]):
     ) -> InferenceOutcome:
         """Return the simulated passes."""
 
-        def notice(plan: Plan, folding: Folding, *, whole: bool) -> None:
+        def notice(shorter: Shorter, folding: Folding, *, whole: bool) -> None:
             if announce is not None:
-                announce(effort_of(plan, folding, "", whole=whole))
+                announce(effort_of(shorter, folding, "", whole=whole))
 
         backend = SimulatedBackend(scenario.pricing(), fold, notice=None if announce is None else notice)
         run = backend.simulate(scenario.build())

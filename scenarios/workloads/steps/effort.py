@@ -10,7 +10,7 @@ from sim.engine.running.paced import MULTIPLE
 from sim.engine.running.shorter import Shorter
 from sim.engine.running.simulate import NUMBERS_OF_STEPS
 from sim.plan.words.calls import num_ops_of
-from sim.plan.words.program import Plan, Program
+from sim.plan.words.program import Program
 
 _OP_S: Final = 10e-6
 """To price and compile an op of a task for one rank, and to run a node of the graph."""
@@ -21,14 +21,16 @@ _TRIED: Final = 5
 """As many shorter forms of a step are simulated where it may repeat itself in a way that has to be found."""
 
 
-def effort_of(plan: Plan, folding: Folding, schedule: str, *, whole: bool = False) -> Effort:
+def effort_of(shorter: Shorter, folding: Folding, schedule: str, *, whole: bool = False) -> Effort:
     """Return what simulating a plan takes. Read off simulations of 20,000 to 300,000 nodes of the graph.
 
-    ``whole``: it is known that the step does not repeat itself.
+    ``shorter``: its shorter forms, which the simulation makes as well. ``whole``: it is known that the step does not
+    repeat itself.
     """
+    plan = shorter.plan
     programs = [plan.program_of(rank) for rank in folding.multiplicity]
     itself = {id(program): program for program in plan.programs}
-    possible = [itself] if whole else _forms(plan, schedule) or [itself]
+    possible = [itself] if whole else _forms(shorter, schedule) or [itself]
     forms = [[form[id(program)] for program in programs] for form in possible]
     in_a_row = 1 if plan.barrier else NUMBERS_OF_STEPS[0]
     nodes = [in_a_row * sum(map(num_nodes, form)) for form in forms]
@@ -41,12 +43,11 @@ def effort_of(plan: Plan, folding: Folding, schedule: str, *, whole: bool = Fals
     )
 
 
-def _forms(plan: Plan, schedule: str) -> Sequence[Mapping[int, Program]]:
+def _forms(shorter: Shorter, schedule: str) -> Sequence[Mapping[int, Program]]:
     """Return the forms of a step that are simulated one after the other, each by identity of the plan's own programs.
 
     There are none where it cannot repeat itself. How many it takes to see that it does is a guess.
     """
-    shorter = Shorter(plan)
     left_out = shorter.times[: 1 if schedule in REPEATING else _TRIED]
     found = [form.programs for times in left_out if (form := shorter.without(times)) is not None]
     return found or _in_sections(shorter)

@@ -32,6 +32,7 @@ from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.run import SimulatedRun
+from sim.engine.running.shorter import Shorter
 from sim.plan.words.calls import num_ops_of
 from sim.plan.words.program import Plan
 from traces.timeline import Timeline
@@ -150,9 +151,9 @@ def run_plan(
     Raises ScenarioError if an algorithm cannot serve a group.
     """
 
-    def notice(plan: Plan, folding: Folding, *, whole: bool) -> None:
+    def notice(shorter: Shorter, folding: Folding, *, whole: bool) -> None:
         if announce is not None:
-            announce(effort_of(plan, folding, scenario.pipeline.schedule, whole=whole))
+            announce(effort_of(shorter, folding, scenario.pipeline.schedule, whole=whole))
 
     pricing = pricing or scenario.pricing()
     with locating_algorithms(scenario.document, scenario.algorithms):

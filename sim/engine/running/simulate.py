@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from time import perf_counter
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec import Struct, field
 
@@ -41,12 +41,18 @@ MOST_STRUCTURES: Final = 3
 """How many structures of a plan a simulation holds: prices seldom alternate between more."""
 
 Fold = Callable[[Plan, Pricing], Folding]
-OnWhole = Callable[[Plan, Folding], None]
-"""Called with a plan and its classes of ranks before all its calls are run: no period was found in shorter forms, or
-every call is asked for.
-"""
 Structures = dict[tuple[Sequence[Call], ...], Structure]
 """By the calls of the programs that are run: each program's once, in the order of simulated ranks."""
+
+
+class Notice(Protocol):
+    """What is called before a plan is run, once it is known which ranks are alike, and again before all calls are."""
+
+    def __call__(self, shorter: Shorter, folding: Folding, *, whole: bool) -> None:
+        """Take a plan's shorter forms, its classes of ranks, and whether all its calls are run.
+
+        They are where no period was found in shorter forms, or every call is asked for.
+        """
 
 
 def simulate(
@@ -56,7 +62,7 @@ def simulate(
     fold: Fold = fold,
     coalesce: bool = True,
     repeat: bool = True,
-    on_whole: OnWhole | None = None,
+    notice: Notice | None = None,
 ) -> SimulatedRun:
     """Return the run of one step of ``plan``.
 
@@ -64,7 +70,7 @@ def simulate(
     the steady period. ``repeat``: a period of many micro-batches is simulated once. Raises CheckError where sends and
     receives do not match, DeadlockError where the run gets stuck.
     """
-    return Simulation(plan, fold, coalesce, repeat, on_whole).run(pricing)
+    return Simulation(plan, fold, coalesce, repeat, notice).run(pricing)
 
 
 class _Known(Struct, frozen=True, dict=True, eq=False):
@@ -99,7 +105,7 @@ class Simulation(Struct, dict=True, eq=False):
     fold: Fold = fold
     coalesce: bool = True
     repeat: bool = True
-    on_whole: OnWhole | None = None
+    notice: Notice | None = None
     _known: list[_Known] = []
     _shapes: dict[int, Mapping[str, TaskShape]] = {}
     _facts: PlanFacts = field(default_factory=PlanFacts)
@@ -114,7 +120,7 @@ class Simulation(Struct, dict=True, eq=False):
             return None
         pairs = zip(self.plan.programs, plan.programs, strict=True)
         shapes = {id(new): self._shapes[id(old)] for old, new in pairs} if self._shapes else {}
-        known, options = list(self._known), (self.fold, self.coalesce, self.repeat, self.on_whole)
+        known, options = list(self._known), (self.fold, self.coalesce, self.repeat, self.notice)
         return Simulation(plan, *options, _known=known, _shapes=shapes)
 
     def run(self, pricing: Pricing) -> SimulatedRun:
@@ -125,8 +131,8 @@ class Simulation(Struct, dict=True, eq=False):
             structures = self._structures(now)
             run = self._repeated_run(now, structures) or self._paced_run(now, structures)
             if run is None:
-                if self.on_whole is not None and self.repeat and self._has_forms:
-                    self.on_whole(self.plan, now.folding)
+                if self.repeat and self._has_forms:
+                    self._tell(now.folding, whole=True)
                 run = self._whole_run(now, structures)
             run.wall_time_s = perf_counter() - began_s
         return run
@@ -199,8 +205,7 @@ class Simulation(Struct, dict=True, eq=False):
         """Return what simulates all micro-batches one by one."""
 
         def run() -> SimulatedRun:
-            if self.on_whole is not None:
-                self.on_whole(self.plan, now.folding)
+            self._tell(now.folding, whole=True)
             return simulate(self.plan, now.pricing, fold=lambda *_: now.folding, coalesce=self.coalesce, repeat=False)
 
         return run
@@ -232,9 +237,15 @@ class Simulation(Struct, dict=True, eq=False):
         """Return whether the plan has shorter forms."""
         return bool(self._shorter.times or self._shorter.section_forms(MULTIPLE))
 
+    def _tell(self, folding: Folding, *, whole: bool) -> None:
+        """Tell who wants to know that the plan is about to be run, and whether all its calls are."""
+        if self.notice is not None:
+            self.notice(self._shorter, folding, whole=whole)
+
     def _priced(self, pricing: Pricing) -> _Known:
         """Return the plan's prices, and which ranks are alike under them; nothing is compiled."""
         folding = self.fold(self.plan, pricing)
+        self._tell(folding, whole=False)
         programs = {rank: self.plan.program_of(rank) for rank in folding.multiplicity}
         self._shapes = self._shapes or _shapes(self.plan)
         pricing.expect(self.plan, programs)
