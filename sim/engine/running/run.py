@@ -281,7 +281,11 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
     def _shown_times(self, rank: int) -> list[TaskTimes]:
         """Return the times of a rank in the step that is shown, counted from the begin of the first one."""
-        return list(self._task_times(rank, self._shown_calls(rank)))
+        calls = self._shown_calls(rank)
+        if self.paced is None or self.num_steps == 1:
+            return list(self._task_times(rank, calls))
+        shown = (times.within(calls) for times in self.paces_in_a_row(rank).tasks)
+        return [times for times in shown if len(times.calls)]
 
     def window(self, rank: int) -> tuple[Sequence[TaskTimes], tuple[Part, ...]]:
         """Return the times of a rank in all steps, and the parts of time that make up the step for it.

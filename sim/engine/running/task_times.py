@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.running.period import Times
@@ -23,6 +24,13 @@ class TaskTimes(Struct, frozen=True):
     starts_s: Times
     ends_s: Times
     wired: bool
+
+    def within(self, calls: range) -> "TaskTimes":
+        """Return those of the calls that are among some in a row; they are not copied."""
+        rows = slice(*np.searchsorted(self.calls, (calls.start, calls.stop)).tolist())
+        return replace(
+            self, calls=self.calls[rows], nodes=self.nodes[rows], starts_s=self.starts_s[rows], ends_s=self.ends_s[rows]
+        )
 
 
 class OpTimes(Struct, frozen=True, eq=False):
