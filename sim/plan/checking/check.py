@@ -68,16 +68,23 @@ def check(plan: Plan) -> None:
             collectives[id(program.tasks)] = _check_buffers(program)
         for op in collectives[id(program.tasks)]:
             check_collective(plan, program, op)
-        kind = (id(program.tasks), tuple(program.role), calls.outline)
-        if kind not in passed:
+        if (kind := _kind(program, calls)) not in passed:
             _check_reads(program, calls)
             check_uses(program, calls)
             passed.add(kind)
     if any(longest_lag(program) for program in plan.programs):
         for program in (*first_step(plan).programs, *drain(plan).programs):
-            _check_reads(program, CodedCalls.of(program))
+            calls = CodedCalls.of(program)
+            if (kind := _kind(program, calls)) not in passed:
+                _check_reads(program, calls)
+                passed.add(kind)
     _check_messages(plan, coded)
     check_groups(plan)
+
+
+def _kind(program: Program, calls: CodedCalls) -> tuple[object, ...]:
+    """Return what is equal for programs that break the same rules about reads and uses."""
+    return id(program.tasks), tuple(program.role), calls.outline
 
 
 def _check_lags(program: Program) -> None:
