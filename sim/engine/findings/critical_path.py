@@ -10,6 +10,7 @@ path from the begin of one step to that of the next, a period long.
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import chain, takewhile
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -82,13 +83,15 @@ class CriticalPath(Struct, frozen=True, dict=True):
                 calls[key].add(part, count)
                 count += len(part.places)
             else:
-                key_of_op = (part.rank, id(part.op))
-                alone.setdefault(key_of_op, (count, part))
-                alone_s[key_of_op] = alone_s.get(key_of_op, 0.0) + part.duration_s
+                at = (part.rank, id(part.op))
+                if at in alone_s:
+                    alone_s[at] += part.duration_s
+                else:
+                    alone[at], alone_s[at] = (count, part), part.duration_s
                 count += 1
         every = [(first, Spent(step.rank, step.op, alone_s[at])) for at, (first, step) in alone.items()]
         every += chain.from_iterable(found.spent() for found in calls.values())
-        return [spent for _, spent in sorted(every, key=lambda found: found[0])]
+        return [spent for _, spent in sorted(every, key=itemgetter(0))]
 
 
 class _Calls(Struct, frozen=True):
@@ -112,8 +115,11 @@ class _Calls(Struct, frozen=True):
 
     def spent(self) -> Iterator[tuple[int, Spent]]:
         """Yield what was spent in every place that the path comes by, each with when it first does."""
-        for place in np.flatnonzero(self.first >= 0).tolist():
-            yield int(self.first[place]), Spent(*self.way.op_at(place), float(self.seconds[place]))
+        places = np.flatnonzero(self.first >= 0)
+        members, own = (numbers.tolist() for numbers in np.divmod(places, len(self.way.ops)))
+        firsts, seconds = self.first[places].tolist(), self.seconds[places].tolist()
+        for first, member, op, spent_s in zip(firsts, members, own, seconds, strict=True):
+            yield first, Spent(self.way.ranks[member], self.way.ops[op], spent_s)
 
 
 def critical_path(run: SimulatedRun) -> CriticalPath:

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -15,13 +16,20 @@ from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.op import Op
 
+_LASTING: Final = frozenset({NodeKind.FIXED, NodeKind.SHARED})
+"""Kinds of nodes that are ops, messages on their way, or ways through calls: most of a path."""
+
 
 class _Call(Struct, frozen=True, eq=False):
-    """A call of a simulated rank: its number, its node or that of its first op, and its task's ops (see ``Unit``)."""
+    """A call of a simulated rank: its number, its node or that of its first op, and its task's ops (see ``Unit``).
+
+    ``end``: the node after its last.
+    """
 
     rank: int
     number: int
     base: int
+    end: int
     pattern: Pattern | None
     ops: tuple[Op, ...]
 
@@ -67,7 +75,8 @@ class Walk:
                 part = replace(part, starts_s=starts_s - begin_s, end_s=end_s - begin_s)
             else:
                 start_s = max(part.start_s, begin_s)
-                part = part.within(start_s - begin_s, end_s - begin_s)
+                if begin_s or part.start_s != start_s or part.end_s != end_s:
+                    part = part.within(start_s - begin_s, end_s - begin_s)
             if start_s < end_s:
                 yield part
                 end_s = start_s
@@ -93,21 +102,26 @@ class Walk:
             period_s = (loop.ends_s[node] - loop.starts_s[node]) / paced.times
             return LeftOut(loop.starts_s[node], loop.ends_s[node], period_s), self.waited_for[node]
         kind = graph.kinds[node]
+        if kind == NodeKind.MEMBER:
+            return self._step(node, self._call(node)), self._last_to_come(node)
+        if kind in _LASTING:
+            return self._through_single(node)
         if kind == NodeKind.EXIT:
             block, op = self.exits[node]
             return self._through_block(block, op)
         if kind == NodeKind.BLOCK:
             return self._through_block(node, graph.blocks[node].pattern.main_exit)
-        if kind in {NodeKind.ENTRY, NodeKind.JOIN}:
-            return None, self.waited_for[node]
+        return None, self.waited_for[node]
+
+    def _through_single(self, node: int) -> tuple[PathPart, int]:
+        """Return the same of a node that lasts: an op, a message on its way, or a way through a call."""
+        graph, begin_s = self.run.graph, self.run.loop.starts_s[node]
         if node in graph.early_exits:
             block, entry, op = graph.early_exits[node]
-            return self._from_entry(block, entry, op, loop.starts_s[node])
-        if kind == NodeKind.MEMBER:
-            return self._step(node, self._call(node)), self._last_to_come(node)
+            return self._from_entry(block, entry, op, begin_s)
         call = self._call(node)
         if call is not None and call.pattern is not None and call.base == node:
-            way = self._inside((call.rank,), call, call.pattern, 0, call.pattern.main_exit, loop.starts_s[node])
+            way = self._inside((call.rank,), call, call.pattern, 0, call.pattern.main_exit, begin_s)
             return way, self.waited_for[node]
         return self._step(node, call), self.waited_for[node]
 
@@ -150,10 +164,10 @@ class Walk:
             rank, index, base, pattern = self.run.graph.units[self.places[position]]
             program = self.run.programs[rank]
             number = index % len(program.calls)
-            found = _Call(rank, number, base, pattern, program.tasks[program.calls[number].task].ops)
-            self.calls[position] = found
-        size = 1 if found.pattern is not None else len(found.ops)
-        return found if node < found.base + size else None
+            ops = program.tasks[program.calls[number].task].ops
+            end = base + (1 if pattern is not None else len(ops))
+            found = self.calls[position] = _Call(rank, number, base, end, pattern, ops)
+        return found if node < found.end else None
 
     def _step(self, node: int, call: "_Call | None") -> Step:
         """Return the op that is a node of its own, or the message on its way."""
@@ -166,7 +180,7 @@ class Walk:
         """Return what the last member of a collective waited for."""
         joint = self.run.graph.joints[self.run.graph.joint_of[node]]
         ends = self.run.loop.ends_s
-        waits = (self.waited_for[member] for member in joint.members)
+        waits = [self.waited_for[member] for member in joint.members]
         return max(waits, key=lambda other: ends[other] if other >= 0 else 0.0)
 
 
