@@ -8,10 +8,9 @@ from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.period import Part, Times
+from sim.engine.running.plan_facts import counted_stream
 from sim.engine.running.rank_paces import RankPaces, UnlikeError
 from sim.engine.running.run import SimulatedRun
-from sim.engine.running.task_times import TaskTimes
-from sim.plan.words.op import Collective, Op
 from sim.plan.words.stream import Purpose, stream_of
 
 BUBBLE = "bubble"
@@ -43,7 +42,7 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     tasks, parts = run.window(rank)
     streams: dict[str, list[tuple[Times, Times]]] = {}
     for times in tasks:
-        for stream, ops in _by_stream(times).items():
+        for stream, ops in run.facts.by_stream(times.task).items():
             streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
     joined = {stream: _joined(found) for stream, found in streams.items()}
     return _of_parts(joined, parts)
@@ -64,14 +63,6 @@ def _places(own: RankPaces) -> Mapping[str, NDArray[np.int64]]:
     number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
     streams = np.array([number_of[name] for name in names], np.int64)[own.ops.numbers]
     return {name: np.flatnonzero(streams == number) for name, number in number_of.items()}
-
-
-def _by_stream(times: TaskTimes) -> dict[str, list[int]]:
-    """Return the ops of a task by the stream that they count for."""
-    found: dict[str, list[int]] = {}
-    for j, op in enumerate(times.task.ops):
-        found.setdefault(counted_stream(op), []).append(j)
-    return found
 
 
 def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
@@ -149,11 +140,6 @@ def _causes(streams: Iterable[str]) -> list[str]:
 
 def _is_exchange(stream: str) -> bool:
     return stream_of(stream).purpose is Purpose.EXPERT
-
-
-def counted_stream(op: Op) -> str:
-    """Return the stream that an op counts for: communication that holds up computing is communication of its axes."""
-    return op.axes[0] if isinstance(op, Collective) and op.stream == MAIN_STREAM else op.stream
 
 
 def _by_priority(streams: Iterable[str]) -> list[str]:

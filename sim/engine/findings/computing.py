@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from sim.engine.compiling.tables import MAIN_STREAM
-from sim.engine.findings.breakdown import counted_stream
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.work_shares import TaskShares, WorkShares
 
@@ -18,9 +17,11 @@ def computing_seconds(run: SimulatedRun, rank: int, shares: TaskShares) -> Mappi
     total_s = np.zeros(len(WorkShares._fields))
     tasks, parts = (run.task_times(rank), ()) if run.paced is not None else run.window(rank)
     for times in tasks:
-        ops = [j for j, op in enumerate(times.task.ops) if counted_stream(op) == MAIN_STREAM]
+        ops = run.facts.by_stream(times.task).get(MAIN_STREAM)
+        if ops is None:
+            continue
         of_task = shares[times.task.name]
-        each = np.array([of_task[j] for j in ops]).reshape(-1, len(total_s))
+        each = np.array([of_task[j] for j in ops.tolist()])
         starts_s, ends_s = times.starts_s[:, ops], times.ends_s[:, ops]
         if run.paced is not None:
             total_s += run.rank_paces(rank).counts_of(times) @ (ends_s - starts_s) @ each

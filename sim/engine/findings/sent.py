@@ -8,8 +8,8 @@ from costmodels.collectives import collective_cost
 from costmodels.collectives.flows import collective_flows, switch_parts
 from costmodels.collectives.network import COLLNET
 from sim.cluster.network import Network
-from sim.engine.findings.breakdown import counted_stream
 from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.running.plan_facts import counted_stream
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.description import collective_bytes, pair_bytes, payload_bytes
 from sim.plan.words.mesh import Mesh

@@ -1,13 +1,20 @@
-"""What is asked for after every run of a plan and follows from the plan alone: memory, and the purpose of each op."""
+"""What is asked for after every run of a plan and follows from it alone: memory, and each op's purpose and stream."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from msgspec import Struct, field
+from numpy.typing import NDArray
 
+from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.memory import KnownMemory, MemoryUse, memory_use
 from sim.plan.facts.work_shares import TaskShares, work_shares
 from sim.plan.words.buffer import Tier
-from sim.plan.words.program import Plan, Program
+from sim.plan.words.op import Collective, Op
+from sim.plan.words.program import Plan, Program, Task
+
+StreamOps = Mapping[str, NDArray[np.int64]]
+"""By stream that ops of a task count for: their places in the task."""
 
 
 class PlanFacts(Struct, eq=False):
@@ -16,6 +23,7 @@ class PlanFacts(Struct, eq=False):
     _memory: dict[tuple[int, Tier], tuple[Program, MemoryUse]] = {}
     _known: KnownMemory = field(default_factory=KnownMemory)
     _shares: dict[tuple[int, tuple[str, ...]], tuple[Plan, tuple[TaskShares, ...]]] = {}
+    _streams: dict[int, tuple[tuple[Op, ...], StreamOps]] = {}
 
     def memory_of(self, program: Program, tier: Tier) -> MemoryUse:
         """Return the memory of a rank that runs a program, in one tier."""
@@ -33,3 +41,21 @@ class PlanFacts(Struct, eq=False):
         if key not in self._shares:
             self._shares[key] = plan, work_shares(plan, sample_axes)
         return self._shares[key][1]
+
+    def by_stream(self, task: Task) -> StreamOps:
+        """Return the ops of a task by the stream that they count for; many ranks call one task."""
+        if id(task.ops) not in self._streams:
+            self._streams[id(task.ops)] = task.ops, _by_stream(task.ops)
+        return self._streams[id(task.ops)][1]
+
+
+def counted_stream(op: Op) -> str:
+    """Return the stream that an op counts for: communication that holds up computing is communication of its axes."""
+    return op.axes[0] if isinstance(op, Collective) and op.stream == MAIN_STREAM else op.stream
+
+
+def _by_stream(ops: Sequence[Op]) -> StreamOps:
+    found: dict[str, list[int]] = {}
+    for j, op in enumerate(ops):
+        found.setdefault(counted_stream(op), []).append(j)
+    return {stream: np.array(places, np.int64) for stream, places in found.items()}
