@@ -1,6 +1,7 @@
 """Where a rank's time goes: busy seconds by stream, and idle seconds of its compute stream by cause."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -28,6 +29,36 @@ class Breakdown(Struct, frozen=True):
     exposed_s: Mapping[str, float]
 
 
+class _Clock(Struct, frozen=True, eq=False):
+    """Parts of time, one after the other: where each begins and the last one ends, and how often each happens."""
+
+    edges: Times
+    times: Times
+
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> "_Clock":
+        """Return the clock of parts that follow each other."""
+        edges = [*(part.begin_s for part in parts), parts[-1].end_s]
+        return cls(np.array(edges), np.array([part.times for part in parts], np.float64))
+
+    def parts_of(self, moments_s: Times) -> NDArray[np.int64]:
+        """Return the number of the part in which each moment lies."""
+        return self.edges[1:-1].searchsorted(moments_s, side="right")
+
+    def seconds(self, begins: Times, ends: Times) -> float:
+        """Return the length of spans that are each in one part, as often as it happens."""
+        return float(((ends - begins) * self.times[self.parts_of(begins)]).sum())
+
+    def inside_s(self, starts: Times, ends: Times) -> float:
+        """Return the length of what of any spans lies in the parts, as often as these happen."""
+        edges = self.edges[:-1, None], self.edges[1:, None]
+        return float(((ends.clip(*edges) - starts.clip(*edges)).sum(axis=1) * self.times).sum())
+
+
+_NOTHING: Final = np.empty(0), np.empty(0)
+"""The starts and ends of no spans."""
+
+
 def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
     """Return where the time of a step goes on one simulated rank.
 
@@ -50,11 +81,11 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
 
 def _of_parts(streams: Mapping[str, tuple[Times, Times]], parts: Sequence[Part]) -> Breakdown:
     """Return the same of parts of time, from the starts and ends of the ops of each stream."""
-    busy, exposed = dict.fromkeys(sorted(streams), 0.0), dict.fromkeys([*_causes(streams), BUBBLE], 0.0)
-    in_order = {stream: _in_order(*found) for stream, found in streams.items()}
-    for part in parts:
-        _add_part(part, in_order, busy, exposed)
-    return Breakdown(busy, exposed)
+    clock, causes = _Clock.of(parts), _causes(streams)
+    busy = {stream: clock.inside_s(*spans) for stream, spans in sorted(streams.items())}
+    in_order = {stream: _in_order(*spans) for stream, spans in streams.items()}
+    gaps, exposed = _expose(clock, _gaps(clock, *in_order.get(MAIN_STREAM, _NOTHING)), in_order, causes)
+    return Breakdown(busy, {**exposed, BUBBLE: clock.seconds(*gaps)})
 
 
 def _places(own: RankPaces) -> Mapping[str, NDArray[np.int64]]:
@@ -79,54 +110,44 @@ def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
     first = next((place for place, cause in enumerate(causes) if cause in foreign), len(causes))
     if MAIN_STREAM in foreign or EXPERT_WAIT in causes[first:]:
         raise UnlikeError
-    exposed, left = dict.fromkeys([*causes, BUBBLE], 0.0), list[tuple[Times, Times]]()
-    before_s = own.left_out_s(range(own.shown.start)) - step.begin_s
+    clock = _Clock.of(parts)
     looked_at = {
         stream: _in_order(starts_s[places], ends_s[places])
         for stream, places in streams.items() if stream in {MAIN_STREAM, *causes[:first]}
     }  # fmt: skip
-    for part in parts:
-        spans = {stream: _within(times, part.begin_s, part.end_s) for stream, times in looked_at.items()}
-        gaps = _expose(part, spans, causes[:first], exposed)
-        moments_s = part.begin_s + before_s + part.length_s * np.arange(part.times)[:, None]
-        if first < len(causes):
-            left.append(((gaps[0] + moments_s).ravel(), (gaps[1] + moments_s).ravel()))
-        else:
-            exposed[BUBBLE] += part.times * float((gaps[1] - gaps[0]).sum())
+    gaps, exposed = _expose(clock, _gaps(clock, *looked_at.get(MAIN_STREAM, _NOTHING)), looked_at, causes[:first])
+    if first < len(causes):
+        gaps = _unrolled(gaps, clock, parts, own.left_out_s(range(own.shown.start)))
+        clock, left = _Clock.of((step,)), causes[first:]
+        gaps, later = _expose(clock, gaps, {cause: _in_order(*own.unrolled(streams[cause])) for cause in left}, left)
+        exposed |= later
+    return Breakdown(busy, {**exposed, BUBBLE: clock.seconds(*gaps)})
+
+
+def _unrolled(gaps: tuple[Times, Times], clock: _Clock, parts: Sequence[Part], before_s: float) -> tuple[Times, Times]:
+    """Return gaps as often as their parts happen. ``before_s``: how much later than by the clock the first part is."""
+    found, of_gap = list[tuple[Times, Times]](), clock.parts_of(gaps[0])
+    for place, part in enumerate(parts):
+        later_s = before_s + part.length_s * np.arange(part.times)[:, None]
+        begins, ends = (times[of_gap == place] + later_s for times in gaps)
+        found.append((begins.ravel(), ends.ravel()))
         before_s += (part.times - 1) * part.length_s
-    if left:
-        gaps = _joined(left)
-        for cause in causes[first:]:
-            every = _in_order(*own.unrolled(streams[cause]))
-            gaps, exposed[cause] = _cover(gaps, *_within(every, step.begin_s, step.end_s))
-        exposed[BUBBLE] = float((gaps[1] - gaps[0]).sum())
-    return Breakdown(busy, exposed)
-
-
-def _add_part(
-    part: Part, streams: Mapping[str, tuple[Times, Times]], busy: dict[str, float], exposed: dict[str, float]
-) -> None:
-    """Add the busy and idle seconds of a part of the time."""
-    spans = {stream: _within(times, part.begin_s, part.end_s) for stream, times in streams.items()}
-    for stream, (starts, ends) in spans.items():
-        busy[stream] += part.times * float((ends - starts).sum())
-    gaps = _expose(part, spans, _causes(spans), exposed)
-    exposed[BUBBLE] += part.times * float((gaps[1] - gaps[0]).sum())
+    return _joined(found)
 
 
 def _expose(
-    part: Part, spans: Mapping[str, tuple[Times, Times]], causes: Sequence[str], exposed: dict[str, float]
-) -> tuple[Times, Times]:
-    """Add the idle seconds of a part of the time by cause; return the gaps that none explains, from its begin."""
-    empty = np.empty(0)
-    gaps = _gaps(*spans.get(MAIN_STREAM, (empty, empty)), part.length_s)
+    clock: _Clock, gaps: tuple[Times, Times], streams: Mapping[str, tuple[Times, Times]], causes: Sequence[str]
+) -> tuple[tuple[Times, Times], dict[str, float]]:
+    """Return the gaps that no cause explains, and the idle seconds by cause. ``streams``: spans in order."""
+    exposed: dict[str, float] = {}
     for cause in causes:
         if cause == EXPERT_WAIT:
-            gaps, covered_s = _without_waits(gaps, [spans[stream][0] for stream in spans if _is_exchange(stream)])
+            starts = [spans[0] for stream, spans in streams.items() if _is_exchange(stream)]
+            gaps, covered = _without_waits(gaps, np.setdiff1d(np.concatenate(starts), clock.edges))
         else:
-            gaps, covered_s = _cover(gaps, *spans[cause])
-        exposed[cause] += part.times * covered_s
-    return gaps
+            gaps, covered = _cover(gaps, *streams[cause])
+        exposed[cause] = clock.seconds(*covered)
+    return gaps, exposed
 
 
 def _causes(streams: Iterable[str]) -> list[str]:
@@ -159,49 +180,45 @@ def _in_order(starts: Times, ends: Times) -> tuple[Times, Times]:
     return starts[order], ends[order]
 
 
-def _within(spans: tuple[Times, Times], begin_s: float, end_s: float) -> tuple[Times, Times]:
-    """Return what of some spans lies in a window, counted from its begin."""
-    starts, ends = spans
-    inside = (ends > begin_s) & (starts < end_s)
-    return np.clip(starts[inside], begin_s, end_s) - begin_s, np.clip(ends[inside], begin_s, end_s) - begin_s
-
-
-def _gaps(starts: Times, ends: Times, period_s: float) -> tuple[Times, Times]:
-    """Return the idle spans between ops that do not overlap, from 0 to the end of the period.
+def _gaps(clock: _Clock, starts: Times, ends: Times) -> tuple[Times, Times]:
+    """Return the idle spans between ops that do not overlap, cut where one part of the time ends and the next begins.
 
     A wait of no time may come after an op that begins at its moment, by rounding.
     """
-    begin, finish = np.concatenate([[0.0], np.maximum.accumulate(ends)]), np.concatenate([starts, [period_s]])
-    idle = finish > begin
-    return begin[idle], finish[idle]
+    first, *between, last = clock.edges.tolist()
+    begins, finishes = np.concatenate([[first], np.maximum.accumulate(ends)]), np.concatenate([starts, [last]])
+    idle = finishes > begins
+    edges = (np.concatenate([times[idle].clip(first, last), between]) for times in (begins, finishes))
+    return _lasting(*edges)
 
 
-def _without_waits(gaps: tuple[Times, Times], starts: Sequence[Times]) -> tuple[tuple[Times, Times], float]:
-    """Return the gaps that do not end at one of the given starts, and the seconds of those that do."""
-    waits = np.isin(gaps[1], np.concatenate(starts))
-    return (gaps[0][~waits], gaps[1][~waits]), float((gaps[1] - gaps[0])[waits].sum())
+def _lasting(begins: Times, ends: Times) -> tuple[Times, Times]:
+    """Return the spans between begins and ends that last. Both are a few sorted runs, which a stable sort merges."""
+    begins.sort(kind="stable")
+    ends.sort(kind="stable")
+    lasts = ends > begins
+    return begins[lasts], ends[lasts]
 
 
-def _merged(one: Times, other: Times) -> Times:
-    """Return the values of two sorted arrays in order: a stable sort finds the two runs, and merges them."""
-    return np.sort(np.concatenate([one, other]), kind="stable")
+def _without_waits(gaps: tuple[Times, Times], starts: Times) -> tuple[tuple[Times, Times], tuple[Times, Times]]:
+    """Return the gaps that do not end at one of the given starts, and those that do."""
+    waits = np.isin(gaps[1], starts)
+    return (gaps[0][~waits], gaps[1][~waits]), (gaps[0][waits], gaps[1][waits])
 
 
-def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple[Times, Times], float]:
-    """Return the gaps without the given spans, and the seconds of gaps inside these.
+def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple[Times, Times], tuple[Times, Times]]:
+    """Return the gaps without the given spans, and what of gaps is inside these.
 
     Both are sorted, and gaps do not overlap. A span counts until the next one begins. A piece is what a gap and a span
     have in common.
     """
     starts, ends = starts[ends > starts], ends[ends > starts]
-    ends = np.minimum(ends, np.append(starts[1:], np.inf))
-    first, stop = ends.searchsorted(gaps[0], side="right"), starts.searchsorted(gaps[1], side="left")
+    ends[:-1] = np.minimum(ends[:-1], starts[1:])
+    first, stop = gaps[1].searchsorted(starts, side="right"), gaps[0].searchsorted(ends, side="left")
     counts = np.maximum(stop - first, 0)
-    gap = np.repeat(np.arange(len(counts)), counts)
-    if not len(gap):
-        return gaps, 0.0
-    span = np.arange(len(gap)) + (first - np.cumsum(counts) + counts)[gap]
+    span = np.arange(len(counts)).repeat(counts)
+    if not len(span):
+        return gaps, _NOTHING
+    gap = np.arange(len(span)) + (first - counts.cumsum() + counts)[span]
     begins, finishes = np.maximum(gaps[0][gap], starts[span]), np.minimum(gaps[1][gap], ends[span])
-    left_from, left_until = (_merged(*edges) for edges in ((gaps[0], finishes), (begins, gaps[1])))
-    left = left_until > left_from
-    return (left_from[left], left_until[left]), float((finishes - begins).sum())
+    return _lasting(np.concatenate([gaps[0], finishes]), np.concatenate([begins, gaps[1]])), (begins, finishes)
