@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -170,9 +171,9 @@ def _keys(graph: Graph) -> Ints:
     """Return, per node, under which key its op went through the shared resources; _ALONE where it did not."""
     kinds = np.frombuffer(bytes(graph.kinds), dtype=np.uint8)
     keys: Ints = np.where(kinds == NodeKind.SHARED, np.arange(len(kinds)), _ALONE)
-    for number, joint in enumerate(graph.joints):
-        if joint.shared:
-            keys[joint.members] = -number - 1
+    shared = [(number, joint.members) for number, joint in enumerate(graph.joints) if joint.shared]
+    numbers, sizes = np.array([(number, len(members)) for number, members in shared], np.int64).reshape(-1, 2).T
+    keys[list(chain.from_iterable(members for _, members in shared))] = np.repeat(-numbers - 1, sizes)
     return keys
 
 
