@@ -460,8 +460,9 @@ def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, _Calls]:
     """Return the calls of each task of a program, in the order of first use; ``units``: of one step or several."""
     calls = Calls.of(program.calls)
     nodes = np.fromiter(map(_NODE, units), np.int64, len(units))
-    patterns = {id(pattern): pattern for pattern in map(_PATTERN, units)}
-    numbers = np.fromiter(map(id, map(_PATTERN, units)), np.int64, len(units))
+    of_units = list(map(_PATTERN, units))
+    numbers = np.fromiter(map(id, of_units), np.int64, len(units))
+    patterns = dict(zip(numbers.tolist(), of_units, strict=True))
     is_single = (numbers == id(None)) | (numbers == id(SENT))
     step_rows = np.arange(0, len(units), max(len(calls), 1))[:, None]
     found = {}
