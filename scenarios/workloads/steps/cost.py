@@ -97,7 +97,8 @@ def _nodes_of(task: Task) -> int:
 
 def _in_single_ops(task: Task) -> bool:
     """Return whether calls of a task of many ops are simulated op by op: they send, or synchronise, on the way."""
-    return task.traits.coalesces and any(
-        isinstance(op, Send) or (isinstance(op, Collective) and stream_of(op.stream).purpose is Purpose.DATA)
-        for op in task.ops
-    )
+    if not task.traits.coalesces:
+        return False
+    streams = {op.stream for op in task.ops if isinstance(op, Collective)}
+    synchronises = any(stream_of(stream).purpose is Purpose.DATA for stream in streams)
+    return synchronises or Send in set(map(type, task.ops))
