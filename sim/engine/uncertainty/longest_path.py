@@ -116,6 +116,7 @@ def _chains(num_nodes: int, before: Ints, after: Ints, wanted: Ints) -> tuple[In
 def _levels(num_nodes: int, before: Ints, after: Ints) -> Ints:
     """Return the level of every node: 0 of those that wait for nothing, else one more than the last that it waits for.
 
+    Nodes get ready level by level, so the last that one waits for, as they come, is of the highest level.
     Raises ValueError where the edges form a circle.
     """
     order = np.argsort(before, kind="stable")
@@ -127,9 +128,9 @@ def _levels(num_nodes: int, before: Ints, after: Ints) -> Ints:
     for node in ready:  # which grows as nodes wait for nothing more
         level = level_of[node] + 1
         for successor in successors[first[node] : first[node + 1]]:
-            level_of[successor] = max(level_of[successor], level)
             waits[successor] -= 1
             if not waits[successor]:
+                level_of[successor] = level
                 ready.append(successor)
     if len(ready) < num_nodes:
         raise ValueError(f"{num_nodes - len(ready)} nodes wait for each other in a circle")
