@@ -53,39 +53,41 @@ class ErrorClasses(Struct):
     Programs must live as long as this.
     """
 
+    _of_distinct: dict[int, list[ErrorClass]] = field(default_factory=dict)
     _of_ops: dict[int, dict[int, ErrorClass]] = field(default_factory=dict)
+    """Of programs, by the identity of what holds their distinct ops; of all their ops, by theirs."""
     _kernels: dict[Hashable, ErrorClass] = field(default_factory=dict)
 
     def of(self, program: Program, op: Op) -> ErrorClass:
         """Return the class of an op of a program."""
-        return self._of_program(program)[id(op)]
-
-    def of_task(self, program: Program, task: str) -> list[ErrorClass]:
-        """Return the classes of a task's ops."""
-        known = self._of_program(program)
-        return [known[id(op)] for op in program.tasks[task].ops]
-
-    def _of_program(self, program: Program) -> dict[int, ErrorClass]:
-        """Return the classes of all ops of a program, by their identities."""
         distinct = program.distinct_ops
         if id(distinct) not in self._of_ops:
-            classes = [
-                self._kernel(program, op) if isinstance(op, Compute) else _transfer(program, op) for op in distinct.ops
-            ]
+            classes = self.of_distinct(program)
             self._of_ops[id(distinct)] = {
                 id(op): classes[place]
                 for name, places in distinct.of_task.items()
                 for op, place in zip(program.tasks[name].ops, places, strict=True)
             }
-        return self._of_ops[id(distinct)]
+        return self._of_ops[id(distinct)][id(op)]
+
+    def of_distinct(self, program: Program) -> list[ErrorClass]:
+        """Return the classes of a program's distinct ops."""
+        distinct = program.distinct_ops
+        if id(distinct) not in self._of_distinct:
+            self._of_distinct[id(distinct)] = [
+                self._kernel(program, op) if isinstance(op, Compute) else _transfer(program, op) for op in distinct.ops
+            ]
+        return self._of_distinct[id(distinct)]
 
     def predicted_s(self, run: SimulatedRun) -> Mapping[ErrorClass, float]:
         """Return how long calls of every class of a run take alone, at most."""
         found: dict[ErrorClass, float] = {}
         for rank, program in run.programs.items():
+            classes, of_task = self.of_distinct(program), program.distinct_ops.of_task
             for name, priced in run.priced[rank].items():
-                for ours, activity in zip(self.of_task(program, name), priced.activities, strict=True):
-                    found[ours] = max(found.get(ours, 0.0), activity.duration_s)
+                activities = dict(zip(of_task[name], priced.activities, strict=True))  # ops that are alike have one
+                for place, activity in activities.items():
+                    found[classes[place]] = max(found.get(classes[place], 0.0), activity.duration_s)
         return found
 
     def _kernel(self, program: Program, op: Compute) -> ErrorClass:

@@ -293,7 +293,9 @@ class _Rows(Struct, eq=False):
         if (rank, name) not in self._tasks:
             program, priced = self.run.programs[rank], self.run.priced[rank][name]
             task = program.tasks[name]
-            rows = tuple([self.factor_row(found, rank) for found in self.classes.of_task(program, name)])
+            classes, places = self.classes.of_distinct(program), program.distinct_ops.of_task[name]
+            row_of = {place: self.factor_row(classes[place], rank) for place in dict.fromkeys(places)}
+            rows = tuple([row_of[place] for place in places])
             waits = analyse(task).predecessors if priced.launches_s else ()
             self._tasks[rank, name] = TaskTimes(tuple(priced.durations_s), rows, waits, priced.launches_s)
         return self._tasks[rank, name]
