@@ -85,8 +85,7 @@ class ErrorClasses(Struct):
         for rank, program in run.programs.items():
             classes, of_task = self.of_distinct(program), program.distinct_ops.of_task
             for name, priced in run.priced[rank].items():
-                activities = dict(zip(of_task[name], priced.activities, strict=True))  # ops that are alike have one
-                for place, activity in activities.items():
+                for place, activity in zip(of_task[name], priced.activities, strict=True):  # some begin late
                     found[classes[place]] = max(found.get(classes[place], 0.0), activity.duration_s)
         return found
 

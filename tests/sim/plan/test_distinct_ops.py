@@ -62,10 +62,9 @@ def test_ops_that_are_alike_cost_the_same(keys: dict[str, Any]) -> None:
     for program in plan.programs:
         rank, distinct = plan.ranks_of(program)[0], program.distinct_ops
         for name, task in program.tasks.items():
-            of_task = classes.of_task(program, name)
-            for op, place, error_class in zip(task.ops, distinct.of_task[name], of_task, strict=True):
+            for op, place in zip(task.ops, distinct.of_task[name], strict=True):
                 alone = replace(program, tasks={name: replace(task, ops=(op,))})
-                assert error_class == classes.of(program, op) == ErrorClasses().of(alone, op)
+                assert classes.of_distinct(program)[place] == classes.of(program, op) == ErrorClasses().of(alone, op)
                 first = distinct.ops[place]
                 assert pricing.price(plan, program, op, rank) == pricing.price(plan, program, first, rank)
                 if isinstance(op, Compute):
