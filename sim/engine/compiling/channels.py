@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from sim.engine.compiling.graph import Graph, Wire
-from sim.engine.compiling.tables import MAIN_STREAM, Channel, TaskTable
+from sim.engine.compiling.tables import MAIN_STREAM, TaskTable
 from sim.plan.words.mesh import Mesh
+from sim.plan.words.op import Channel
 
 Tables = Mapping[str, TaskTable]
 

@@ -18,10 +18,10 @@ from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import NOTHING, SENT, Block, Graph, NodeKind, Pattern, Wire
 from sim.engine.compiling.patterns import call_pattern
 from sim.engine.compiling.shape import NO_PATH
-from sim.engine.compiling.tables import MAIN_STREAM, Channel, TaskTable
+from sim.engine.compiling.tables import MAIN_STREAM, TaskTable
 from sim.engine.compiling.teams import Part, Team
 from sim.engine.prices.activity import Activity
-from sim.plan.words.op import Collective
+from sim.plan.words.op import Channel, Collective
 from sim.plan.words.program import Call, Program
 
 _FIXED, _SHARED = NodeKind.FIXED, NodeKind.SHARED

@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from sim.engine.compiling.compiler import RankCompiler
 from sim.engine.compiling.graph import Graph, Joint
-from sim.engine.compiling.tables import Channel
 from sim.engine.prices.activity import Activity, Resource
 from sim.plan.errors import CheckError
 from sim.plan.words.mesh import Mesh
-from sim.plan.words.op import Collective
+from sim.plan.words.op import Channel, Collective
 
 
 def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, stands_for: Sequence[int]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -15,15 +15,15 @@ from sim.engine.compiling.shape import TaskShape
 from sim.engine.prices.activity import Activity
 from sim.plan.words.buffer import Scope
 from sim.plan.words.calls import NO_MICROBATCH, Calls
-from sim.plan.words.op import Collective, Op, Recv, Send
+from sim.plan.words.op import Channel, Collective, Op, Recv, Send, channel_of
 from sim.plan.words.program import Program, Task
 
 MAIN_STREAM = "compute"
 
 Ints = NDArray[np.int64]
 
-Channel = tuple[str, int, str, bool]
-"""Messages of a rank that come in order: their axis, offset and direction, and whether it sends them."""
+NO_CHANNEL: Final[Channel] = ("", 0, "", False)
+
 Recipe = tuple[Any, NodeKind, float, Activity]
 """What a node of an op, or of one like it, needs: the op, the node's kind, what it lasts, and its activity."""
 
@@ -90,7 +90,7 @@ class TaskTable(Struct, dict=True):
         found: dict[Channel, list[tuple[int, float]]] = {}
         for j, (op, _, _, activity) in enumerate(self.recipe):
             if isinstance(op, Send | Recv):
-                found.setdefault(_channel(op), []).append((j, activity.latency_s))
+                found.setdefault(channel_of(op), []).append((j, activity.latency_s))
         return found
 
     @cached_property
@@ -204,14 +204,8 @@ def _outline(program: Program, name: str, shape: TaskShape, streams: Set[str]) -
         per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
         on_main=not streams.isdisjoint(shape.first),
         is_send=isinstance(op, Send),
-        channel=_channel(op),
+        channel=channel_of(op) if isinstance(op, Send | Recv) else NO_CHANNEL,
         last_ops=tuple(shape.last.items()),
-    )
-
-
-def _channel(op: Op) -> Channel:
-    return (
-        (op.axis, op.offset, op.direction, isinstance(op, Send)) if isinstance(op, Send | Recv) else ("", 0, "", False)
     )
 
 

@@ -14,7 +14,7 @@ from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope, Tier
 from sim.plan.words.calls import Calls
-from sim.plan.words.op import Collective, Compute, Copy, Op, Recv, Send
+from sim.plan.words.op import Channel, Collective, Compute, Copy, Op, Recv, Send, channel_of
 from sim.plan.words.program import Call, Plan, Program, Task
 from sim.plan.words.steps import drain, first_step, longest_lag
 
@@ -23,10 +23,6 @@ _INSTANCED = (Scope.MICROBATCH, Scope.STEP)
 
 
 _ON_DEVICE: Final = {Tier.DEVICE}
-
-Channel = tuple[str, int, str, bool]
-"""A queue of messages: axis, offset, direction, and whether it is the sending end."""
-
 
 _Sizes = dict[Channel, tuple[int, ...]]
 """The bytes of a task's messages by channel, in order."""
@@ -276,7 +272,7 @@ def _sizes(program: Program) -> list[_Sizes]:
 def _check_streams(program: Program, coded: CodedCalls) -> None:
     """Raise CheckError where messages of one channel are on several streams."""
     messages = [op for op in program.distinct_ops.ops if isinstance(op, Send | Recv)]
-    if len({(op.stream, _channel(op)) for op in messages}) == len({_channel(op) for op in messages}):
+    if len({(op.stream, channel_of(op)) for op in messages}) == len({channel_of(op) for op in messages}):
         return
     first: dict[Channel, Send | Recv] = {}
     for index in coded.first_of_tasks(coded.every):
@@ -325,11 +321,7 @@ def _messages(program: Program, task: Task) -> Iterator[tuple[Channel, Send | Re
 
 def _message(program: Program, op: Send | Recv) -> tuple[Channel, int]:
     """Return the channel of a message, and its size in bytes."""
-    return _channel(op), sum(program.buffers[name].num_bytes for name in (*op.reads, *op.writes))
-
-
-def _channel(op: Send | Recv) -> Channel:
-    return op.axis, op.offset, op.direction, isinstance(op, Send)
+    return channel_of(op), sum(program.buffers[name].num_bytes for name in (*op.reads, *op.writes))
 
 
 def _identity(message: _Message) -> tuple[int | None, int, int]:

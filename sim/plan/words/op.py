@@ -185,6 +185,15 @@ class Copy(Struct, frozen=True):
     stream: str
 
 
+Channel = tuple[str, int, str, bool]
+"""A queue of messages: their axis, offset and direction, and whether it is the sending end."""
+
+
+def channel_of(op: Send | Recv) -> Channel:
+    """Return the channel of a message."""
+    return op.axis, op.offset, op.direction, isinstance(op, Send)
+
+
 Op = Compute | Collective | Send | Recv | Copy
 LinkOp = Collective | Send | Copy
 """Ops that move bytes over links."""
