@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.plan.checking.collectives import check_collective, check_groups, shape_of, where
+from sim.plan.checking.collectives import check_collective, check_groups, where
 from sim.plan.checking.uses import check_uses
 from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls
@@ -54,16 +54,17 @@ def check(plan: Plan) -> None:
     """
     _check_roles(plan)
     coded: dict[int, CodedCalls] = {}
-    collectives: dict[int, list[Collective]] = {}
-    passed = set[tuple[object, ...]]()
+    known, passed = set[int](), set[tuple[object, ...]]()
     for program in plan.programs:
         _check_tasks(program)
         _check_lags(program)
         calls = coded[id(program)] = CodedCalls.of(program)
-        if id(program.tasks) not in collectives:
-            collectives[id(program.tasks)] = _check_buffers(program)
-        for op in collectives[id(program.tasks)]:
-            check_collective(plan, program, op)
+        if id(program.tasks) not in known:
+            _check_buffers(program)
+            known.add(id(program.tasks))
+        for op in program.distinct_ops.ops:
+            if isinstance(op, Collective):
+                check_collective(plan, program, op)
         if (kind := _kind(program, calls)) not in passed:
             _check_reads(program, calls)
             check_uses(program, calls)
@@ -110,12 +111,8 @@ def _check_tasks(program: Program) -> None:
             raise CheckError(f"role {program.role_name}: task {name!r} has no ops; leave it out, and its calls")
 
 
-def _check_buffers(program: Program) -> list[Collective]:
-    """Check the buffers of every distinct op; return its collectives, of those that differ only in names the first.
-
-    They break the same rules.
-    """
-    found: dict[tuple[object, ...], Collective] = {}
+def _check_buffers(program: Program) -> None:
+    """Raise CheckError where an op names a buffer that does not exist, or those of tiers that it cannot use."""
     tier_of = {name: buffer.tier for name, buffer in program.buffers.items()}
     for op in program.distinct_ops.ops:
         tiers = set(map(tier_of.get, op.reads + op.writes))
@@ -124,9 +121,6 @@ def _check_buffers(program: Program) -> list[Collective]:
             raise CheckError(f"{where(program, op)}: unknown buffer {unknown!r}")
         if tiers != _ON_DEVICE or isinstance(op, Copy):
             _check_tiers(program, op)
-        if isinstance(op, Collective):
-            found.setdefault(shape_of(program, op), op)
-    return [*found.values()]
 
 
 def _check_tiers(program: Program, op: Op) -> None:

@@ -46,14 +46,6 @@ def check_collective(plan: Plan, program: Program, op: Collective) -> None:
         raise CheckError(f"{where(program, op)}: {rule}") from None
 
 
-def shape_of(program: Program, op: Collective) -> tuple[object, ...]:
-    """Return all that the rules of one collective look at, without the names of its op and its buffers."""
-    buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
-    options = (op.root, op.root_only, op.reduction, op.dim, op.join_dim, op.sizes, op.span)
-    sizes = (len(op.reads), op.reads == op.writes, *[(buffer.shape, buffer.dtype) for buffer in buffers])
-    return (op.kind, op.axes, op.members, *options, *sizes)
-
-
 class _RuleError(Exception):
     """A rule that a collective breaks, in words; it never leaves this file."""
 
