@@ -6,9 +6,9 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from sim.cluster.distinct import distinct
 from sim.cluster.topology.links import NONE, AnyInts
 from sim.cluster.topology.topology import Routes
+from sim.sorting import distinct
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

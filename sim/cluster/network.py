@@ -35,7 +35,6 @@ from costmodels.collectives import (
 )  # fmt: skip
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
 from costmodels.collectives.network import COLLNET
-from sim.cluster.distinct import distinct
 from sim.cluster.link_use import LinkCost, LinkUse, hop_sums, link_use, side_by_side, summed
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
@@ -43,6 +42,7 @@ from sim.cluster.rings import Ring, nvlink_rings
 from sim.cluster.topology.fabrics.torus import Torus
 from sim.cluster.topology.links import NONE, AnyInts, LinkKind, num_hops
 from sim.cluster.topology.topology import Topology
+from sim.sorting import distinct
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -9,7 +9,7 @@ from sim.cluster.topology.links import NONE, FloatArray, IntArray, LinkKind
 from sim.cluster.topology.max_flow import max_flow
 from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.topology import Topology
-from sim.distinct_values import distinct_values
+from sim.sorting import distinct_values
 
 _ROUTES_AT_ONCE = 16_384
 ALL_PAIRS_UP_TO = 256

@@ -25,7 +25,7 @@ from sim.cluster.topology.links import (
     one_way,
 )
 from sim.cluster.topology.nodes.island import Island
-from sim.distinct_values import distinct_values
+from sim.sorting import distinct_values
 
 Rows = npt.NDArray[np.int64] | slice
 

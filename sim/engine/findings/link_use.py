@@ -15,10 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.cluster.distinct import distinct
 from sim.cluster.link_use import LinkUse as NetworkUse
 from sim.cluster.topology.topology import Topology
-from sim.distinct_values import distinct_values
 from sim.engine.findings.transfers import Transfers, transfers
 from sim.engine.folding.folding import NEVER_BINDS
 from sim.engine.prices.numbering import numbered
@@ -28,6 +26,7 @@ from sim.engine.running.period import Repeated, Times
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.description import collective_bytes
 from sim.plan.words.op import Collective
+from sim.sorting import distinct, distinct_values
 
 Ints = NDArray[np.int64]
 

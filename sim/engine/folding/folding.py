@@ -17,7 +17,6 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from sim.distinct_values import distinct_values
 from sim.engine.folding.likeness import NONE, Classes, LikenessGraph
 from sim.engine.folding.slack import never_binding
 from sim.engine.folding.turns import as_envelopes, slack_of, turns_matter, turns_of
@@ -26,6 +25,7 @@ from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, Op
 from sim.plan.words.program import Plan, Program
+from sim.sorting import distinct_values
 
 Ints = NDArray[np.int64]
 

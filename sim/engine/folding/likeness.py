@@ -14,7 +14,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.folding.refinement import Partition, Relation, coarsest_equitable
-from sim.engine.prices.numbering import numbered
+from sim.engine.prices.numbering import numbered, numbered_to_ten_digits
 from sim.engine.prices.traffic import Exchange, Load
 from sim.plan.words.op import Collective, CollectiveKind, SizeTable
 
@@ -120,7 +120,7 @@ class LikenessGraph:
             self._groups.tell(users - self._num_ranks, latencies, num_latencies)
         kept = ~self._left_out[load.links]
         if kept.any():
-            rows, links, labels = load.groups, load.links, _labels(load.seconds)
+            rows, links, labels = load.groups, load.links, numbered_to_ten_digits(load.seconds)
             if not kept.all():
                 rows, links, labels = rows[kept], links[kept], labels[kept]
             receivers = None if isinstance(op, Collective) else groups[:, 1][rows]
@@ -243,12 +243,6 @@ class LikenessGraph:
             groups_alike=groups_alike,
             group_class=group_class,
         )
-
-
-def _labels(seconds: NDArray[np.float64]) -> Ints:
-    """Return a number per use of a link, the same for those that are equal to ten digits of the longest."""
-    names, places = numbered(seconds)
-    return numbered(np.round(names / seconds.max(), 10))[1][places]
 
 
 def _note(table: Owners, links: Ints, who: Ints) -> None:

@@ -20,9 +20,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from sim.cluster.distinct import sorted_order
-from sim.distinct_values import distinct_values
 from sim.engine.prices.numbering import numbered
+from sim.sorting import distinct_values, run_begins, sorted_order
 
 Ints = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -235,7 +234,7 @@ class _Refiner(Struct):
         """Return the different ones of some vertices, sorted: of many by marks on all, of few by a sort."""
         if _MANY * sum(map(len, vertices)) < len(self.marks):
             ordered = np.sort(np.concatenate(vertices))
-            return ordered[_begins(ordered)]
+            return ordered[run_begins(ordered)]
         for portion in vertices:
             self.marks[portion] = True
         found = np.flatnonzero(self.marks)
@@ -252,9 +251,9 @@ class _Refiner(Struct):
         order = np.lexsort((hashes, self.colour[touched]))
         touched, hashes = touched[order], hashes[order]
         colours = self.colour[touched]
-        new_class = _begins(colours)
+        new_class = run_begins(colours)
         class_at = np.flatnonzero(new_class)
-        part_at = np.flatnonzero(new_class | _begins(hashes))
+        part_at = np.flatnonzero(new_class | run_begins(hashes))
         slots = self._move_to_end(touched, colours[class_at], np.diff(class_at, append=len(touched)))
         starts, sizes = slots[part_at], np.diff(part_at, append=len(touched))
         return self._name_parts(colours[part_at], starts, sizes)
@@ -280,13 +279,13 @@ class _Refiner(Struct):
         ``colours``, ``starts`` and ``sizes`` are those of the touched parts. What a class has before its first touched
         part is its still one.
         """
-        at = np.flatnonzero(_begins(colours))
+        at = np.flatnonzero(run_begins(colours))
         classes = colours[at]
         still = starts[at] - self.first[classes]
         largest = np.maximum.reduceat(sizes, at)
-        whose = np.cumsum(_begins(colours)) - 1
+        whose = np.cumsum(run_begins(colours)) - 1
         candidates = np.flatnonzero(sizes == largest[whose])
-        keeper = candidates[_begins(whose[candidates])]
+        keeper = candidates[run_begins(whose[candidates])]
         stays = still >= largest  # the still part keeps the colour
         is_new = np.ones(len(colours), np.bool_)
         is_new[keeper[~stays]] = False
@@ -302,13 +301,6 @@ class _Refiner(Struct):
         renamed: Ints = self.members[np.repeat(begins, new_sizes) + np.arange(new_sizes.sum())]
         self.colour[renamed] = np.repeat(names, new_sizes)
         return renamed
-
-
-def _begins(values: Ints | Hashes) -> Flags:
-    """Return where a value differs from the one before; the first one does."""
-    different = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=different[1:])
-    return different
 
 
 def _mix(kinds: Ints, colours: Ints, seed: int) -> Hashes:

@@ -22,8 +22,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.cluster.distinct import sorted_order
 from sim.engine.prices.traffic import Load
+from sim.sorting import run_begins, sorted_order
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -193,7 +193,7 @@ class _Covers(Struct, frozen=True, eq=False):
         new = np.flatnonzero(~held)
         new = new[sorted_order(choice.links[new] * self.num_links + choice.covers[new])]
         links, covers = choice.links[new], choice.covers[new]
-        first = np.flatnonzero(_begins(links) | _begins(covers))
+        first = np.flatnonzero(run_begins(links) | run_begins(covers))
         largest = np.maximum.reduceat(choice.ratios[new], first) if first.size else np.zeros(0)
         links, covers, places = links[first], covers[first], places[new[first]]
         return replace(
@@ -223,19 +223,12 @@ class _Covers(Struct, frozen=True, eq=False):
         ratios = _ratios(own.seconds[whose], users.seconds_on(own.users[whose], self.covers[at]))
         more = np.maximum(ratios - self.ratios[at], 0.0)
         best = np.flatnonzero(more == np.repeat(np.minimum.reduceat(more, first_try[:-1]), tries))
-        best = best[_begins(whose[best])]
+        best = best[run_begins(whose[best])]
         best = best[more[best] < added[whose[best]]]
         chosen, covers, chosen_ratios = whose[best], own.covers.copy(), own.ratios.copy()
         covers[chosen], chosen_ratios[chosen] = self.covers[at[best]], ratios[best]
         places[chosen], held[chosen] = at[best], True
         return replace(own, covers=covers, ratios=chosen_ratios), places, held
-
-
-def _begins(values: Ints) -> Flags:
-    """Return where a value differs from the one before; the first one does."""
-    different = np.ones(len(values), np.bool_)
-    np.not_equal(values[1:], values[:-1], out=different[1:])
-    return different
 
 
 def _largest(values: Floats, starts: Ints) -> Floats:

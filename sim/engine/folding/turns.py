@@ -26,14 +26,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.cluster.distinct import distinct
-from sim.distinct_values import distinct_values
 from sim.engine.folding.likeness import NONE, ROOTED, Classes
 from sim.engine.prices.activity import Activity, Resource
 from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load, family
 from sim.plan.words.op import Collective, Op
 from sim.plan.words.program import Program
+from sim.sorting import distinct, distinct_values
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]

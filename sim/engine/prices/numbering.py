@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.distinct_values import distinct_values
+from sim.sorting import distinct_values, run_begins
 
 Ints = NDArray[np.int64]
 
@@ -20,8 +20,7 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     Ranks and links of one kind follow each other, so only the first of each run is looked at. Mostly there are few
     different ones, of which a sample has all or nearly all; where it has not, all are sorted.
     """
-    begins = np.ones(len(values), dtype=np.bool_)
-    np.not_equal(values[1:], values[:-1], out=begins[1:])
+    begins = run_begins(values)
     has_runs = 2 * np.count_nonzero(begins) <= len(values)
     at = np.flatnonzero(begins) if has_runs else np.arange(0)
     firsts = values[at] if has_runs else values
@@ -34,6 +33,13 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
         names = distinct_values(np.concatenate([names, missing]))
         places = _places(names, firsts)
     return names, np.repeat(places, np.diff(at, append=len(values))) if has_runs else places
+
+
+def numbered_to_ten_digits(values: NDArray[np.float64]) -> Ints:
+    """Return a number per value, the same for values that are equal to ten digits of the largest."""
+    names, places = numbered(values)
+    scale = max(float(np.abs(names).max(initial=0.0)), 1e-300)
+    return numbered(np.round(names / scale, 10))[1][places]
 
 
 def _spread(length: int) -> Ints:

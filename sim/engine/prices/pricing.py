@@ -23,7 +23,7 @@ from sim.cluster.nominal import library_on
 from sim.cluster.topology.links import LinkKind
 from sim.engine.prices.activity import Activity, Resource
 from sim.engine.prices.host import HostPricing
-from sim.engine.prices.numbering import numbered
+from sim.engine.prices.numbering import numbered, numbered_to_ten_digits
 from sim.engine.prices.traffic import Exchange, Load, exchanges, signature
 from sim.engine.prices.variation import Variation
 from sim.plan.facts.description import (
@@ -38,6 +38,7 @@ from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.op import Collective, Compute, Copy, Op, Send
 from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.stream import Purpose, stream_of
+from sim.sorting import run_begins
 
 
 class ClusterPricing(Struct, frozen=True, dict=True):
@@ -314,11 +315,9 @@ class ClusterPricing(Struct, frozen=True, dict=True):
     def _link_kinds(self) -> NDArray[np.int64]:
         links = self.cluster.topology.links
         columns = (links.kind, links.bandwidth_bytes_per_s, links.latency_s, links.message_s)
-        begins = np.ones(len(links), np.bool_)
-        begins[1:] = False
-        for column in columns:
-            begins[1:] |= column[1:] != column[:-1]
-        at = np.flatnonzero(begins)  # links of one kind follow each other
+        at = np.flatnonzero(
+            np.any([run_begins(column) for column in columns], axis=0)
+        )  # links of one kind follow each other
         numbers = np.zeros(len(at), np.int64)
         for column in columns:
             values, codes = numbered(column[at])
@@ -342,7 +341,7 @@ class ClusterPricing(Struct, frozen=True, dict=True):
                     continue
                 known.add(proportions)
             op, use = exchange.op, self.use_of(exchange)
-            latencies = _numbered(use.latencies_s)
+            latencies = numbered_to_ten_digits(use.latencies_s)
             named = (op.axes, op.members, op.root) if isinstance(op, Collective) else ()
             this = _Seen(exchange.groups, use)
             alike = seen[type(op), named, exchange.digest, latencies.tobytes()]
@@ -408,12 +407,6 @@ def _signature(program: Program, op: Collective) -> tuple[object, ...]:
 def _same(exchange: Exchange) -> tuple[object, ...]:
     """Return what is the same for exchanges of the same groups that move equally many bytes the same way."""
     return (*signature(exchange.program, exchange.op), exchange.digest)
-
-
-def _numbered(values: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Return a number per value, the same for values that are equal to ten digits of the largest."""
-    scale = max(float(np.abs(values).max(initial=0.0)), 1e-300)
-    return numbered(np.round(values / scale, 10))[1]
 
 
 class _Seen(Struct, frozen=True, eq=False, dict=True):

@@ -14,7 +14,6 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sim.distinct_values import distinct_values
 from sim.engine.compiling.graph import NOTHING, Graph, LeftOutPeriods, NodeKind
 from sim.engine.running.chains import (
     NONE,
@@ -32,6 +31,7 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
 from sim.plan.facts.sections import Cut
 from sim.plan.words.calls import NO_MICROBATCH
+from sim.sorting import distinct_values
 
 PERIODS: Final = (1, 2, 3, 4, 6)
 """Recurrences that a period may have. What is left out is a multiple of all of them."""

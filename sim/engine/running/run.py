@@ -11,7 +11,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.distinct_values import distinct_values
 from sim.engine.compiling.graph import SENT, Graph, Pattern, PricedTask, Unit
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.folding.folding import Folding
@@ -26,6 +25,7 @@ from sim.plan.words.buffer import Tier
 from sim.plan.words.calls import Calls
 from sim.plan.words.op import Recv
 from sim.plan.words.program import Plan, Program, Task
+from sim.sorting import distinct_values
 
 STEADY: Final = 1e-5
 """Steps whose periods differ by no more than this part are taken to be alike."""

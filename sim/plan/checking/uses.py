@@ -1,12 +1,12 @@
 """Check for dead ops: their results are neither read by another op nor kept."""
 
-from sim.distinct_values import distinct_values
 from sim.plan.checking.collectives import where
 from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope
 from sim.plan.words.op import Collective, Compute, Op, Recv, Send, reads_from_outside
 from sim.plan.words.program import Program, Task
+from sim.sorting import distinct_values
 
 _ABSTRACT_WORK = "delay"
 

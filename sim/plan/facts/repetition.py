@@ -15,9 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.distinct_values import distinct_values
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Program
+from sim.sorting import distinct_values
 
 Ints = NDArray[np.int64]
 

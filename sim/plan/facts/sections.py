@@ -11,12 +11,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.distinct_values import distinct_values
 from sim.plan.facts.repetition import MOST_CALLS, CodedCalls
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Recv, Send
 from sim.plan.words.program import Program
 from sim.plan.words.steps import repeated
+from sim.sorting import distinct_values
 
 FEWEST_TIMES: Final = 6
 """Recurrences of a section at least; and at least half as many as the section with the most has."""

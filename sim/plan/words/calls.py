@@ -8,9 +8,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.distinct_values import distinct_values
 from sim.plan.words.columns import Column, Columns
 from sim.plan.words.program import Call, Program
+from sim.sorting import distinct_values
 
 Ints = NDArray[np.int64]
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.distinct_values import distinct_values
 from sim.plan.words.columns import Column, Columns
+from sim.sorting import distinct_values
 
 Ints = NDArray[np.int64]
 

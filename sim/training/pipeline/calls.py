@@ -8,8 +8,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.distinct_values import distinct_values
 from sim.plan.words.calls import Calls
+from sim.sorting import distinct_values
 from sim.training.pipeline.actions import KINDS, Action, Order
 from sim.training.pipeline.placement import Placement
 

@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from sim.distinct_values import distinct_values
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Call
+from sim.sorting import distinct_values
 from sim.training.errors import SpecError
 
 MOST_BYTES: Final = 1 << 60

@@ -1,4 +1,4 @@
-"""Sorts of many whole numbers, and the different values among them."""
+"""Sorts of arrays of numbers, and what they show: where values begin, which ones differ."""
 
 from typing import Any, Final
 
@@ -7,6 +7,13 @@ from numpy.typing import NDArray
 
 _BITS: Final = 16
 """Numbers of so many bits NumPy sorts by their digits, which takes an eighth of the time of comparing them."""
+
+
+def run_begins(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return where a value differs from the one before; the first one does."""
+    begins = np.ones(len(values), dtype=np.bool_)
+    np.not_equal(values[1:], values[:-1], out=begins[1:])
+    return begins
 
 
 def sorted_order(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
@@ -21,6 +28,17 @@ def sorted_order(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return order
 
 
+def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
+    """Return the different values of an array of numbers, sorted; none may be NaN.
+
+        distinct_values(np.array([3, 1, 3]))    # array([1, 3])
+
+    As ``np.unique`` does, whose first call imports ``numpy.ma`` to ask whether the array is masked.
+    """
+    in_order = np.sort(values, axis=None)
+    return in_order[run_begins(in_order)]
+
+
 def distinct(values: NDArray[np.integer[Any]]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the different values, sorted, and the place of each element's value among them.
 
@@ -29,8 +47,7 @@ def distinct(values: NDArray[np.integer[Any]]) -> tuple[NDArray[Any], NDArray[np
     """
     order = np.argsort(values, kind="stable")
     in_order = values[order]
-    is_new = np.ones(len(values), dtype=np.bool_)
-    np.not_equal(in_order[1:], in_order[:-1], out=is_new[1:])
+    is_new = run_begins(in_order)
     places = np.empty(len(values), dtype=np.int64)
     places[order] = np.cumsum(is_new) - 1
     return in_order[is_new], places

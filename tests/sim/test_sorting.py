@@ -1,11 +1,12 @@
-"""Sorts of whole numbers, and different values among them, are those of NumPy."""
+"""Sorts of numbers, and different values among them, are those of NumPy."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays, integer_dtypes
 
-from sim.cluster.distinct import distinct, sorted_order
+from sim.sorting import distinct, distinct_values, run_begins, sorted_order
 from tests.examples import examples
 
 
@@ -29,3 +30,24 @@ def test_values_are_sorted_as_numpy_sorts_them(values: list[int], times: int, dt
 def test_the_highest_digit_counts(largest: int) -> None:
     """Numbers that differ in their highest digit alone are told apart."""
     assert sorted_order(np.array([largest, 0, largest - 1, largest])).tolist() == [1, 2, 0, 3]
+
+
+@given(arrays(integer_dtypes(endianness="="), array_shapes(max_dims=2, min_side=0), elements=st.integers(0, 9)))
+def test_whole_numbers_are_those_of_numpy(values: "np.typing.NDArray[np.int64]") -> None:
+    """Each different whole number comes once, in order and of the same type, also of none and of a table."""
+    found, expected = distinct_values(values), np.unique(values)
+    assert found.dtype == expected.dtype
+    assert found.tolist() == expected.tolist()
+
+
+@given(st.lists(st.floats(allow_nan=False)))
+def test_other_numbers_are_those_of_numpy(values: list[float]) -> None:
+    """So do other numbers, infinite ones too."""
+    assert distinct_values(np.array(values)).tolist() == np.unique(np.array(values)).tolist()
+
+
+@given(st.lists(st.integers(0, 3)))
+def test_runs_begin_where_values_change(values: list[int]) -> None:
+    """The first value of each run is marked."""
+    expected = [not at or values[at - 1] != value for at, value in enumerate(values)]
+    assert run_begins(np.array(values, np.int64)).tolist() == expected
