@@ -138,7 +138,10 @@ def _unrolled(gaps: tuple[Times, Times], clock: _Clock, parts: Sequence[Part], b
 def _expose(
     clock: _Clock, gaps: tuple[Times, Times], streams: Mapping[str, tuple[Times, Times]], causes: Sequence[str]
 ) -> tuple[tuple[Times, Times], dict[str, float]]:
-    """Return the gaps that no cause explains, and the idle seconds by cause. ``streams``: spans in order."""
+    """Return the gaps that no cause explains, and the idle seconds by cause. ``streams``: spans in order.
+
+    An exchange of experts that begins just as a part of the time ends is no cause of the gap before it.
+    """
     exposed: dict[str, float] = {}
     for cause in causes:
         if cause == EXPERT_WAIT:

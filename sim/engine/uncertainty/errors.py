@@ -10,8 +10,7 @@ from costmodels.spread import NETWORK, Place, Spread, kernel_place, spread_famil
 from sim.engine.findings.critical_path import MESSAGE, kind_of
 from sim.engine.prices.variation import Variation
 from sim.engine.running.run import SimulatedRun
-from sim.plan.facts.description import collective_bytes, kernel_work, payload_bytes
-from sim.plan.words.distinct_ops import unseeded
+from sim.plan.facts.description import collective_bytes, kernel_signature, kernel_work, payload_bytes
 from sim.plan.words.op import Collective, Compute, Op
 from sim.plan.words.program import Program
 
@@ -90,11 +89,11 @@ class ErrorClasses(Struct):
         return found
 
     def _kernel(self, program: Program, op: Compute) -> ErrorClass:
-        buffers = map(program.buffers.__getitem__, op.reads + op.writes)
-        shape = (op.kernel, *[(buffer.shape, buffer.dtype) for buffer in buffers])
-        key = (shape, unseeded(op.attributes))
+        key = kernel_signature(program, op)
         found = self._kernels.get(key)
         if found is None:
+            buffers = map(program.buffers.__getitem__, op.reads + op.writes)
+            shape = (op.kernel, *[(buffer.shape, buffer.dtype) for buffer in buffers])
             family = kind_of(op)
             place = kernel_place(family, op.kernel, kernel_work(program, op))
             found = self._kernels[key] = ErrorClass(spread_family(family), place, shape, family)
