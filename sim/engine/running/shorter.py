@@ -1,7 +1,6 @@
 """Shorter forms of a plan: with fewer micro-batches, to be simulated in its place where the run repeats itself."""
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Final
 
@@ -64,17 +63,17 @@ class Shorter(Struct, dict=True, eq=False):
             each = 2 * each + apart
         return [fewest - number for number in kept if LEAST_SAVED * (apart + number) <= apart + fewest]
 
-    def after_lead(self, times: int, lead: int, waiting: Sequence[int]) -> deque[int]:
+    def after_lead(self, times: int, lead: int, waiting: list[int]) -> list[int]:
         """Return what the next forms leave out, once the form without ``times`` repetitions has shown such a lead.
 
         Those that end before the lead is used up have no period. The first of the others is just long enough. The
         longest form is tried in any case. ``lead``: in repetitions; 0: none was shown.
         """
         if not lead:
-            return deque(waiting)
+            return waiting
         first = times - lead - FEWEST
         later = [left_out for left_out in waiting if left_out < first]
-        return deque([first, *later] if later else waiting[-1:])
+        return [first, *later] if later else waiting[-1:]
 
     def tells_paces(self, times: int) -> bool:
         """Return whether a form without so many repetitions goes on after its pipeline has filled."""

@@ -1,6 +1,5 @@
 """A plan in, a simulated run out."""
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
@@ -150,9 +149,9 @@ class Simulation(Struct, dict=True, eq=False):
 
     def _repeated_run(self, now: _Known, structures: Structures) -> SimulatedRun | None:
         """Return a run that passes through its period once, for all that the step does; None where it has none."""
-        waiting = deque(self._shorter.times if self.repeat and self.coalesce else ())
+        waiting = list(self._shorter.times if self.repeat and self.coalesce else ())
         while waiting:
-            times = waiting.popleft()
+            times = waiting.pop(0)
             tried = self._try_without(times, now, structures)
             if tried is None:
                 return None
@@ -161,11 +160,11 @@ class Simulation(Struct, dict=True, eq=False):
                 if self._shorter.tells_paces(times) and drifts_apart(run, self._repetition_of(now, times)):
                     return None
                 lead = repetitions_in_lead(run, self._repetition_of(now, times))
-                waiting = self._shorter.after_lead(times, lead, list(waiting))
+                waiting = self._shorter.after_lead(times, lead, waiting)
                 continue
             if not times % period.repetitions:
                 return self._standing_for_all(run, period, now, times)
-            waiting.appendleft(times - times % period.repetitions)  # whole periods
+            waiting.insert(0, times - times % period.repetitions)  # whole periods
         return None
 
     def _try_without(

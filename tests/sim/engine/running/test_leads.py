@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.engine.running import simulate as simulating
+from sim.engine.running.shorter import Shorter
 from sim.engine.running.simulate import Simulation
 from sim.plan.words.program import Plan
 from tests.sim.engine.running.test_repeated import LAW, long_plans, prices_for
@@ -50,6 +51,14 @@ def test_a_form_in_which_a_lead_still_shrinks_is_left_out() -> None:
     assert other.repeated is not None
     assert run.iteration_time_s == pytest.approx(other.iteration_time_s, rel=1e-12)
     assert (forms.tried, all_forms.tried) == ([395, 390, 374], [395, 390, 380, 360])
+
+
+def test_the_form_after_a_lead_is_just_long_enough() -> None:
+    """It has three repetitions more than the lead lasts; the longest form is tried even if the lead outlasts it."""
+    shorter, waiting = Shorter(dense_plan(pp=2, m=400)), [380, 360, 300]
+    assert shorter.after_lead(390, 0, waiting) == waiting
+    assert shorter.after_lead(390, 20, waiting) == [367, 360, 300]
+    assert shorter.after_lead(390, 200, waiting) == [300]
 
 
 @LAW
