@@ -285,7 +285,7 @@ class Topology(Struct, frozen=True, kw_only=True):
         between = _moved(fabric.routes(exits, entries), np.int32(self._first_fabric_link))
         if fabric.direct:
             return between
-        out, into = self._first_port_link + exits, self._first_port_link + len(self.ports) + entries
+        out, into = self.first_port_link + exits, self.first_port_link + len(self.ports) + entries
         return np.concatenate([out[:, None], between, into[:, None]], axis=1).astype(np.int32, copy=False)
 
     def _of_islands(self, island: IntArray, links: Callable[[Island, Rows], IntArray]) -> IntArray:
@@ -306,7 +306,8 @@ class Topology(Struct, frozen=True, kw_only=True):
         return [(index, np.flatnonzero(layout == index)) for index in range(len(self.islands))]
 
     @property
-    def _first_port_link(self) -> int:
+    def first_port_link(self) -> int:
+        """Return the number of the first link out of a port; then come those into ports, and the network's."""
         return self._first_fabric_link - (0 if self.fabric is None or self.fabric.direct else 2 * len(self.ports))
 
     @property
@@ -368,7 +369,7 @@ class Topology(Struct, frozen=True, kw_only=True):
         return self._link_name(link, self.vertex_name(int(self.source[link])), self.vertex_name(int(self.target[link])))
 
     def _link_name(self, link: int, source: str, target: str) -> str:
-        port = link - self._first_port_link
+        port = link - self.first_port_link
         if 0 <= port < len(self.ports) and not (self.fabric is None or self.fabric.direct):
             return f"{source} out"
         if len(self.ports) <= port < 2 * len(self.ports) and not (self.fabric is None or self.fabric.direct):

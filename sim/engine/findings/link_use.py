@@ -19,7 +19,7 @@ from sim.cluster.link_use import LinkUse as NetworkUse
 from sim.cluster.topology.topology import Topology
 from sim.engine.findings.transfers import Transfers, transfers
 from sim.engine.folding.folding import NEVER_BINDS
-from sim.engine.prices.numbering import numbered
+from sim.engine.prices.numbering import in_order_of_first, numbered
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.traffic import Exchange, exchanges, signature
 from sim.engine.running.period import Repeated, Times
@@ -192,8 +192,8 @@ _NOTHING: Final = _Cells(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(
 class _Loads:
     """What groups put on columns of links.
 
-    A column is a class of links; one link that folding left out; or of a class that roots load in turns, the links that
-    carry the same in every turn. The last two are looked up group by group.
+    A column is a class of links; one link that folding left out, or its orbit, of whose groups one is looked up; or of
+    a class that roots load in turns, the links that carry the same in every turn. Only classes need no look at groups.
     """
 
     def __init__(self, run: SimulatedRun, pricing: ClusterPricing) -> None:
@@ -203,7 +203,7 @@ class _Loads:
         self.num_classes = len(self.columns)
         if folding.link_class is not None:
             self.num_classes = int(folding.link_class.max(initial=-1)) + 1
-            alone = self.num_classes + self.columns
+            alone = self.num_classes + (self.columns if folding.orbits is None else folding.orbits.link)
             self.columns = np.where(folding.link_class == NEVER_BINDS, alone, folding.link_class)
         self.some_left_out = bool((pricing.network_links() & (self.columns >= self.num_classes)).any())
         self.in_turns = folding.carries_alike is not None
@@ -267,11 +267,14 @@ class _Loads:
         most = own.seconds.max(), own.num_bytes.max()
         key = (*self._algorithms(exchange), *_digests(exchange, own))
         if key not in self._known:
+            orbits, each = self.run.folding.orbits, 1
+            if orbits is not None:
+                far, each = far & orbits.has_first(exchange), orbits.num_groups(exchange)
             use = self.pricing.use_of(exchange if far.all() else _only(exchange, far))
             columns = self.columns[use.links]
             kept = columns >= self.num_classes
             users, columns = owners[far][use.rows[kept]], columns[kept]
-            most_of_column = [most_of * self.size[columns] for most_of in most]
+            most_of_column = [most_of * self.size[columns] / each for most_of in most]
             self._known[key] = self._summed(
                 users, columns, use.seconds[kept] / most_of_column[0], use.num_bytes[kept] / most_of_column[1]
             )
@@ -347,16 +350,8 @@ def _alike(cells: _Cells, kinds: Ints) -> Ints:
         used, place = used + len(different), place + 1
         longer = longer[lengths[longer] > place]
     rows = np.full(len(kinds), IDLE)
-    rows[names] = _in_order_of_first(so_far)
+    rows[names] = in_order_of_first(so_far)
     return rows
-
-
-def _in_order_of_first(values: Ints) -> Ints:
-    """Return the place of each element's value in the order in which the values first occur."""
-    _, firsts, numbers = np.unique(values, return_index=True, return_inverse=True)
-    places = np.empty(len(firsts), np.int64)
-    places[np.argsort(firsts)] = np.arange(len(firsts))
-    return places[numbers]
 
 
 def _sums(numbers: Ints, values: Times, count: int) -> Times:

@@ -18,6 +18,8 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.engine.folding.likeness import NONE, Classes, LikenessGraph
+from sim.engine.folding.orbit_classes import classes_of_orbits, kept_by_loads
+from sim.engine.folding.orbits import Orbits, orbits_of
 from sim.engine.folding.slack import never_binding
 from sim.engine.folding.turns import as_envelopes, slack_of, turns_matter, turns_of
 from sim.engine.prices.activity import Activity, Pricing, Resource, is_link
@@ -40,6 +42,7 @@ class Folding(Struct, frozen=True, dict=True):
     class has (none: links are not folded). ``group_counts``: by axes and members, of every simulated rank's group, how
     many groups are like it. ``carries_alike``: where roots take turns and their turns tell no ranks apart, a number per
     link, the same for links of a class that carry the same in every turn (-1: all of the class do); else None.
+    ``orbits``: where the cluster's own symmetry was known, its orbits, whose links carry the same.
     """
 
     stands_for: Sequence[int]
@@ -48,6 +51,7 @@ class Folding(Struct, frozen=True, dict=True):
     class_size: Ints | None = None
     group_counts: Mapping[tuple[object, ...], Mapping[int, int]] = field(default_factory=dict)
     carries_alike: Ints | None = None
+    orbits: Orbits | None = None
     _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
     _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict)
     _places: dict[Sequence[Resource], "_Places"] = field(default_factory=dict)
@@ -156,9 +160,11 @@ def fold(plan: Plan, pricing: Pricing) -> Folding:
     if all(len(plan.ranks_of(program)) == 1 for program in plan.programs):
         return no_fold(plan, pricing)
     every = list(exchanges(plan))
+    kinds = _rank_kinds(plan, pricing), pricing.link_kinds()
+    if (kept := kept_by_loads(plan, pricing, orbits_of(plan, pricing, every, kinds[0]), every)) is not None:
+        return _folding(classes_of_orbits(pricing, *kept, kinds[0]), orbits=kept[0])
     loads, in_network = list(pricing.loads(plan, iter(every))), pricing.network_links()
     idle = never_binding([load for _, load in loads], in_network)
-    kinds = _rank_kinds(plan, pricing), pricing.link_kinds()
     if (taken := turns_of(loads, every, len(in_network))) is not None:
         turns, others = taken
         as_one = [*others, *(turn.as_one for turn in turns)]
@@ -176,7 +182,7 @@ def _classes(graph: LikenessGraph, loads: Sequence[tuple[Exchange, Load]]) -> Cl
     return graph.classes()
 
 
-def _folding(classes: Classes, carries_alike: Ints | None = None) -> Folding:
+def _folding(classes: Classes, carries_alike: Ints | None = None, orbits: Orbits | None = None) -> Folding:
     """Return the folding into some classes."""
     simulated = distinct_values(classes.stands_for)
     return Folding(
@@ -189,6 +195,7 @@ def _folding(classes: Classes, carries_alike: Ints | None = None) -> Folding:
             for key, alike in classes.groups_alike.items()
         },
         carries_alike,
+        orbits,
     )
 
 

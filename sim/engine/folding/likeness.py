@@ -7,23 +7,24 @@ alike, and the others who use them are the ranks and groups that the owner commu
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.folding.refinement import Partition, Relation, coarsest_equitable
-from sim.engine.prices.numbering import numbered, numbered_to_ten_digits
+from sim.engine.prices.numbering import in_order_of_first, numbered, numbered_to_ten_digits
 from sim.engine.prices.traffic import Exchange, Load
-from sim.plan.words.op import Collective, CollectiveKind, SizeTable
+from sim.plan.words.op import ROOTED, Collective, SizeTable
+from sim.sorting import distinct
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 Owners = NDArray[np.int32]
 """A vertex per link: of all links there is such a table, so it is of 32 bits."""
 
 NONE: Final = -1
-ROOTED: Final = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 _MANY: Final = -2
 _MOST: Final = 2**62
 
@@ -59,7 +60,8 @@ class _Facts(Struct):
 class _Use(Struct, frozen=True, eq=False):
     """Vertex ``users[i]`` puts load ``labels[i]`` on link ``links[i]``.
 
-    ``receivers``: of messages, whose users are the senders; ``group_of``: of collectives, each rank's group.
+    ``receivers``: of messages, whose users are the senders; ``group_of``: of collectives, each rank's group;
+    ``counts``: how many users like ``users[i]`` link ``links[i]`` has; None: one.
     """
 
     users: Ints
@@ -67,6 +69,7 @@ class _Use(Struct, frozen=True, eq=False):
     labels: Ints
     receivers: Ints | None
     group_of: Ints | None
+    counts: Floats | None
 
 
 class Classes(Struct):
@@ -85,15 +88,30 @@ class Classes(Struct):
     group_class: dict[tuple[object, ...], Ints]
 
 
+class Sizes(Struct, frozen=True, eq=False):
+    """How many ranks each orbit of ranks has, and how many links each orbit of links."""
+
+    of_ranks: int
+    of_links: Ints
+
+
 class LikenessGraph:
     """Grows by exchanges, then finds the classes. Links that are ``left_out`` tell nobody apart.
 
-    ``marks_roots``: the root of a broadcast, or of a reduce, is told apart from other members.
+    ``marks_roots``: the root of a broadcast, or of a reduce, is told apart from other members. ``sizes``: ranks and
+    links are orbits of so many; groups then name one orbit several times, and loads have counts.
     """
 
     def __init__(
-        self, rank_kinds: Ints, link_kinds: Ints, left_out: NDArray[np.bool_], *, marks_roots: bool = True
+        self,
+        rank_kinds: Ints,
+        link_kinds: Ints,
+        left_out: NDArray[np.bool_],
+        *,
+        marks_roots: bool = True,
+        sizes: "Sizes | None" = None,
     ) -> None:
+        self._sizes = sizes
         self._left_out = left_out
         self._marks_roots = marks_roots
         self._num_ranks = len(rank_kinds)
@@ -103,6 +121,7 @@ class LikenessGraph:
         self._group_of: dict[tuple[tuple[str, ...], tuple[int, ...], bytes], Ints] = {}
         self._relations: list[Relation] = []
         self._uses: list[_Use] = []
+        self._group_repeats: list[Ints] = []
 
     def add(self, exchange: Exchange, load: Load) -> None:
         """Add an exchange's groups, or its messages, with their loads on links."""
@@ -124,7 +143,8 @@ class LikenessGraph:
             if not kept.all():
                 rows, links, labels = rows[kept], links[kept], labels[kept]
             receivers = None if isinstance(op, Collective) else groups[:, 1][rows]
-            self._uses.append(_Use(users[rows], links, labels, receivers, group_of))
+            counts = None if load.counts is None else load.counts[kept]
+            self._uses.append(_Use(users[rows], links, labels, receivers, group_of, counts))
 
     def _groups_of(self, op: Collective, groups: Ints) -> Ints:
         """Return the vertex of each rank's group, NONE for ranks without one, and make those that are new."""
@@ -136,7 +156,10 @@ class LikenessGraph:
             vertices = self._num_ranks + len(self._groups.numbers) + np.arange(len(new))
             group_of[new] = vertices[:, None]
             self._groups.numbers = np.concatenate([self._groups.numbers, np.zeros(len(new), np.int64)])
-            self._relations.append(Relation(np.repeat(vertices, new.shape[1]), new.ravel(), np.tile(places, len(new))))
+            edges = np.repeat(vertices, new.shape[1]), new.ravel(), np.tile(places, len(new))
+            counts = None if self._sizes is None else np.repeat(1.0 / _repeats(new), new.shape[1])
+            self._relations.append(_relation(*edges, counts))
+            self._group_repeats.append(_repeats(new))
         return group_of
 
     def classes(self) -> Classes:
@@ -162,6 +185,8 @@ class LikenessGraph:
 
         Of messages that is their sender or their receiver, and of collectives with them the groups that it is in.
         """
+        if self._sizes is not None:
+            return self._all_shared()
         sent_by, received_by, grouped_by = (np.full(len(self._links.numbers), NONE, np.int32) for _ in range(3))
         for use in self._uses:
             if use.receivers is not None:
@@ -177,6 +202,13 @@ class LikenessGraph:
                 apart = (rank >= 0) & (use.group_of[rank] != use.users)
                 owner[use.links[apart]] = _MANY
         return np.where(has_messages, owner, grouped_by)
+
+    def _all_shared(self) -> Owners:
+        """Return that all links that are used have several users, as orbits of links may."""
+        owner = np.full(len(self._links.numbers), NONE, np.int32)
+        for use in self._uses:
+            owner[use.links] = _MANY
+        return owner
 
     def _tell_owned(self, use: _Use, owner: Owners) -> None:
         """Tell links with an owner how a use loads them: by a group, by what the owner sends, by what it receives."""
@@ -206,7 +238,8 @@ class LikenessGraph:
         for use in self._uses:
             among = vertex[use.links] >= 0
             if among.any():
-                relations.append(Relation(use.users[among], vertex[use.links[among]], use.labels[among]))
+                counts = None if use.counts is None else use.counts[among]
+                relations.append(_relation(use.users[among], vertex[use.links[among]], use.labels[among], counts))
         return relations
 
     def _colours(self, shared: Ints) -> Ints:
@@ -218,28 +251,38 @@ class LikenessGraph:
             first += len(names)
         return np.concatenate(parts)
 
+    def _multiplicity(self, partition: Partition, shared: Ints) -> Ints:
+        """Return how many ranks, groups or links each class has."""
+        if self._sizes is None:
+            return partition.multiplicity
+        of_ranks = np.full(self._num_ranks, self._sizes.of_ranks)
+        sizes = [of_ranks, self._sizes.of_ranks // np.concatenate([np.ones(0, np.int64), *self._group_repeats])]
+        return _rounded(np.bincount(partition.colour, np.concatenate([*sizes, self._sizes.of_links[shared]])))
+
     def _named(self, partition: Partition, owner: Owners, codes: Ints, vertex: Ints) -> Classes:
         colour, ranks = partition.colour, slice(0, self._num_ranks)
+        multiplicity = self._multiplicity(partition, np.flatnonzero(vertex >= 0))
         keys = np.full(len(owner), NONE)
         num_codes = int(codes.max(initial=0)) + 2
         owned, shared = owner >= 0, vertex >= 0
         keys[owned] = colour[owner[owned]] * num_codes + 1 + codes[owned]
         keys[shared] = colour[vertex[shared]] * num_codes
         used = owned | shared
-        names, link_class = numbered(keys[used])
+        link_class = in_order_of_first(keys[used])
         keys[used] = link_class
+        of_links = None if self._sizes is None else self._sizes.of_links[used]
         groups_alike: dict[tuple[object, ...], Ints] = {}
         group_class: dict[tuple[object, ...], Ints] = {}
         for (axes, members, places), group_of in self._group_of.items():
-            alike = np.where(group_of >= 0, partition.multiplicity[colour[group_of]], 0)
+            alike = np.where(group_of >= 0, multiplicity[colour[group_of]], 0)
             groups_alike[axes, members] = np.maximum(alike, groups_alike.get((axes, members), 0))
             if not any(places):
                 group_class[axes, members] = np.where(group_of >= 0, colour[group_of], NONE)
         return Classes(
             stands_for=partition.representative[colour[ranks]],
-            multiplicity=partition.multiplicity[colour[ranks]],
+            multiplicity=multiplicity[colour[ranks]],
             link_class=keys,
-            class_size=np.bincount(link_class, minlength=len(names)),
+            class_size=_rounded(np.bincount(link_class, of_links)),
             groups_alike=groups_alike,
             group_class=group_class,
         )
@@ -250,6 +293,33 @@ def _note(table: Owners, links: Ints, who: Ints) -> None:
     fresh = table[links] == NONE
     table[links[fresh]] = who[fresh]
     table[links[table[links] != who]] = _MANY
+
+
+def _relation(sources: Ints, targets: Ints, labels: Ints, counts: Floats | None) -> Relation:
+    """Return edges whose targets see the source of edge i ``counts[i]`` times, which are whole in all of equal edges.
+
+    No counts: once.
+    """
+    if counts is None:
+        return Relation(sources, targets, labels)
+    num_targets, num_labels = int(targets.max(initial=0)) + 1, int(labels.max(initial=0)) + 1
+    different, where = distinct((sources * num_targets + targets) * num_labels + labels)
+    firsts = np.empty(len(different), np.int64)
+    firsts[where[::-1]] = np.arange(len(where))[::-1]  # the last written stays
+    backs = np.zeros(len(where), np.int64)
+    backs[firsts] = _rounded(np.bincount(where, counts))
+    return Relation(sources, targets, labels, backs)
+
+
+def _repeats(groups: Ints) -> Ints:
+    """Return how often each group names its first member."""
+    repeats: Ints = (groups == groups[:, :1]).sum(axis=1)
+    return repeats
+
+
+def _rounded(sums: NDArray[Any]) -> Ints:
+    whole: Ints = np.rint(sums).astype(np.int64)
+    return whole
 
 
 def _places(op: Collective, num_positions: int, *, marks_roots: bool) -> Ints:

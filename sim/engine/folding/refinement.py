@@ -24,6 +24,7 @@ from sim.engine.prices.numbering import numbered
 from sim.sorting import distinct_values, run_begins, sorted_order
 
 Ints = NDArray[np.int64]
+Narrow = NDArray[np.int32]
 Hashes = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
 
@@ -37,12 +38,13 @@ class Relation(Struct, frozen=True):
     """Directed, labelled edges: ``sources[e]`` sees ``targets[e]`` as ``labels[e]``; repeated edges count.
 
     All three are integers, one per edge; a single number as ``labels`` is the label of all edges. One label in two
-    relations is two labels.
+    relations is two labels. ``backs``: how often the target of each edge sees its source; None: once.
     """
 
     sources: ArrayLike
     targets: ArrayLike
     labels: ArrayLike = 0
+    backs: Ints | None = None
 
 
 class Partition(Struct, frozen=True):
@@ -59,15 +61,15 @@ class Partition(Struct, frozen=True):
 def coarsest_equitable(initial: ArrayLike, relations: Sequence[Relation]) -> Partition:
     """Return the coarsest partition within the colours ``initial`` that is equitable for all relations.
 
-    Any two vertices of one class have, for each relation, label, direction and class, the same number of edges to that
-    class. Takes time O((n + m) log n) for n vertices and m edges, and a constant per round. There are about as many
-    rounds as steps from a vertex that differs to the farthest one that feels it: few where many vertices are members
-    of one (a group, a switch), O(n) on a long chain.
+    Any two vertices of one class see, for each relation, label, direction and class, equally many of that class. Takes
+    time O((n + m) log n) for n vertices and m edges, and a constant per round. There are about as many rounds as steps
+    from a vertex that differs to the farthest one that feels it: few where many vertices are members of one (a group, a
+    switch), O(n) on a long chain.
 
     Raises ValueError for what is no array of integers, for lengths that differ, and for vertices that do not exist.
     """
     colours = _integers("initial", initial)
-    refiner = _Refiner.begin(colours, _incidence(len(colours), relations))
+    refiner = _Refiner.begin(colours, *_incidences(len(colours), relations))
     for seed in count():  # ends: a verification that fails adds a class
         refiner.refine(seed)
         if refiner.verify():
@@ -78,13 +80,14 @@ def coarsest_equitable(initial: ArrayLike, relations: Sequence[Relation]) -> Par
 class _Incidence(Struct, frozen=True):
     """All edges from both ends: vertex v has the far ends ``far[starts[v]:starts[v + 1]]``.
 
-    A kind is one label of one relation in one direction; ``kinds`` says what the far end sees the vertex as. Both
-    columns are long, and of 32 bits, as there are fewer vertices and labels than fit in these.
+    Far ends are repeated as often as they see the vertex, or as often as it sees them. A kind is one label of one
+    relation in one direction; ``kinds`` says what the far end sees the vertex as. Both columns are long, and of 32
+    bits, as there are fewer vertices and labels than fit in these.
     """
 
     starts: Ints
-    far: NDArray[np.int32]
-    kinds: NDArray[np.int32]
+    far: Narrow
+    kinds: Narrow
 
     def of(self, vertices: Ints) -> tuple[Ints, Ints]:
         """Return the edges of some vertices, and whose each is, as positions in ``vertices``; vertex by vertex."""
@@ -103,7 +106,8 @@ class _Incidence(Struct, frozen=True):
         return np.split(vertices, distinct_values(cuts + 1))
 
 
-def _incidence(num_vertices: int, relations: Sequence[Relation]) -> _Incidence:
+def _incidences(num_vertices: int, relations: Sequence[Relation]) -> tuple[_Incidence, _Incidence]:
+    """Return the edges as often as the far end sees the vertex, and as often as the vertex sees the far end."""
     near, far, kinds, num_labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0, np.int32)], 0
     for index, relation in enumerate(relations):
         sources, targets, labels = _edges(index, num_vertices, relation)
@@ -113,11 +117,25 @@ def _incidence(num_vertices: int, relations: Sequence[Relation]) -> _Incidence:
         far += [sources, targets]
         kinds += [seen_as, seen_as + 1]
         num_labels += len(names)
-    ends = np.concatenate(near, dtype=np.int32, casting="same_kind")
-    order = np.argsort(ends, kind="stable")
-    starts = np.append(0, np.cumsum(np.bincount(ends, minlength=num_vertices)))
-    far_ends = np.concatenate(far, dtype=np.int32, casting="same_kind")
-    return _Incidence(starts, far_ends[order], np.concatenate(kinds, dtype=np.int32, casting="same_kind")[order])
+    columns = [np.concatenate(parts, dtype=np.int32, casting="same_kind") for parts in (near, far, kinds)]
+    if all(relation.backs is None for relation in relations):
+        seen = sees = _incidence(num_vertices, *columns)
+    else:
+        once = [np.ones(len(np.asarray(relation.sources)), np.int64) for relation in relations]
+        backs = [each if r.backs is None else r.backs for each, r in zip(once, relations, strict=True)]
+        as_seen, as_seeing = (
+            np.concatenate([part for pair in zip(*halves, strict=True) for part in pair])
+            for halves in ((once, backs), (backs, once))
+        )
+        seen = _incidence(num_vertices, *(np.repeat(column, as_seen) for column in columns))
+        sees = _incidence(num_vertices, *(np.repeat(column, as_seeing) for column in columns))
+    return seen, sees
+
+
+def _incidence(num_vertices: int, near: Narrow, far: Narrow, kinds: Narrow) -> _Incidence:
+    order = np.argsort(near, kind="stable")
+    starts = np.append(0, np.cumsum(np.bincount(near, minlength=num_vertices)))
+    return _Incidence(starts, far[order], kinds[order])
 
 
 def _edges(index: int, num_vertices: int, relation: Relation) -> tuple[Ints, Ints, Ints]:
@@ -150,9 +168,11 @@ class _Refiner(Struct):
 
     Class c is ``members[first[c]:first[c] + size[c]]``, and ``place`` says where in ``members`` a vertex is.
     ``first`` and ``size`` are as long as there can be classes. ``sums`` and ``marks`` are 0 and False between rounds.
+    ``seen`` has edges as often as the far end sees the vertex, ``sees`` as often as the vertex sees the far end.
     """
 
-    edges: _Incidence
+    seen: _Incidence
+    sees: _Incidence
     colour: Ints
     members: Ints
     place: Ints
@@ -163,7 +183,7 @@ class _Refiner(Struct):
     marks: Flags
 
     @classmethod
-    def begin(cls, initial: Ints, edges: _Incidence) -> "_Refiner":
+    def begin(cls, initial: Ints, seen: _Incidence, sees: _Incidence) -> "_Refiner":
         """Return the partition by initial colours."""
         num = len(initial)
         names, colour = numbered(initial)
@@ -175,7 +195,7 @@ class _Refiner(Struct):
         first[: len(names)] = np.cumsum(counts) - counts
         size[: len(names)] = counts
         sums, marks = np.zeros(num, np.uint64), np.zeros(num, np.bool_)
-        return cls(edges, colour, members, place, first, size, len(names), sums, marks)
+        return cls(seen, sees, colour, members, place, first, size, len(names), sums, marks)
 
     def refine(self, seed: int) -> None:
         """Split until no class splits any more, as far as hashes tell.
@@ -185,26 +205,26 @@ class _Refiner(Struct):
         """
         changed = np.arange(len(self.colour))
         while changed.size:
-            touched = self._different([self._shown(portion, seed) for portion in self.edges.portions(changed)])
+            touched = self._different([self._shown(portion, seed) for portion in self.seen.portions(changed)])
             hashes = self.sums[touched]
             self.sums[touched] = 0
             changed = self._split(touched, hashes)
 
     def _shown(self, vertices: Ints, seed: int) -> Ints:
         """Add a hash of each edge of some vertices to the sum of its far end; return the far ends."""
-        at, owners = self.edges.of(vertices)
-        far = self.edges.far[at].astype(np.int64)
-        np.add.at(self.sums, far, _mix(self.edges.kinds[at].astype(np.int64), self.colour[vertices][owners], seed))
+        at, owners = self.seen.of(vertices)
+        far = self.seen.far[at].astype(np.int64)
+        np.add.at(self.sums, far, _mix(self.seen.kinds[at].astype(np.int64), self.colour[vertices][owners], seed))
         return far
 
     def verify(self) -> bool:
         """Return whether the partition is equitable; if not, split each class by whether members equal its first."""
         model = self.members[self.first[self.colour]]
-        degrees = np.diff(self.edges.starts)
+        degrees = np.diff(self.sees.starts)
         others = np.flatnonzero(model != np.arange(len(model)))
         as_many = degrees[others] == degrees[model[others]]
         wrong = others[~as_many]
-        wrong = np.concatenate([wrong, *(self._unlike(part, model) for part in self.edges.portions(others[as_many]))])
+        wrong = np.concatenate([wrong, *(self._unlike(part, model) for part in self.sees.portions(others[as_many]))])
         self._split(wrong, np.zeros(len(wrong), np.uint64))
         return not wrong.size
 
@@ -214,8 +234,8 @@ class _Refiner(Struct):
         Most see the same in the order in which their edges were given. Only what the others see is sorted.
         """
         for is_sorted in (False, True):
-            at, owners = self.edges.of(vertices)
-            shifts = self.edges.starts[model[vertices]] - self.edges.starts[vertices]
+            at, owners = self.sees.of(vertices)
+            shifts = self.sees.starts[model[vertices]] - self.sees.starts[vertices]
             mine, theirs = self._seen(at), self._seen(at + shifts[owners])
             if is_sorted:
                 names, numbers = np.unique(np.concatenate([mine, theirs]), return_inverse=True)
@@ -228,7 +248,7 @@ class _Refiner(Struct):
 
     def _seen(self, at: Ints) -> Ints:
         """Return a number per edge, the same for equal kinds of edges to one class."""
-        return self.edges.kinds[at].astype(np.int64) * self.num_classes + self.colour[self.edges.far[at]]
+        return self.sees.kinds[at].astype(np.int64) * self.num_classes + self.colour[self.sees.far[at]]
 
     def _different(self, vertices: Sequence[Ints]) -> Ints:
         """Return the different ones of some vertices, sorted: of many by marks on all, of few by a sort."""

@@ -37,24 +37,28 @@ _MOST_TRIED = 16
 """So many of a link's covers are tried for a user that could take any of them: it bounds time and memory."""
 
 
-def never_binding(loads: Sequence[Load], in_network: Flags) -> Flags:
+def never_binding(loads: Sequence[Load], in_network: Flags, whole: Sequence[Load] | None = None) -> Flags:
     """Return which links of the network never bind for what these loads, and any multiples of them, put on links.
 
     Each user counts for the link outside the network that it uses longest: of several, once for the first (most often
     its way out) and once for the last (its way in); or for one that counts already. Links that nobody uses are among
     those returned.
+
+    ``whole``: where links of ``loads`` stand for several (``Load.counts``), for each load what all users of one of
+    these put on links, links outside the network by numbers of their own.
     """
     reaching = [
-        _Users.of(load, inside)
-        for load in sorted(loads, key=_links_per_user)
+        (_Users.of(load, inside), each)
+        for load, each in sorted(zip(loads, whole or loads, strict=True), key=lambda pair: _links_per_user(pair[0]))
         if (inside := in_network[load.links]).any()
     ]
     full = np.zeros(len(in_network), np.bool_)
-    for users in reaching:
+    for users, _ in reaching:
         full |= _carried(users, len(in_network)) > 1 + _MARGIN
     open_links = in_network & ~full
+    of_one_link = [users if whole is None else _Users.of(each, in_network[each.links]) for users, each in reaching]
     for last in (False, True):
-        open_links[open_links] = _bounds(reaching, open_links, last=last) > 1 + _ROUNDING
+        open_links[open_links] = _bounds(of_one_link, open_links, last=last) > 1 + _ROUNDING
     return in_network & ~(open_links | full)
 
 
@@ -66,7 +70,8 @@ class _Users(Struct, frozen=True, eq=False):
     """The users of a load. User ``users[i]`` uses link ``links[i]`` of the network for ``seconds[i]``.
 
     Outside the network it uses the links ``covers[starts[user]:starts[user + 1]]``, sorted, for as many ``cover_s``.
-    ``longest_s``: the most of a user's ``cover_s``, 0 where it has none.
+    ``longest_s``: the most of a user's ``cover_s``, 0 where it has none. ``all_s`` and ``all_cover_s`` are ``seconds``
+    and ``cover_s`` of all users that each stands for, per link of those that a link stands for.
     """
 
     users: Ints
@@ -76,6 +81,8 @@ class _Users(Struct, frozen=True, eq=False):
     covers: Ints
     cover_s: Floats
     longest_s: Floats
+    all_s: Floats
+    all_cover_s: Floats
 
     @classmethod
     def of(cls, load: Load, inside: Flags) -> "_Users":
@@ -84,9 +91,10 @@ class _Users(Struct, frozen=True, eq=False):
         num_users = int(load.groups.max(initial=0)) + 1
         starts = np.append(0, np.cumsum(np.bincount(load.groups[beyond], minlength=num_users)))
         cover_s = load.seconds[beyond]
+        all_s = load.seconds if load.counts is None else load.seconds * load.counts
         return cls(
             load.groups[here], load.links[here], load.seconds[here],
-            starts, load.links[beyond], cover_s, _largest(cover_s, starts),
+            starts, load.links[beyond], cover_s, _largest(cover_s, starts), all_s[here], all_s[beyond],
         )  # fmt: skip
 
     def choice(self, number: Ints, *, last: bool) -> "_Choice":
@@ -122,10 +130,10 @@ def _carried(users: _Users, num_links: int) -> Floats:
     The rate of a user is the one at which the fullest of its links outside the network would be full, were all users
     equally fast. Whatever the choice of links k(u), the right side of the inequality is no less than this.
     """
-    on_link = np.bincount(users.covers, users.cover_s, minlength=num_links).astype(np.float64, copy=False)
+    on_link = np.bincount(users.covers, users.all_cover_s, minlength=num_links).astype(np.float64, copy=False)
     slowest = _largest(on_link[users.covers], users.starts)
     rates = np.divide(1.0, slowest, out=np.zeros_like(slowest), where=slowest > 0)
-    return np.bincount(users.links, rates[users.users] * users.seconds, minlength=num_links).astype(
+    return np.bincount(users.links, rates[users.users] * users.all_s, minlength=num_links).astype(
         np.float64, copy=False
     )
 

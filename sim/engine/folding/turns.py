@@ -26,11 +26,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.engine.folding.likeness import NONE, ROOTED, Classes
+from sim.engine.folding.likeness import NONE, Classes
 from sim.engine.prices.activity import Activity, Resource
 from sim.engine.prices.numbering import numbered
 from sim.engine.prices.traffic import Exchange, Load, family
-from sim.plan.words.op import Collective, Op
+from sim.plan.words.op import ROOTED, Collective, Op
 from sim.plan.words.program import Program
 from sim.sorting import distinct, distinct_values
 

@@ -82,6 +82,19 @@ class Pricing(Protocol):
         """Return a mask of the links between switches. Slower links before them may keep them from ever being full."""
         ...
 
+    def link_images(self, ranks_to: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        """Return where each link goes if rank r goes to ``ranks_to[r]``, so that messages load the links to which the
+        links go that they loaded before, and as long. Links that no message between ranks uses stay. None: unknown.
+        """
+        ...
+
+    def lie_alike(self, groups: NDArray[np.int64]) -> bool:
+        """Return whether groups lie on nodes alike, position by position, so that collectives go the same ways in all.
+
+        Groups of devices of other types may still differ.
+        """
+        ...
+
     def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
         """Yield the loads of exchanges on links; of several with the same proportions only the first."""
         ...

@@ -35,6 +35,16 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     return names, np.repeat(places, np.diff(at, append=len(values))) if has_runs else places
 
 
+def in_order_of_first(values: NDArray[np.integer[Any]]) -> Ints:
+    """Return the place of each element's value in the order in which the values first occur."""
+    names, places = numbered(values)
+    firsts = np.empty(len(names), np.int64)
+    firsts[places[::-1]] = np.arange(len(places))[::-1]  # the last written stays
+    order = np.empty(len(names), np.int64)
+    order[np.argsort(firsts)] = np.arange(len(names))
+    return order[places]
+
+
 def numbered_to_ten_digits(values: NDArray[np.float64]) -> Ints:
     """Return a number per value, the same for values that are equal to ten digits of the largest."""
     names, places = numbered(values)

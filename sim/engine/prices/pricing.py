@@ -19,8 +19,9 @@ from sim.cluster.host_paths import HostPaths
 from sim.cluster.levelling import LevelledExchanges
 from sim.cluster.link_use import LinkCost, LinkUse
 from sim.cluster.network import Network
-from sim.cluster.nominal import library_on
+from sim.cluster.nominal import is_switched, library_on
 from sim.cluster.topology.links import LinkKind
+from sim.cluster.topology.symmetry import link_images
 from sim.engine.prices.activity import Activity, Resource
 from sim.engine.prices.host import HostPricing
 from sim.engine.prices.numbering import numbered, numbered_to_ten_digits
@@ -328,6 +329,27 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         """Return which links are beyond the adapters."""
         beyond: NDArray[np.bool_] = self.cluster.topology.kind > LinkKind.NIC
         return beyond
+
+    def link_images(self, ranks_to: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        """Return where each link goes if ranks go to others; None where devices without a switch change places.
+
+        None too for in-network reduction, whose trees the network chooses for itself.
+        """
+        topology, devices = self.cluster.topology, self.cluster.devices[: len(ranks_to)]
+        if topology.fabric is not None and topology.fabric.reduces:
+            return None
+        devices_to = np.arange(topology.num_devices)
+        devices_to[devices] = devices[ranks_to]
+        local = devices - topology.placement.first_device[topology.device_island[devices]]
+        if not all(map(is_switched, topology.islands)) and (local[ranks_to] != local).any():
+            return None
+        images = link_images(topology, devices_to)
+        return images if images is not None and (self._link_kinds[images] == self._link_kinds).all() else None
+
+    def lie_alike(self, groups: NDArray[np.int64]) -> bool:
+        """Return whether groups have as many members on each island, island by island in their order."""
+        crossing = np.diff(self.cluster.topology.device_island[self.cluster.devices[groups]], axis=1)
+        return bool((crossing >= 0).all() and ((crossing > 0) == (crossing[:1] > 0)).all())
 
     def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
         """Yield the loads of exchanges on links; of several over the same axes in the same proportions only the first.

@@ -46,6 +46,14 @@ class TextbookPricing(Struct, frozen=True):
         """Return that there are no links."""
         return np.zeros(0, dtype=np.bool_)
 
+    def link_images(self, ranks_to: NDArray[np.int64]) -> NDArray[np.int32] | None:
+        """Return that no links go anywhere."""
+        return np.zeros(0, dtype=np.int32)
+
+    def lie_alike(self, groups: NDArray[np.int64]) -> bool:
+        """Return that all groups communicate alike."""
+        return True
+
     def loads(self, plan: Plan, exchanges: Iterator[Exchange]) -> Iterator[tuple[Exchange, Load]]:
         """Yield every exchange with no load."""
         nothing = np.zeros(0, dtype=np.int64)

@@ -44,13 +44,15 @@ class Exchange(Struct, frozen=True, eq=False, dict=True):
 class Load(Struct, frozen=True, eq=False):
     """Loads of an exchange's groups on links: group ``groups[i]`` uses link ``links[i]`` for ``seconds[i]``.
 
-    ``latencies``: a number per group, the same for groups that wait equally long; none where all do.
+    ``latencies``: a number per group, the same for groups that wait equally long; none where all do. ``counts``: where
+    groups and links stand for several, how many groups like ``groups[i]`` there are per link like ``links[i]``.
     """
 
     groups: Ints
     links: Ints
     seconds: NDArray[np.float64]
     latencies: Ints = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    counts: NDArray[np.float64] | None = None
 
 
 def exchanges(plan: Plan, among: Collection[int] | None = None) -> Iterator[Exchange]:

@@ -9,10 +9,9 @@ from typing import Any, Final
 from sim.plan.errors import CheckError
 from sim.plan.facts.description import collective_bytes
 from sim.plan.words.calls import Calls
-from sim.plan.words.op import Collective, CollectiveKind, Op, Reduction, SizeTable
+from sim.plan.words.op import ROOTED, Collective, CollectiveKind, Op, Reduction, SizeTable
 from sim.plan.words.program import Plan, Program
 
-_ROOTED: Final = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 _REDUCING: Final = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER, CollectiveKind.REDUCE)
 _ALONG_A_DIMENSION: Final = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
 
@@ -57,7 +56,7 @@ def _require(holds: bool, rule: str) -> None:
 
 def _positions(plan: Plan, program: Program, op: Collective) -> tuple[int, ...]:
     """Return the group positions of a program's ranks, () if the rules do not need them."""
-    if not op.members and not op.sizes and op.kind not in _ROOTED:
+    if not op.members and not op.sizes and op.kind not in ROOTED:
         return ()
     found = [0]
     for axis in op.axes:
@@ -76,7 +75,7 @@ def _positions(plan: Plan, program: Program, op: Collective) -> tuple[int, ...]:
 
 def _check_options(op: Collective) -> None:
     kind = op.kind
-    _require(op.root == 0 or kind in _ROOTED, f"{_article(kind)} has no root, got {op.root}")
+    _require(op.root == 0 or kind in ROOTED, f"{_article(kind)} has no root, got {op.root}")
     _require(not op.root_only or kind is CollectiveKind.REDUCE, f"{_article(kind)} is not for its root only")
     _require(
         op.reduction is Reduction.SUM or kind in _REDUCING, f"{_article(kind)} reduces nothing, got {op.reduction}"

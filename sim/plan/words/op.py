@@ -28,6 +28,9 @@ class CollectiveKind(StrEnum):
     BARRIER = "barrier"
 
 
+ROOTED: Final = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
+
+
 class Reduction(StrEnum):
     """The reduction of a collective over the ranks' terms."""
 

@@ -26,6 +26,7 @@ from sim.cluster.topology.links import (
     joined,
     two_way,
 )
+from sim.cluster.topology.permuting import permutation
 
 
 class ClosSpec(Struct, frozen=True, kw_only=True):
@@ -101,6 +102,31 @@ class Clos(Struct, frozen=True, kw_only=True):
         to_core = 2 * num_up + (pod * self.spines + spine) * self.cores_per_spine + core
         from_core = 2 * num_up + num_core_up + (last_pod * self.spines + spine) * self.cores_per_spine + core
         return rows([up, np.where(tops, to_core, NONE), np.where(tops, from_core, NONE), down], len(sources))
+
+    def link_images(self, ports_to: IntArray) -> IntArray | None:
+        """Return where each link goes if port p goes to ``ports_to[p]``, so that routes go to routes; None if none do.
+
+        Routes are functions of leaf, pod, spine and core, so it is enough that each of these goes to one of its kind.
+        """
+        if not self.spines:
+            return np.zeros(0, np.int32)
+        num_up, num_tops = self.num_leaves * self.spines, self.spines * self.cores_per_spine
+        leaf, spine = self.attach, self.address % self.spines
+        leaves_to = permutation(leaf, leaf[ports_to], self.num_leaves)
+        spines_to = permutation(spine, spine[ports_to], self.spines)
+        if leaves_to is None or spines_to is None:
+            return None
+        up = (leaves_to[:, None] * self.spines + spines_to).ravel()
+        if not self.cores_per_spine:
+            return np.concatenate([up, num_up + up])
+        pod = leaf // self.leaves_per_pod
+        core = spine * self.cores_per_spine + self.address // self.spines % self.cores_per_spine
+        pods_to = permutation(pod, pod[ports_to], self.num_pods)
+        cores_to = permutation(core, core[ports_to], num_tops)
+        if pods_to is None or cores_to is None:
+            return None
+        top = 2 * num_up + (pods_to[:, None] * num_tops + cores_to).ravel()
+        return np.concatenate([up, num_up + up, top, self.num_pods * num_tops + top])
 
     def switch_name(self, switch: int) -> str:
         """Return the name of a switch."""

@@ -78,6 +78,9 @@ class Dragonfly(Struct, frozen=True, kw_only=True):
         to = there % a
         return np.where(here == there, NONE, here * (a - 1) + to - (to > here % a))
 
+    def link_images(self, ports_to: IntArray) -> IntArray | None:
+        """Return that it is unknown where links go if ports change places."""
+
     def switch_name(self, switch: int) -> str:
         """Return the name of a router."""
         return f"group {switch // self.routers_per_group} router {switch % self.routers_per_group}"

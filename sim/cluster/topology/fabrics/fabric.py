@@ -60,6 +60,9 @@ class Fabric(Protocol):
     def routes(self, sources: IntArray, targets: IntArray) -> IntArray:
         """Return the links between switches from each source port to the target port of the same index, -1 for none."""
 
+    def link_images(self, ports_to: IntArray) -> IntArray | None:
+        """Return where each link goes if port p goes to ``ports_to[p]``, so that routes go to routes; None: unknown."""
+
     def switch_name(self, switch: int) -> str:
         """Return the name of a switch."""
 

@@ -77,6 +77,9 @@ class Torus(Struct, frozen=True, kw_only=True):
                 here = np.where(moves, here + ((at_now + step) % size - at_now) * stride, here)
         return rows(columns, len(sources))
 
+    def link_images(self, ports_to: IntArray) -> IntArray | None:
+        """Return that it is unknown where links go if ports change places."""
+
     def switch_name(self, switch: int) -> str:
         """Return the name of a router: its coordinates."""
         return f"router {','.join(str(int(part)) for part in np.unravel_index(switch, self.shape))}"

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import permutations
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -247,6 +248,37 @@ def test_edges_in_portions_change_nothing(graph: Graph, portion: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(refinement, "_PORTION", portion)
         assert refined(graph).colour.tolist() == naive_refinement(*graph)
+
+
+@st.composite
+def wound_graphs(draw: st.DrawFn) -> tuple[int, list[int], list[int], list[tuple[int, int, int, int]]]:
+    """Draw circles that turn together: how often, the length and colour of each, and edges from each one's first."""
+    turns = draw(st.sampled_from([2, 4, 6]))
+    lengths = draw(st.lists(st.sampled_from([n for n in range(1, 7) if turns % n == 0]), min_size=1, max_size=5))
+    circle, size = st.integers(0, len(lengths) - 1), len(lengths)
+    edge = st.tuples(circle, circle, st.integers(0, 5), st.integers(0, 1))
+    edges = [(u, v, at % lengths[v], label) for u, v, at, label in draw(st.lists(edge, max_size=8))]
+    return turns, lengths, draw(st.lists(st.integers(0, 1), min_size=size, max_size=size)), edges
+
+
+@settings(max_examples=examples(160), deadline=None)
+@given(wound=wound_graphs())
+def test_a_graph_is_refined_by_its_orbits(wound: Any) -> None:
+    """Orbits of unequal size, of which each end of an edge sees as many as its members do, are classed as these are."""
+    turns, lengths, colours, edges = wound
+    first = np.append(0, np.cumsum(lengths))
+    whole = [
+        (int(first[u]) + turn % lengths[u], int(first[v]) + (at + turn) % lengths[v], label)
+        for u, v, at, label in edges
+        for turn in range(turns)
+    ]
+    every = refined((np.repeat(colours, lengths).tolist(), [whole]))
+    # per turn there is an edge; the first of a circle of n is on turns / n of them
+    sees = [(u, v, label) for u, v, _, label in edges for _ in range(turns // lengths[u])]
+    backs = [turns // lengths[v] if copy == 0 else 0 for u, v, _, _ in edges for copy in range(turns // lengths[u])]
+    columns = np.array(sees, np.int64).reshape(-1, 3).T
+    found = coarsest_equitable(np.array(colours), [Relation(*columns, np.array(backs, np.int64))])
+    assert by_smallest_member(every.colour.tolist()) == by_smallest_member(np.repeat(found.colour, lengths).tolist())
 
 
 def test_labels_and_relations_tell_edges_apart() -> None:
