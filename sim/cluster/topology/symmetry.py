@@ -1,6 +1,7 @@
 """Where links go when devices change places, so that every route goes to a route: how a cluster is like itself."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from sim.cluster.topology.links import AnyInts, IntArray
 from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.permuting import permutation
 from sim.cluster.topology.topology import Topology
+from sim.sorting import run_begins
 
 
 def link_images(topology: Topology, devices_to: AnyInts) -> IntArray | None:
@@ -20,30 +22,31 @@ def link_images(topology: Topology, devices_to: AnyInts) -> IntArray | None:
     island_to = island[devices_to[place.first_device]]
     if (island[devices_to] != island_to[island]).any() or (place.layout[island_to] != place.layout).any():
         return None
-    local_to = devices_to - place.first_device[island_to[island]]
-    ports_to = np.arange(len(topology.ports), dtype=np.int32)
-    inside = []
-    for layout, shape in enumerate(topology.islands):
-        rows = np.flatnonzero(place.layout == layout)
-        each = local_to[place.first_device[rows][:, None] + np.arange(shape.num_devices)]
-        images = None if (each != each[:1]).any() else _inside(topology, shape, each[0])
+    local_to = devices_to - place.first_device[island_to][island]
+    inside, ports = [], []
+    for rows in _runs(place.layout):
+        shape, first = topology.islands[place.layout[rows.start]], int(place.first_device[rows.start])
+        each = local_to[first : first + len(rows) * shape.num_devices].reshape(len(rows), -1)
+        images = None if (each != each[0]).any() else _inside(topology, shape, each[0])
         if images is None:
             return None
-        inside.append((rows, images[0]))
-        _write(ports_to, place.first_port, rows, island_to, images[1])
-    beyond = _beyond(topology, ports_to)
+        islands_to = island_to[rows.start : rows.stop]
+        inside.append((islands_to, images[0]))
+        ports.append((place.first_port[islands_to, None] + images[1]).ravel())
+    beyond = _beyond(topology, np.concatenate(ports))
     if beyond is None:
         return None
-    found = np.arange(topology.num_links, dtype=np.int32)
-    for rows, links_to in inside:
-        _write(found, place.first_link, rows, island_to, links_to)
-    found[topology.first_port_link : topology.first_port_link + len(beyond)] = topology.first_port_link + beyond
-    return found
+    within = [(place.first_link[islands_to, None] + links_to).ravel() for islands_to, links_to in inside]
+    end = topology.first_port_link + len(beyond)
+    return np.concatenate(
+        [*within, topology.first_port_link + beyond, np.arange(end, topology.num_links)], dtype=np.int32
+    )
 
 
-def _write(numbers: IntArray, first: IntArray, rows: AnyInts, island_to: IntArray, images: IntArray) -> None:
-    """Write where the numbers of some islands go, each island's from ``first`` on."""
-    numbers[first[rows][:, None] + np.arange(len(images))] = first[island_to[rows]][:, None] + images
+def _runs(layout: IntArray) -> list[range]:
+    """Return the islands in runs of one type."""
+    begins = np.flatnonzero(run_begins(layout)).tolist()
+    return [range(*ends) for ends in pairwise([*begins, len(layout)])]
 
 
 def _inside(topology: Topology, shape: Island, devices_to: AnyInts) -> tuple[IntArray, IntArray] | None:

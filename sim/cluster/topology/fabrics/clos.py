@@ -112,18 +112,18 @@ class Clos(Struct, frozen=True, kw_only=True):
             return np.zeros(0, np.int32)
         num_up, num_tops = self.num_leaves * self.spines, self.spines * self.cores_per_spine
         leaf, spine = self.attach, self.address % self.spines
-        leaves_to = permutation(leaf, leaf[ports_to], self.num_leaves)
-        spines_to = permutation(spine, spine[ports_to], self.spines)
-        if leaves_to is None or spines_to is None:
+        if (leaves_to := permutation(leaf, leaf[ports_to], self.num_leaves)) is None:
+            return None
+        if (spines_to := permutation(spine, spine[ports_to], self.spines)) is None:
             return None
         up = (leaves_to[:, None] * self.spines + spines_to).ravel()
         if not self.cores_per_spine:
             return np.concatenate([up, num_up + up])
         pod = leaf // self.leaves_per_pod
+        if (pods_to := permutation(pod, pod[ports_to], self.num_pods)) is None:
+            return None
         core = spine * self.cores_per_spine + self.address // self.spines % self.cores_per_spine
-        pods_to = permutation(pod, pod[ports_to], self.num_pods)
-        cores_to = permutation(core, core[ports_to], num_tops)
-        if pods_to is None or cores_to is None:
+        if (cores_to := permutation(core, core[ports_to], num_tops)) is None:
             return None
         top = 2 * num_up + (pods_to[:, None] * num_tops + cores_to).ravel()
         return np.concatenate([up, num_up + up, top, self.num_pods * num_tops + top])
