@@ -157,7 +157,8 @@ def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
     kept = np.unique(places, return_index=True)[1]
     flows, rows = cells.flows[kept], row_of_column[cells.columns[kept]]
     carrying = np.flatnonzero(row_of != IDLE)
-    example = carrying[np.unique(row_of[carrying], return_index=True)[1]]
+    example = np.empty(int(row_of.max(initial=IDLE)) + 1, np.int64)
+    example[row_of[carrying[::-1]]] = carrying[::-1]  # the last written stays
     times = np.bincount(moved.flow_of, moved.counts, minlength=len(moved.flows))[flows]
     return LinkUse(
         topology=pricing.cluster.topology,
@@ -223,8 +224,8 @@ class _Loads:
         numbers: dict[tuple[object, ...], list[int]] = {}
         for number, flow in enumerate(moved.flows):
             numbers.setdefault((flow.rank, flow.signature), []).append(number)
-        found = [_NOTHING]
-        for exchange in exchanges(self.run.plan):
+        found, orbits = [_NOTHING], self.run.folding.orbits
+        for exchange in exchanges(self.run.plan, None if orbits is None else orbits.first):
             found += self._of_exchange(exchange, numbers)
         return _Cells(
             flows=np.concatenate([part.flows for part in found]),
@@ -267,14 +268,12 @@ class _Loads:
         most = own.seconds.max(), own.num_bytes.max()
         key = (*self._algorithms(exchange), *_digests(exchange, own))
         if key not in self._known:
-            orbits, each = self.run.folding.orbits, 1
-            if orbits is not None:
-                far, each = far & orbits.has_first(exchange), orbits.num_groups(exchange)
             use = self.pricing.use_of(exchange if far.all() else _only(exchange, far))
             columns = self.columns[use.links]
             kept = columns >= self.num_classes
             users, columns = owners[far][use.rows[kept]], columns[kept]
-            most_of_column = [most_of * self.size[columns] / each for most_of in most]
+            each = self.size[columns] / self._num_in_orbit(exchange)
+            most_of_column = [most_of * each for most_of in most]
             self._known[key] = self._summed(
                 users, columns, use.seconds[kept] / most_of_column[0], use.num_bytes[kept] / most_of_column[1]
             )
@@ -310,6 +309,11 @@ class _Loads:
         far: NDArray[np.bool_] = (lying != lying[:, :1]).any(axis=1)
         return far
 
+    def _num_in_orbit(self, exchange: Exchange) -> int:
+        """Return for how many groups, or messages, each that is looked up stands."""
+        orbits = self.run.folding.orbits
+        return 1 if orbits is None else orbits.num_groups(exchange)
+
     def _num_alike(self, exchange: Exchange, owners: Ints) -> Ints:
         """Return for how many groups, or senders, the owner of each answers."""
         folding, op = self.run.folding, exchange.op
@@ -328,7 +332,7 @@ def _only(exchange: Exchange, chosen: NDArray[np.bool_]) -> Exchange:
 def _digests(exchange: Exchange, use: NetworkUse) -> tuple[bytes, ...]:
     """Return digests of the groups, and of the proportions in which they use links."""
     shares = (np.round(values / values.max(), 10) for values in (use.seconds, use.num_bytes))
-    return tuple(blake2b(part.tobytes()).digest() for part in (exchange.groups, use.rows, use.links, *shares))
+    return exchange.digest, *(blake2b(part.tobytes()).digest() for part in (use.rows, use.links, *shares))
 
 
 def _alike(cells: _Cells, kinds: Ints) -> Ints:

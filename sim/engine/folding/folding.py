@@ -159,10 +159,10 @@ def fold(plan: Plan, pricing: Pricing) -> Folding:
     """Return the coarsest classes of ranks that cannot differ."""
     if all(len(plan.ranks_of(program)) == 1 for program in plan.programs):
         return no_fold(plan, pricing)
-    every = list(exchanges(plan))
     kinds = _rank_kinds(plan, pricing), pricing.link_kinds()
-    if (kept := kept_by_loads(plan, pricing, orbits_of(plan, pricing, every, kinds[0]), every)) is not None:
+    if (kept := kept_by_loads(plan, pricing, orbits_of(plan, pricing, kinds[0]))) is not None:
         return _folding(classes_of_orbits(pricing, *kept, kinds[0]), orbits=kept[0])
+    every = list(exchanges(plan))
     loads, in_network = list(pricing.loads(plan, iter(every))), pricing.network_links()
     idle = never_binding([load for _, load in loads], in_network)
     if (taken := turns_of(loads, every, len(in_network))) is not None:

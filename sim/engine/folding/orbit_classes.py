@@ -11,7 +11,7 @@ from sim.engine.folding.likeness import NONE, Classes, LikenessGraph, Sizes
 from sim.engine.folding.orbits import Orbits
 from sim.engine.folding.slack import never_binding
 from sim.engine.prices.activity import Pricing
-from sim.engine.prices.traffic import Exchange, Load
+from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.program import Plan
 from sim.sorting import distinct_values
 
@@ -22,12 +22,10 @@ Flags = NDArray[np.bool_]
 Loads = Sequence[tuple[Exchange, Load]]
 
 
-def kept_by_loads(
-    plan: Plan, pricing: Pricing, orbits: Orbits | None, exchanges: Sequence[Exchange]
-) -> tuple[Orbits, Loads] | None:
+def kept_by_loads(plan: Plan, pricing: Pricing, orbits: Orbits | None) -> tuple[Orbits, Loads] | None:
     """Return the orbits of the shifts that keep all loads, and the loads of one group of each; None: no shift does."""
     while orbits is not None:
-        loads = list(pricing.loads(plan, map(orbits.of_first, exchanges)))
+        loads = list(pricing.loads(plan, exchanges(plan, orbits.first)))
         broken = {shift.axis for each in loads for shift in orbits.uneven(*each)}
         if not broken:
             return orbits, loads

@@ -7,7 +7,7 @@ that go to themselves: their loads must too, and ``Orbits.keep`` asks.
 
 The ranks, and the links, to which shifts take one are its *orbit*. Orbits are an equitable partition, so the coarsest
 one never splits any, and it is enough to refine orbits: each sees what one of its members sees. Only groups that the
-first rank of an orbit is in, and messages that it sends, are listed.
+first rank of an orbit is in, and messages that it sends, are listed: one of each orbit.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,11 +17,10 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.prices.activity import Pricing
-from sim.engine.prices.traffic import Exchange, Load, all_groups, shifted
+from sim.engine.prices.traffic import Exchange, Load, all_groups, exchanges, shifted
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import ROOTED, Collective, Send
 from sim.plan.words.program import Plan
@@ -110,16 +109,6 @@ class Orbits(Struct, frozen=True, dict=True, eq=False):
         """Return how many groups, or messages, of an exchange are in one orbit."""
         return self.size // prod(shift.order for shift in self.keeps(exchange))
 
-    def has_first(self, exchange: Exchange) -> Flags:
-        """Return which groups, or messages, of an exchange are the first of their orbits."""
-        begin = exchange.groups[:, 0]
-        are_first: Flags = self.first[self.rank[begin]] == begin
-        return are_first
-
-    def of_first(self, exchange: Exchange) -> Exchange:
-        """Return an exchange of one group, or message, of each orbit."""
-        return replace(exchange, groups=exchange.groups[self.has_first(exchange)])
-
     def uneven(self, exchange: Exchange, load: Load) -> Sequence[Shift]:
         """Return the shifts that take groups to themselves and not their loads."""
         cells = load.groups * self.num_links
@@ -137,17 +126,18 @@ class Orbits(Struct, frozen=True, dict=True, eq=False):
         return _orbits(self.mesh, [shift for shift in self.shifts if shift.axis not in axes], self.num_links)
 
 
-def orbits_of(plan: Plan, pricing: Pricing, exchanges: Sequence[Exchange], rank_kinds: Ints) -> Orbits | None:
+def orbits_of(plan: Plan, pricing: Pricing, rank_kinds: Ints) -> Orbits | None:
     """Return the orbits of ranks of a plan; None where there is one per rank, or this is unknown.
 
     It is unknown for few ranks, for what moves bytes to hosts, for collectives with a root, and where groups do not lie
     on nodes alike. Nothing shifts the positions of members that an op tells apart.
     """
-    mesh, ops = plan.mesh, [exchange.op for exchange in exchanges]
-    collectives = [op for op in ops if isinstance(op, Collective)]
-    if mesh.size < FEWEST_RANKS or not all(isinstance(op, Send | Collective) for op in ops):
+    mesh = plan.mesh
+    if mesh.size < FEWEST_RANKS:
         return None
-    if any(op.kind in ROOTED for op in collectives):
+    ops = [exchange.op for exchange in exchanges(plan, among=())]
+    collectives = [op for op in ops if isinstance(op, Collective)]
+    if not all(isinstance(op, Send | Collective) for op in ops) or any(op.kind in ROOTED for op in collectives):
         return None
     if not all(pricing.lie_alike(all_groups(mesh, each)) for each in sorted({op.axes for op in collectives})):
         return None

@@ -202,7 +202,7 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         num_bytes = payload_bytes(exchange.program, op.reads)
         keys = [(num_bytes, source, target) for source, target in exchange.groups.tolist()]
         if not all(key in self._messages for key in keys):
-            use = self.network.messages(num_bytes, exchange.groups[:, 0], exchange.groups[:, 1])
+            use = self.use_of(exchange)
             self._messages.update(zip(keys, self._activities(use), strict=True))
 
     def _price_collectives(self, plan: Plan, exchange: Exchange, op: Collective, ranks: Collection[int]) -> None:
@@ -211,9 +211,7 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         askers = [[(rank, number, plan.mesh.axes) for rank in group if rank in asked] for group in groups]
         if all(key in known for keys in askers for key in keys):
             return
-        num_bytes = collective_bytes(exchange.program, op)
-        use = self.network.collectives(op.kind, num_bytes, exchange.groups, self._algorithm(op), op.root)
-        for keys, group, alone in zip(askers, groups, self._activities(use), strict=True):
+        for keys, group, alone in zip(askers, groups, self._activities(self.use_of(exchange)), strict=True):
             known.update(dict.fromkeys(keys, self._waited_for(alone, group)))
 
     def _collective(self, plan: Plan, program: Program, op: Collective, rank: int) -> Activity:

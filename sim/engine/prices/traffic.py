@@ -4,8 +4,8 @@ A copy between a device and its host is like a message of a rank to itself. So i
 bytes pass the link of the host's memory.
 """
 
-from collections.abc import Collection, Iterator
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator
+from functools import cache, cached_property, partial
 from hashlib import blake2b
 from typing import TypeGuard
 
@@ -75,8 +75,9 @@ def exchanges(plan: Plan, among: Collection[int] | None = None) -> Iterator[Exch
             _, _, parts, streams = found.setdefault(key, (program, op, [], set()))
             streams |= on
             parts.append(ranks)
+    every = cache(partial(all_groups, plan.mesh))
     for program, op, parts, streams in found.values():
-        yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts)), frozenset(streams))
+        yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts), every), frozenset(streams))
 
 
 _Kinds = dict[tuple[object, ...], tuple[Exchanging, set[str]]]
@@ -97,13 +98,16 @@ def exchanges_bytes(op: Op, program: Program) -> TypeGuard[Exchanging]:
     return isinstance(op, LinkOp) or (isinstance(op, Compute) and runs_on_host(program, op))
 
 
-def groups_of(mesh: Mesh, op: Exchanging, ranks: Ints) -> Ints:
-    """Return the groups that some ranks are in, each once; the two ends of each message that they send."""
+def groups_of(mesh: Mesh, op: Exchanging, ranks: Ints, every: Callable[[tuple[str, ...]], Ints]) -> Ints:
+    """Return the groups that some ranks are in, each once; the two ends of each message that they send.
+
+    ``every``: all groups over some axes (``all_groups``).
+    """
     if isinstance(op, Copy | Compute):
         return np.stack([ranks, ranks], axis=1)
     if isinstance(op, Send):
         return np.stack([ranks, shifted(mesh, ranks, op.axis, op.offset)], axis=1)
-    groups = all_groups(mesh, op.axes)
+    groups = every(op.axes)
     if op.members:
         groups = groups[:, list(op.members)]
     asked = np.zeros(mesh.size, dtype=np.bool_)
