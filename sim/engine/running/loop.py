@@ -87,7 +87,7 @@ class EventLoop:
 
     @cached_property
     def _stretches(self) -> Stretches:
-        """Return the stretches of the graph; one without shared resources needs no rows."""
+        """Return the stretches of the graph; one whose nodes share nothing but links needs no rows."""
         return Stretches(self.graph, self._waits, self._resources, Rows.of(self.graph, *self.edges))
 
     @cached_property
@@ -219,13 +219,13 @@ class EventLoop:
     # --- shared resources ----------------------------------------------------------------------------------
 
     def _start_shared(self, node: int) -> None:
-        stretches = self._stretches
-        if stretches.rows.stops[node] > node:
-            stretch = stretches.begin(node, self.environment._now, self._interrupted)
+        activity = self.graph.shared[node]
+        if not activity.uses_links and self._stretches.rows.stops[node] > node:
+            stretch = self._stretches.begin(node, self.environment._now, self._interrupted)
             if stretch is not None:
                 self._at(stretch.end_s, stretch, self._on_stretch)
                 return
-        self._use(node, self.graph.shared[node], self.graph.durations_s[node])
+        self._use(node, activity, self.graph.durations_s[node])
 
     def _use(self, key: int, activity: Activity, latency_s: float) -> None:
         """Use resources after a latency (negative key: a joint activity's)."""

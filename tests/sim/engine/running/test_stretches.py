@@ -4,7 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from sim.engine.compiling.graph import Graph
 from sim.engine.folding.folding import no_fold
+from sim.engine.running.rows import Ints, Rows
 from sim.engine.running.simulate import simulate
 from sim.engine.running.stretches import Stretch, Stretches
 from sim.plan.words.buffer import Buffer, Kind
@@ -110,3 +112,19 @@ def test_an_op_that_waits_out_its_latency_is_interrupted_at_any_moment(wait_s: f
 def test_an_op_that_nobody_interrupts_is_one_event() -> None:
     """Two ops on a link, one after the other, and the wait of the second: an event each."""
     assert simulate(exchanges(6.0, 1.0), StatedPricing(), coalesce=False).num_events == 3
+
+
+def test_rows_are_looked_for_only_where_a_stretch_may_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ops on links are of no row, so a plan whose ops share links alone is run without looking at all of its nodes."""
+    found: list[Graph] = []
+    of = Rows.of
+
+    def noted(graph: Graph, counts: Ints, after: Ints) -> Rows:
+        found.append(graph)
+        return of(graph, counts, after)
+
+    monkeypatch.setattr(Rows, "of", noted)
+    simulate(exchanges(1.0, 0.0), StatedPricing(), coalesce=False)
+    assert not found
+    run = simulate(plan_of(1.0), StatedPricing(), coalesce=False)
+    assert found == [run.graph]
