@@ -53,6 +53,7 @@ class TaskShape(Struct, frozen=True):
 
 def analyse(task: Task) -> TaskShape:
     """Return the shape of a task."""
+    streams = [op.stream for op in task.ops]
     tail: dict[str, int] = {}
     first: dict[str, int] = {}
     writer: dict[str, int] = {}
@@ -61,42 +62,53 @@ def analyse(task: Task) -> TaskShape:
     overwrites: dict[str, int] = {}
     predecessors: list[tuple[int, ...]] = []
     ancestors: list[int] = []
-    for j, op in enumerate(task.ops):
-        stream = op.stream
-        waits: set[int] = {tail[stream]} if stream in tail else set()
+    for j, (op, stream) in enumerate(zip(task.ops, streams, strict=True)):
+        hazards: list[int] = []  # of other streams: those before it on its own are waited for with the last of them
         for name in op.reads:
-            if (written := writer.get(name)) is not None:
-                waits.add(written)
-            else:
-                reads.setdefault(name, []).append(j)
-            if name in readers:
-                readers[name].append(j)
-            else:
-                readers[name] = [j]
+            found = readers.get(name)
+            if found is None:  # not written yet: until it is, its readers are those of its value before the task
+                reads[name] = readers[name] = [j]
+                continue
+            found.append(j)
+            written = writer.get(name)
+            if written is not None and streams[written] != stream:
+                hazards.append(written)
         for name in op.writes:
-            if before := readers.get(name):
-                waits.update(before)
-            if (written := writer.get(name)) is not None:
-                waits.add(written)
-            else:
+            for i in readers.get(name, ()):
+                if streams[i] != stream:
+                    hazards.append(i)
+            written = writer.get(name)
+            if written is None:
                 overwrites[name] = j
+            elif streams[written] != stream:
+                hazards.append(written)
             writer[name], readers[name] = j, []
-        waits.discard(j)
+        if stream in tail:
+            hazards.append(tail[stream])
+        else:
+            first[stream] = j
         tail[stream] = j
-        first.setdefault(stream, j)
-        mask = implied = 0
+        waits = tuple(hazards) if len(hazards) == 1 else _without_implied(hazards, ancestors)  # one: of most ops
+        mask = 1 << j
         for i in waits:
             mask |= ancestors[i]
-            implied |= ancestors[i] ^ 1 << i
-        predecessors.append(tuple(sorted([i for i in waits if not implied >> i & 1])))
-        ancestors.append(mask | 1 << j)
+        predecessors.append(waits)
+        ancestors.append(mask)
     return TaskShape(
-        streams=tuple(op.stream for op in task.ops),
+        streams=tuple(streams),
         predecessors=tuple(predecessors),
         ancestors=tuple(ancestors),
         first=first,
         last=tail,
         reads={name: tuple(ops) for name, ops in reads.items()},
         overwrites=overwrites,
-        leaves={name: (writer.get(name, -1), tuple(readers.get(name, ()))) for name in {**writer, **readers}},
+        leaves={name: (writer.get(name, -1), tuple(readers[name])) for name in {**writer, **readers}},
     )
+
+
+def _without_implied(ops: Iterable[int], ancestors: Sequence[int]) -> tuple[int, ...]:
+    """Return those of some ops that no other one of them waits for, in order."""
+    implied = 0
+    for i in ops:
+        implied |= ancestors[i] ^ 1 << i
+    return tuple(sorted({i for i in ops if not implied >> i & 1}))
