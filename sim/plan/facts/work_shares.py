@@ -6,7 +6,7 @@ samples are split over ranks, and some kernels use the rank's coordinate along a
 or different again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, reduce
 from math import prod
 from operator import or_
@@ -69,8 +69,9 @@ def work_shares(plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...
     one_of = dict(zip(keys, plan.programs, strict=True))  # of those that call the same tasks in the same order
     walks = {key: _Walk(plan, program, tuple(sample_axes), messages) for key, program in one_of.items()}
     while outdated := [walk for walk in walks.values() if walk.is_outdated]:  # until the axes of no message change
-        for walk in outdated:
-            walk.walk()
+        going = [walk.waits() for walk in outdated]
+        while going:
+            going = [waits for waits in going if next(waits, "")]
     return tuple(walks[key].shares for key in keys)
 
 
@@ -111,11 +112,19 @@ class _Walk:
             return True
         return any(self.messages.get(key, 0) != differs for key, differs in self.received.items())
 
-    def walk(self) -> None:
-        """Find the shares of every op, and add the sent messages to ``messages``."""
+    def waits(self) -> Iterator[str]:
+        """Find the shares of every op, and add the sent messages to ``messages``.
+
+        Yields each task that begins with a message that nobody has sent so far, before it goes through it: programs
+        that send it go first.
+        """
         self.differs, self.filled, self.chosen, self.received = _Differs(self._initial), {}, {}, {}
-        tasks = Calls.of(self.program.calls).counts()
-        self.shares = {name: self._shares_of(name) for name in tasks}
+        self.shares = shares = dict[str, tuple[WorkShares, ...]]()
+        for name in Calls.of(self.program.calls).counts():
+            first = self.program.tasks[name].ops[0]
+            if isinstance(first, Recv) and (first.axis, first.direction) not in self.messages:
+                yield name
+            shares[name] = self._shares_of(name)
 
     def _shares_of(self, task: str) -> tuple[WorkShares, ...]:
         """Return the shares of a task's ops, and record the state of the buffers that they write."""

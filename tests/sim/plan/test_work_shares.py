@@ -12,7 +12,7 @@ from sim.engine.findings.breakdown import breakdown
 from sim.engine.findings.computing import computing_seconds
 from sim.engine.running.simulate import simulate
 from sim.plan.facts.description import describe
-from sim.plan.facts.work_shares import RECOMPUTED, TaskShares, WorkShares, work_shares
+from sim.plan.facts.work_shares import RECOMPUTED, TaskShares, WorkShares, _Walk, work_shares
 from sim.plan.functions.experts import filled_slots
 from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.op import Compute
@@ -152,3 +152,18 @@ def test_seconds_of_recomputation_are_those_that_a_step_without_it_saves(pp: int
     for (recompute, rank), (busy_s, again_s) in seconds.items():
         assert again_s == pytest.approx(busy_s - seconds["none", rank][0], abs=1e-9 * busy_s)
         assert (again_s > 0.0) == (recompute != "none")
+
+
+def test_programs_wait_for_messages_of_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first stage knows its gradients only once the second has gone through them: both go through each task once."""
+    walked = list[str]()
+    shares_of_task = _Walk._shares_of
+
+    def noted(self: _Walk, task: str) -> tuple[WorkShares, ...]:
+        walked.append(task)
+        return shares_of_task(self, task)
+
+    monkeypatch.setattr(_Walk, "_shares_of", noted)
+    plan = dense_plan(pp=2, m=4)
+    shares_of(plan)
+    assert Counter(walked) == Counter(name for program in plan.programs for name in program.tasks)
