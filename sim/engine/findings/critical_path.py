@@ -16,18 +16,18 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from costmodels.kernels import KERNELS
 from sim.engine.findings.path_parts import LeftOut, PathPart, Step, Way
 from sim.engine.findings.path_walk import Walk
-from sim.engine.running.period import Repeated, Times
+from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.op import Collective, Compute, Copy, Op
 
 MESSAGE: Final = "message"
 COPY: Final = "copy"
 """Between memory tiers."""
+_NEVER: Final = np.iinfo(np.int64).max
 
 
 def kind_of(op: Op | None) -> str:
@@ -77,10 +77,7 @@ class CriticalPath(Struct, frozen=True, dict=True):
         count = 0
         for part in self.parts:
             if isinstance(part, Way):
-                key = (part.ranks, id(part.ops))
-                if key not in calls:
-                    calls[key] = _Calls.of(part)
-                calls[key].add(part, count)
+                calls.setdefault((part.ranks, id(part.ops)), _Calls()).add(part, count)
                 count += len(part.places)
             else:
                 at = (part.rank, id(part.op))
@@ -95,31 +92,33 @@ class CriticalPath(Struct, frozen=True, dict=True):
 
 
 class _Calls(Struct, frozen=True):
-    """The time of a path in all calls of one task, by place (see ``Way``), and where on the path each first comes."""
+    """The ways of a path through the calls of one task, in order of time; ``before``: how many ops come before each."""
 
-    way: Way
-    seconds: Times
-    first: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, way: Way) -> "_Calls":
-        num_places = len(way.ranks) * len(way.ops)
-        return cls(way, np.zeros(num_places), np.full(num_places, -1))
+    ways: list[Way] = []
+    before: list[int] = []
 
     def add(self, way: Way, count: int) -> None:
         """Add a way that so many ops of the path come before."""
-        spent_s = way.durations_s
-        places, spent_s = way.places[spent_s > 0.0][::-1], spent_s[spent_s > 0.0][::-1]
-        self.seconds[places] += spent_s
-        self.first[places] = np.where(self.first[places] < 0, count + np.arange(len(places)), self.first[places])
+        self.ways.append(way)
+        self.before.append(count)
 
     def spent(self) -> Iterator[tuple[int, Spent]]:
         """Yield what was spent in every place that the path comes by, each with when it first does."""
-        places = np.flatnonzero(self.first >= 0)
-        members, own = (numbers.tolist() for numbers in np.divmod(places, len(self.way.ops)))
-        firsts, seconds = self.first[places].tolist(), self.seconds[places].tolist()
-        for first, member, op, spent_s in zip(firsts, members, own, seconds, strict=True):
-            yield first, Spent(self.way.ranks[member], self.way.ops[op], spent_s)
+        ranks, ops = self.ways[0].ranks, self.ways[0].ops
+        sizes = np.array([len(way.places) for way in self.ways])
+        begins, num_places = np.cumsum(sizes) - sizes, len(ranks) * len(ops)
+        places = np.concatenate([way.places for way in self.ways])
+        starts_s = np.concatenate([way.starts_s for way in self.ways])
+        ends_s = np.roll(starts_s, 1)
+        ends_s[begins] = [way.end_s for way in self.ways]
+        spent_s = np.repeat([way.times for way in self.ways], sizes) * (ends_s - starts_s)
+        seconds, lasts = np.bincount(places, spent_s, num_places), spent_s > 0.0
+        numbers = np.repeat(self.before + begins + sizes - 1, sizes) - np.arange(len(places))  # the last op is first
+        first = np.full(num_places, _NEVER)
+        np.minimum.at(first, places[lasts], numbers[lasts])
+        for place in np.flatnonzero(first < _NEVER).tolist():
+            member, own = divmod(place, len(ops))
+            yield int(first[place]), Spent(ranks[member], ops[own], float(seconds[place]))
 
 
 def critical_path(run: SimulatedRun) -> CriticalPath:

@@ -1,7 +1,7 @@
-"""Parts of a path through a run: single ops, messages, and the ways through coalesced calls.
+"""Parts of a path through a run: single ops, messages, and ways through calls.
 
-A way leads through hundreds of ops of one call. It is kept as arrays: what is asked of a path is answered for all
-its ops at once. Its steps are written out only for those who read them one by one.
+A way leads through many ops of one call, whether the call is one event or its ops are. It is kept as arrays: what is
+asked of a path is answered for all its ops at once. Its steps are written out only for those who read them one by one.
 """
 
 from collections.abc import Iterator

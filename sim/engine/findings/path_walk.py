@@ -16,8 +16,17 @@ from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.op import Op
 
-_LASTING: Final = frozenset({NodeKind.FIXED, NodeKind.SHARED})
+_LASTING: Final = frozenset({NodeKind.FIXED, NodeKind.SHARED, NodeKind.MEMBER})
 """Kinds of nodes that are ops, messages on their way, or ways through calls: most of a path."""
+
+_OPS: Final = _LASTING | {NodeKind.JOIN}
+"""Kinds of nodes that a call's ops may be: receives take no time."""
+
+FEWEST: Final = 12
+"""Ops in a row that are kept as a way: arrays of fewer take longer than as many steps."""
+
+
+_Parts = list[PathPart | LeftOut]
 
 
 class _Call(Struct, frozen=True, eq=False):
@@ -65,10 +74,10 @@ class Walk:
         if paced is not None and self.run.num_steps == 1 and paced.pace_s[node]:
             yield LeftOut(self.run.loop.ends_s[node], end_s, float(paced.pace_s[node]))
             end_s = self.run.loop.ends_s[node]
-        while node >= 0 and end_s > begin_s:
-            part, node = self._through(node)
-            if part is None:
-                continue
+        for found in self._parts(node):
+            if end_s <= begin_s:
+                break
+            part = found
             if isinstance(part, Way):
                 starts_s = np.minimum.accumulate(np.clip(part.starts_s, begin_s, end_s))
                 start_s = float(starts_s[-1])
@@ -95,15 +104,19 @@ class Walk:
         waited_for = self.waited_for[self.entry_nodes.get((node, entry), node)]
         return loop.starts_s[before], loop.starts_s[node], waited_for
 
-    def _through(self, node: int) -> tuple[PathPart | LeftOut | None, int]:
-        """Return the part that a node stands for, and the node that it waited for (-1: none)."""
+    def _parts(self, node: int) -> Iterator[PathPart | LeftOut]:
+        """Yield what leads to the end of a node, the last part first."""
+        while node >= 0:
+            parts, node = self._through(node)
+            yield from parts
+
+    def _through(self, node: int) -> tuple[_Parts, int]:
+        """Return the parts that a node stands for, the last first, and the node that they waited for (-1: none)."""
         graph, loop, paced = self.run.graph, self.run.loop, self.run.paced
         if paced is not None and node in paced.added:
             period_s = (loop.ends_s[node] - loop.starts_s[node]) / paced.times
-            return LeftOut(loop.starts_s[node], loop.ends_s[node], period_s), self.waited_for[node]
+            return [LeftOut(loop.starts_s[node], loop.ends_s[node], period_s)], self.waited_for[node]
         kind = graph.kinds[node]
-        if kind == NodeKind.MEMBER:
-            return self._step(node, self._call(node)), self._last_to_come(node)
         if kind in _LASTING:
             return self._through_single(node)
         if kind == NodeKind.EXIT:
@@ -111,34 +124,54 @@ class Walk:
             return self._through_block(block, op)
         if kind == NodeKind.BLOCK:
             return self._through_block(node, graph.blocks[node].pattern.main_exit)
-        return None, self.waited_for[node]
+        return [], self.waited_for[node]
 
-    def _through_single(self, node: int) -> tuple[PathPart, int]:
+    def _through_single(self, node: int) -> tuple[_Parts, int]:
         """Return the same of a node that lasts: an op, a message on its way, or a way through a call."""
         graph, begin_s = self.run.graph, self.run.loop.starts_s[node]
         if node in graph.early_exits:
             block, entry, op = graph.early_exits[node]
             return self._from_entry(block, entry, op, begin_s)
         call = self._call(node)
-        if call is not None and call.pattern is not None and call.base == node:
+        if call is None:
+            return [Step(-1, -1, None, begin_s, self.run.loop.ends_s[node])], self.waited_for[node]
+        if call.pattern is not None and call.base == node:
             way = self._inside((call.rank,), call, call.pattern, 0, call.pattern.main_exit, begin_s)
-            return way, self.waited_for[node]
-        return self._step(node, call), self.waited_for[node]
+            return [way], self.waited_for[node]
+        return self._row(node, call)
 
-    def _through_block(self, node: int, op: int) -> tuple[Way, int]:
+    def _row(self, node: int, call: "_Call") -> tuple[_Parts, int]:
+        """Return the same of an op that is a node of its own, with the ops before it in its call that led to it.
+
+        They are one way if there are many. Where ranks have paces of their own, periods of the path are found op by op.
+        """
+        kinds, base, end, row = self.run.graph.kinds, call.base, call.end, list[int]()
+        goes_on = True
+        while goes_on:
+            row.append(node)
+            node = self._last_to_come(node) if kinds[node] == NodeKind.MEMBER else self.waited_for[node]
+            goes_on = base <= node < end and kinds[node] in _OPS and self.run.paced is None
+        if len(row) >= FEWEST:
+            nodes = np.array(row, dtype=np.int64)
+            starts_s = self.run.loop.times_s[0][nodes]
+            return [Way((call.rank,), call.number, call.ops, nodes - base, starts_s, float(starts_s[0]))], node
+        loop, ops = self.run.loop, call.ops
+        return [Step(call.rank, call.number, ops[at - base], loop.starts_s[at], loop.ends_s[at]) for at in row], node
+
+    def _through_block(self, node: int, op: int) -> tuple[_Parts, int]:
         """Return the way through a block up to the end of an op, and the node that let the deciding entry go."""
         block = self.run.graph.blocks[node]
         pattern, released = block.pattern, block.released_s
         entry = max(range(len(released)), key=lambda k: released[k] + pattern.offsets[k][op])
         return self._from_entry(node, entry, op, released[entry])
 
-    def _from_entry(self, node: int, entry: int, op: int, released_s: float) -> tuple[Way, int]:
+    def _from_entry(self, node: int, entry: int, op: int, released_s: float) -> tuple[_Parts, int]:
         """Return the way through a block from an entry to the end of an op, and the node that let the entry go."""
         block = self.run.graph.blocks[node]
         call = self._call(node)
         assert call is not None
         way = self._inside(block.ranks or (call.rank,), call, block.pattern, entry, op, released_s)
-        return way, self.waited_for[self.entry_nodes.get((node, entry), node)]
+        return [way], self.waited_for[self.entry_nodes.get((node, entry), node)]
 
     def _inside(
         self, ranks: tuple[int, ...], call: "_Call", pattern: Pattern, entry: int, op: int, begin_s: float
@@ -168,13 +201,6 @@ class Walk:
             end = base + (1 if pattern is not None else len(ops))
             found = self.calls[position] = _Call(rank, number, base, end, pattern, ops)
         return found if node < found.end else None
-
-    def _step(self, node: int, call: "_Call | None") -> Step:
-        """Return the op that is a node of its own, or the message on its way."""
-        start_s, end_s = self.run.loop.starts_s[node], self.run.loop.ends_s[node]
-        if call is None:
-            return Step(-1, -1, None, start_s, end_s)
-        return Step(call.rank, call.number, call.ops[node - call.base], start_s, end_s)
 
     def _last_to_come(self, node: int) -> int:
         """Return what the last member of a collective waited for."""

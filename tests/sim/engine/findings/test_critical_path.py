@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sim.engine.findings import path_walk
 from sim.engine.findings.critical_path import Step, critical_path
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.prices.activity import Activity, Pricing
@@ -122,6 +123,22 @@ def test_every_step_of_the_path_waited_for_the_one_before(data: Any, keys: dict[
         if not isinstance(step.op, Recv):
             assert (step.start_s, step.end_s) == pytest.approx(times[key], rel=1e-12, abs=1e-12 * run.makespan_s)
     assert all(follows(dependencies, times, after, before) for (before, _), (after, _) in pairwise(steps))
+
+
+@pytest.mark.parametrize("keys", [{"schedule": "zb_h1", "m": 9}, {"m": 24, "tp": 2}], ids=["one by one", "repeated"])
+def test_ops_of_a_call_that_follow_each_other_are_one_part(
+    keys: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps, and what is spent with each op, are those of a walk op by op; parts are far fewer."""
+    plan = dense_plan(pp=2, **keys)
+    run = simulate(plan, slow_adapters(plan.mesh.size), coalesce="tp" in keys)
+    path = critical_path(run)
+    monkeypatch.setattr(path_walk, "FEWEST", math.inf)
+    single = critical_path(run)
+    assert 4 * len(path.parts) < len(single.parts)
+    assert path.steps == single.steps
+    assert [(found.rank, found.op) for found in path.spent] == [(found.rank, found.op) for found in single.spent]
+    assert [found.seconds for found in path.spent] == pytest.approx([found.seconds for found in single.spent])
 
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb_h2"])
