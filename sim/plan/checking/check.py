@@ -14,7 +14,7 @@ from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope, Tier
 from sim.plan.words.calls import Calls
-from sim.plan.words.op import Channel, Collective, Compute, Copy, Op, Recv, Send, channel_of
+from sim.plan.words.op import Channel, Collective, Compute, Copy, Op, Recv, Send, channel_of, reads_from_outside
 from sim.plan.words.program import Call, Plan, Program, Task
 from sim.plan.words.steps import drain, first_step, longest_lag
 
@@ -26,6 +26,10 @@ _ON_DEVICE: Final = {Tier.DEVICE}
 
 _Sizes = dict[Channel, tuple[int, ...]]
 """The bytes of a task's messages by channel, in order."""
+
+
+_Reads = Mapping[str, Mapping[str, Op]]
+"""By task, the buffers that it reads before it writes them, each with the op that reads it first."""
 
 
 class _Message(NamedTuple):
@@ -66,14 +70,15 @@ def check(plan: Plan) -> None:
             if isinstance(op, Collective):
                 check_collective(plan, program, op)
         if (kind := _kind(program, calls)) not in passed:
-            _check_reads(program, calls)
-            check_uses(program, calls)
+            reads = _reads(program)
+            _check_reads(program, calls, reads)
+            check_uses(program, calls, reads)
             passed.add(kind)
     if any(longest_lag(program) for program in plan.programs):
         for program in (*first_step(plan).programs, *drain(plan).programs):
             calls = CodedCalls.of(program)
             if (kind := _kind(program, calls)) not in passed:
-                _check_reads(program, calls)
+                _check_reads(program, calls, _reads(program))
                 passed.add(kind)
     _check_messages(plan, coded)
     check_groups(plan)
@@ -147,14 +152,25 @@ def _check_tiers(program: Program, op: Op) -> None:
         raise CheckError(f"{where(program, op)}: ranks communicate from the memory of their devices")
 
 
-def _check_reads(program: Program, coded: CodedCalls) -> None:
-    needs, gives = {}, {}
-    touched = {name: {b for op in task.ops for b in (*op.reads, *op.writes)} for name, task in program.tasks.items()}
-    num_tasks = Counter(chain.from_iterable(touched.values()))
+def _reads(program: Program) -> _Reads:
+    return {name: reads_from_outside(task.ops) for name, task in program.tasks.items()}
+
+
+def _check_reads(program: Program, coded: CodedCalls, reads: _Reads) -> None:
+    """Raise CheckError where an op reads what nothing has written before (see ``_check_instances``)."""
+    written = {name: {b for op in task.ops for b in op.writes} for name, task in program.tasks.items()}
+    num_tasks = Counter(chain.from_iterable(reads[name].keys() | written[name] for name in program.tasks))
     shared = {buffer for buffer, count in num_tasks.items() if count > 1}
-    for name, task in program.tasks.items():
-        needs[name], gives[name] = _needs_and_gives(program, task, shared)
+    scope_of = {name: buffer.scope for name, buffer in program.buffers.items()}
     for scope in _INSTANCED:
+        needs = {
+            name: {buffer: op for buffer, op in of_task.items() if scope_of[buffer] is scope}
+            for name, of_task in reads.items()
+        }
+        gives = {
+            name: {buffer for buffer in of_task & shared if scope_of[buffer] is scope}
+            for name, of_task in written.items()
+        }
         _check_instances(program, coded, scope, needs, gives)
 
 
@@ -162,14 +178,14 @@ def _check_instances(
     program: Program,
     coded: CodedCalls,
     scope: Scope,
-    needs: Mapping[str, Mapping[Scope, Mapping[str, Op]]],
-    gives: Mapping[str, Mapping[Scope, Set[str]]],
+    needs: _Reads,
+    gives: Mapping[str, Set[str]],
 ) -> None:
     """Raise CheckError for a read of a buffer of one scope that nothing has written for its micro-batch, or its step.
 
     Of micro-batches with equal sequences of calls one is checked, and of each task the first call, which finds least.
     """
-    if not any(of_task[scope] for of_task in needs.values()):
+    if not any(needs.values()):
         return
     wrong: list[tuple[int, str]] = []
     names = [*program.tasks]
@@ -177,37 +193,18 @@ def _check_instances(
         written = set[str]()
         for index in coded.first_of_tasks(calls):
             task = names[coded.tasks[index]]
-            missing = [name for name in needs[task][scope] if name not in written]
+            missing = [name for name in needs[task] if name not in written]
             if missing:
                 wrong.append((index, missing[0]))
                 break
-            written |= gives[task][scope]
+            written |= gives[task]
     if wrong:
         index, name = min(wrong)
         task, microbatch, _ = program.calls[index]
         raise CheckError(
-            f"{where(program, needs[task][scope][name])}: reads {name!r} of micro-batch {microbatch} in task {task!r} "
+            f"{where(program, needs[task][name])}: reads {name!r} of micro-batch {microbatch} in task {task!r} "
             "before anything writes it"
         )
-
-
-def _needs_and_gives(
-    program: Program, task: Task, shared: Set[str]
-) -> tuple[dict[Scope, dict[str, Op]], dict[Scope, set[str]]]:
-    """Return, by scope, the buffers that a task reads before it writes them, and the ``shared`` buffers that it writes.
-
-    ``shared``: buffers that several tasks use.
-    """
-    needs: dict[Scope, dict[str, Op]] = {scope: {} for scope in _INSTANCED}
-    written: set[str] = set()
-    for op in task.ops:
-        for name in op.reads:
-            scope = program.buffers[name].scope
-            if name not in written and scope is not Scope.PERSISTENT:
-                needs[scope].setdefault(name, op)
-        written.update(op.writes)
-    given = written & shared
-    return needs, {scope: {name for name in given if program.buffers[name].scope is scope} for scope in _INSTANCED}
 
 
 def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:

@@ -1,28 +1,29 @@
 """Check for dead ops: their results are neither read by another op nor kept."""
 
+from collections.abc import Collection, Mapping
+
 from sim.plan.checking.collectives import where
 from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope
-from sim.plan.words.op import Collective, Compute, Op, Recv, Send, reads_from_outside
+from sim.plan.words.op import Collective, Compute, Op, Recv, Send
 from sim.plan.words.program import Program, Task
 from sim.sorting import distinct_values
 
 _ABSTRACT_WORK = "delay"
 
 
-def check_uses(program: Program, coded: CodedCalls) -> None:
+def check_uses(program: Program, coded: CodedCalls, read: Mapping[str, Collection[str]]) -> None:
     """Raise CheckError, with task, stream, op and buffers, for an op that takes time and changes no result.
 
     An op is used if it writes nothing (a wait), or a persistent buffer, or a buffer that is read later: by an op of its
     task, or by a later call. Three kinds of op always count as used: a message, since its peer waits for it; a
     collective among several roles, since another role may need the result; and a ``delay`` kernel, which stands for
-    time and has no values.
+    time and has no values. ``read``: by task, the buffers that it reads before it writes them.
     """
     unread, names = {name: _unread(program, task) for name, task in program.tasks.items()}, [*program.tasks]
     lagging = [names[task] for task in distinct_values(coded.tasks[coded.lags > 0]).tolist()]
     used: set[int] = set()
-    read = {name: reads_from_outside(task.ops) for name, task in program.tasks.items()}
     for scope in (Scope.MICROBATCH, Scope.STEP):
         inputs = {
             name: {buffer for buffer in buffers if program.buffers[buffer].scope is scope}

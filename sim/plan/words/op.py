@@ -202,16 +202,16 @@ LinkOp = Collective | Send | Copy
 """Ops that move bytes over links."""
 
 
-def reads_from_outside(ops: Iterable[Op]) -> tuple[str, ...]:
-    """Return the buffers that ops, in this order, read before they write them; in the order of first reads."""
-    found: dict[str, None] = {}
+def reads_from_outside(ops: Iterable[Op]) -> Mapping[str, Op]:
+    """Return the buffers that ops, in this order, read before they write them, each with the op that reads it first."""
+    found: dict[str, Op] = {}
     written: set[str] = set()
     for op in ops:
         for name in op.reads:
-            if name not in written:
-                found[name] = None
+            if name not in written and name not in found:
+                found[name] = op
         written.update(op.writes)
-    return tuple(found)
+    return found
 
 
 def on_other_buffers(op: Op, names: Mapping[str, str]) -> Op:
