@@ -41,14 +41,6 @@ class _Clock(Struct, frozen=True, eq=False):
         edges = [*(part.begin_s for part in parts), parts[-1].end_s]
         return cls(np.array(edges), np.array([part.times for part in parts], np.float64))
 
-    def parts_of(self, moments_s: Times) -> NDArray[np.int64]:
-        """Return the number of the part in which each moment lies."""
-        return self.edges[1:-1].searchsorted(moments_s, side="right")
-
-    def seconds(self, begins: Times, ends: Times) -> float:
-        """Return the length of spans that are each in one part, as often as it happens."""
-        return float(((ends - begins) * self.times[self.parts_of(begins)]).sum())
-
     def inside_s(self, starts: Times, ends: Times) -> float:
         """Return the length of what of any spans lies in the parts, as often as these happen."""
         edges = self.edges[:-1, None], self.edges[1:, None]
@@ -85,7 +77,7 @@ def _of_parts(streams: Mapping[str, tuple[Times, Times]], parts: Sequence[Part])
     busy = {stream: clock.inside_s(*spans) for stream, spans in sorted(streams.items())}
     in_order = {stream: _in_order(*spans) for stream, spans in streams.items()}
     gaps, exposed = _expose(clock, _gaps(clock, *in_order.get(MAIN_STREAM, _NOTHING)), in_order, causes)
-    return Breakdown(busy, {**exposed, BUBBLE: clock.seconds(*gaps)})
+    return Breakdown(busy, {**exposed, BUBBLE: clock.inside_s(*gaps)})
 
 
 def _places(own: RankPaces) -> Mapping[str, NDArray[np.int64]]:
@@ -110,26 +102,30 @@ def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
     first = next((place for place, cause in enumerate(causes) if cause in foreign), len(causes))
     if MAIN_STREAM in foreign or EXPERT_WAIT in causes[first:]:
         raise UnlikeError
-    clock = _Clock.of(parts)
     looked_at = {
         stream: _in_order(starts_s[places], ends_s[places])
         for stream, places in streams.items() if stream in {MAIN_STREAM, *causes[:first]}
     }  # fmt: skip
+    clock = _Clock.of(parts)
     gaps, exposed = _expose(clock, _gaps(clock, *looked_at.get(MAIN_STREAM, _NOTHING)), looked_at, causes[:first])
     if first < len(causes):
-        gaps = _unrolled(gaps, clock, parts, own.left_out_s(range(own.shown.start)))
+        gaps = _unrolled(gaps, parts, own.left_out_s(range(own.shown.start)))
         clock, left = _Clock.of((step,)), causes[first:]
         gaps, later = _expose(clock, gaps, {cause: _in_order(*own.unrolled(streams[cause])) for cause in left}, left)
         exposed |= later
-    return Breakdown(busy, {**exposed, BUBBLE: clock.seconds(*gaps)})
+    return Breakdown(busy, {**exposed, BUBBLE: clock.inside_s(*gaps)})
 
 
-def _unrolled(gaps: tuple[Times, Times], clock: _Clock, parts: Sequence[Part], before_s: float) -> tuple[Times, Times]:
-    """Return gaps as often as their parts happen. ``before_s``: how much later than by the clock the first part is."""
-    found, of_gap = list[tuple[Times, Times]](), clock.parts_of(gaps[0])
-    for place, part in enumerate(parts):
+def _unrolled(gaps: tuple[Times, Times], parts: Sequence[Part], before_s: float) -> tuple[Times, Times]:
+    """Return gaps as often as their parts happen, cut where these begin and end.
+
+    ``before_s``: how much later than by the clock the first part is.
+    """
+    found = list[tuple[Times, Times]]()
+    for part in parts:
         later_s = before_s + part.length_s * np.arange(part.times)[:, None]
-        begins, ends = (times[of_gap == place] + later_s for times in gaps)
+        inside = _lasting(*(times.clip(part.begin_s, part.end_s) for times in gaps))
+        begins, ends = (times + later_s for times in inside)
         found.append((begins.ravel(), ends.ravel()))
         before_s += (part.times - 1) * part.length_s
     return _joined(found)
@@ -138,18 +134,15 @@ def _unrolled(gaps: tuple[Times, Times], clock: _Clock, parts: Sequence[Part], b
 def _expose(
     clock: _Clock, gaps: tuple[Times, Times], streams: Mapping[str, tuple[Times, Times]], causes: Sequence[str]
 ) -> tuple[tuple[Times, Times], dict[str, float]]:
-    """Return the gaps that no cause explains, and the idle seconds by cause. ``streams``: spans in order.
-
-    An exchange of experts that begins just as a part of the time ends is no cause of the gap before it.
-    """
+    """Return the gaps that no cause explains, and the idle seconds by cause. ``streams``: spans in order."""
     exposed: dict[str, float] = {}
     for cause in causes:
         if cause == EXPERT_WAIT:
             starts = [spans[0] for stream, spans in streams.items() if _is_exchange(stream)]
-            gaps, covered = _without_waits(gaps, np.setdiff1d(np.concatenate(starts), clock.edges))
+            gaps, covered = _without_waits(gaps, np.concatenate(starts))
         else:
             gaps, covered = _cover(gaps, *streams[cause])
-        exposed[cause] = clock.seconds(*covered)
+        exposed[cause] = clock.inside_s(*covered)
     return gaps, exposed
 
 
@@ -184,15 +177,15 @@ def _in_order(starts: Times, ends: Times) -> tuple[Times, Times]:
 
 
 def _gaps(clock: _Clock, starts: Times, ends: Times) -> tuple[Times, Times]:
-    """Return the idle spans between ops that do not overlap, cut where one part of the time ends and the next begins.
+    """Return the idle spans between ops that do not overlap, those that are in the time or reach into it.
 
-    A wait of no time may come after an op that begins at its moment, by rounding.
+    None is cut where parts of the time meet: what ends a span explains all of it. A wait of no time may come after an
+    op that begins at its moment, by rounding.
     """
-    first, *between, last = clock.edges.tolist()
+    first, last = clock.edges[[0, -1]]
     begins, finishes = np.concatenate([[first], np.maximum.accumulate(ends)]), np.concatenate([starts, [last]])
-    idle = finishes > begins
-    edges = (np.concatenate([times[idle].clip(first, last), between]) for times in (begins, finishes))
-    return _lasting(*edges)
+    idle = (finishes > begins) & (finishes > first) & (begins < last)
+    return begins[idle], finishes[idle]
 
 
 def _lasting(begins: Times, ends: Times) -> tuple[Times, Times]:

@@ -30,11 +30,12 @@ from sim.engine.uncertainty.interval import drawn_step_times_s
 from sim.plan.facts.work_shares import work_shares
 from sim.plan.words.program import Plan
 from sim.training.data.axes import SAMPLE_AXES
+from sim.training.spec.models.experts import ExpertsSpec
 from tests.examples import examples
 from tests.sim.engine.compiling.test_teams import slow_devices
 from tests.sim.engine.uncertainty.erring import model_errors
-from tests.sim.jobs import GPT, dense_plan, pricing_on, textbook_plan
-from tests.sim.strategies import NODES, aiao_keys, dense_keys
+from tests.sim.jobs import GPT, LLAMA, dense_plan, pricing_on, textbook_plan
+from tests.sim.strategies import NODES, aiao_keys, dense_keys, expert_keys
 
 LAW = settings(
     max_examples=examples(12),
@@ -48,8 +49,11 @@ STEADY = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v")
 
 @st.composite
 def long_plans(draw: Any) -> Plan:
-    """Draw a plan with 24 to 64 micro-batches, of any schedule that suits the degrees, with a barrier."""
-    keys: dict[str, Any] = draw(st.one_of(dense_keys(), dense_keys(), aiao_keys()))
+    """Draw a plan with 24 to 64 micro-batches, of any schedule that suits the degrees, with or without experts.
+
+    With a barrier.
+    """
+    keys: dict[str, Any] = draw(st.one_of(dense_keys(), dense_keys(), expert_keys(), aiao_keys()))
     pp = keys["pp"]
     keys |= {"m": 2 * pp * draw(st.integers(24 // (2 * pp), 64 // (2 * pp)))}
     if pp == 2 and keys.get("zero_stage", 3) < 2 and keys["schedule"] != "aiao" and draw(st.booleans()):
@@ -415,3 +419,16 @@ def test_a_straggler_holds_up_its_whole_pipeline(schedule: str) -> None:
     run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
     assert run.repeated is not None
     assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+
+
+@pytest.mark.parametrize(("pp", "dp", "m", "slow"), [(2, 4, 24, (3, 4)), (3, 2, 36, (1,))])
+def test_a_wait_for_experts_that_lasts_into_a_period_is_one_wait(
+    pp: int, dp: int, m: int, slow: tuple[int, ...]
+) -> None:
+    """A rank that waits for another before an exchange, as a period begins or ends, waits for experts all the while."""
+    model = LLAMA | {"num_layers": 3, "experts": ExpertsSpec(num_experts=4, top_k=2, ffn_hidden_size=64)}
+    plan = dense_plan(pp=pp, dp=dp, expert_degree=dp, m=m, model=model)
+    pricing = slow_devices(1, *slow)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is not None
+    assert_same_findings(run, whole, pricing)
