@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, integer_dtypes
 
-from sim.sorting import distinct, distinct_values, run_begins, sorted_order
+from sim.sorting import distinct, distinct_values, falling, run_begins, sorted_order
 from tests.examples import examples
 
 
@@ -51,3 +51,11 @@ def test_runs_begin_where_values_change(values: list[int]) -> None:
     """The first value of each run is marked."""
     expected = [not at or values[at - 1] != value for at, value in enumerate(values)]
     assert run_begins(np.array(values, np.int64)).tolist() == expected
+
+
+def test_what_rounding_tells_apart_keeps_its_order() -> None:
+    """Larger values come first, and of two that differ by rounding the one that came first."""
+    near = [0.1 + 0.2, 0.3]
+    assert near[0] != near[1]
+    assert sorted([*near, 0.0, 0.300000001, 1e12], key=falling) == [1e12, 0.300000001, *near, 0.0]
+    assert sorted([near[1], near[0]], key=falling) == [near[1], near[0]]

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
 from sim.engine.running.period import Times
+from sim.sorting import falling
 
 Ints = NDArray[np.int64]
 
@@ -63,7 +64,7 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
         )
         for at, (stream, kind) in enumerate(names)
     ]
-    return sorted(found, key=lambda entry: (-entry.time_s, entry.stream, entry.kind))
+    return sorted(found, key=lambda entry: (falling(entry.time_s), entry.stream, entry.kind))
 
 
 def fullest(use: LinkUse) -> Times:

@@ -113,29 +113,21 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         """
         moved = self.transfers
         begins_s, ends_s = moved.span_begin_s[spans], moved.span_end_s[spans]
-        lasting_s = np.maximum(ends_s - begins_s, 1e-300)
         if _MANY_TURNS * len(spans) < len(moved.span_of):
-            curve = self.curve(row)
-            return (curve(ends_s) - curve(begins_s)) / lasting_s
-        begins, ends, gaps_s = self._turns
+            begins, ends, gaps_s = _turns(begins_s, ends_s)
+        else:
+            begins, ends, gaps_s = self._turns
+            begins, ends = begins[spans], ends[spans]
         first, last = np.searchsorted(self.rows, [row, row + 1])
         rates = moved.span_speed[spans] * np.repeat(self.seconds[first:last], self._num_spans[self.flows[first:last]])
-        changes = np.zeros(len(gaps_s) + 1)
-        changes[begins[spans]] = rates
-        changes[ends[spans]] = -rates
-        busy_s = np.append(0.0, np.cumsum(np.cumsum(changes)[:-1] * gaps_s))
-        shares: Times = (busy_s[ends[spans]] - busy_s[begins[spans]]) / lasting_s
-        return shares
+        changes = np.zeros(len(gaps_s))
+        changes[begins], changes[ends] = rates, -rates
+        return _sums_between(changes.cumsum() * gaps_s, begins, ends) / np.maximum(ends_s - begins_s, 1e-300)
 
     @cached_property
     def _turns(self) -> tuple[Ints, Ints, Times]:
-        """Return the place of each span's begin, and of its end, among all these moments, and the seconds between."""
-        turns = np.concatenate([self.transfers.span_begin_s, self.transfers.span_end_s])
-        order = np.argsort(turns, kind="stable")
-        places = np.empty(len(turns), dtype=np.int64)
-        places[order] = np.arange(len(turns))
-        num_spans = len(self.transfers.span_of)
-        return places[:num_spans], places[num_spans:], np.diff(turns[order])
+        """Return the turns of all spans."""
+        return _turns(self.transfers.span_begin_s, self.transfers.span_end_s)
 
     def over_time(self, row: int, num_parts: int) -> Times:
         """Return how busy a row's links are in each of equally long parts of the step, as a fraction."""
@@ -144,6 +136,27 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
             curve = self.repeated.stretched(curve)
         parts: Times = np.diff(curve(edges)) / (self.makespan_s / num_parts)
         return np.maximum(parts, 0.0).round(12)
+
+
+def _turns(begins_s: Times, ends_s: Times) -> tuple[Ints, Ints, Times]:
+    """Return the place of each span's begin, and of its end, among all these moments, and the seconds after each."""
+    turns = np.concatenate([begins_s, ends_s])
+    order = np.argsort(turns, kind="stable")
+    places = np.empty(len(turns), dtype=np.int64)
+    places[order] = np.arange(len(turns))
+    return places[: len(begins_s)], places[len(begins_s) :], np.append(np.diff(turns[order]), 0.0)
+
+
+def _sums_between(values: Times, begins: Ints, ends: Ints) -> Times:
+    """Return the sum of the values from each begin to its end, which is a later place.
+
+    What the sums up to both differ by would have few digits where little lies between. The last begin comes first, as
+    ``reduceat`` also sums from each end to the begin after it, unless that comes before.
+    """
+    order = np.argsort(-begins)
+    edges, found = np.stack([begins[order], ends[order]], axis=1).ravel(), np.empty(len(begins))
+    found[order] = np.add.reduceat(values, edges)[::2] if len(edges) else 0.0
+    return found
 
 
 def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:

@@ -92,7 +92,8 @@ def transfers(run: SimulatedRun) -> Transfers:
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     flow_of, starts, begins, ends, keys, counts, apart_s = (column[order] for column in columns)
-    spans = _spans(run, begins, ends, keys)
+    occupancy_s = np.array([flow.activity.occupancy_s for flow in flows.found])
+    spans = _spans(run, begins, ends, keys, occupancy_s[flow_of])
     return Transfers(flows.found, flow_of, starts, begins, ends, counts, apart_s, *spans)
 
 
@@ -177,8 +178,13 @@ def _keys(graph: Graph) -> Ints:
     return keys
 
 
-def _spans(run: SimulatedRun, begins: Times, ends: Times, keys: Ints) -> tuple[Ints, Times, Times, Times]:
-    """Return transfer, begin, end and speed of every span, sorted by transfer."""
+def _spans(
+    run: SimulatedRun, begins: Times, ends: Times, keys: Ints, alone_s: Times
+) -> tuple[Ints, Times, Times, Times]:
+    """Return transfer, begin, end and speed of every span, sorted by transfer.
+
+    ``alone_s``: how long each transfer takes alone. Its begin and end say less about one of some nanoseconds.
+    """
     alone = np.flatnonzero(keys == _ALONE)
     shared = np.flatnonzero(keys != _ALONE)
     shared = shared[np.argsort(keys[shared], kind="stable")]
@@ -189,12 +195,11 @@ def _spans(run: SimulatedRun, begins: Times, ends: Times, keys: Ints) -> tuple[I
     at = np.searchsorted(keys[shared], of_key)
     ours = np.flatnonzero(at < len(shared))
     ours = ours[keys[shared][at[ours]] == of_key[ours]]
-    lasting_s = ends[alone] - begins[alone]
     spans = np.concatenate([alone, shared[at[ours]]])
     columns = [
         np.concatenate([begins[alone], table[ours, 1]]),
         np.concatenate([ends[alone], table[ours, 2]]),
-        np.concatenate([1 / lasting_s, table[ours, 3]]),
+        np.concatenate([1 / alone_s[alone], table[ours, 3]]),
     ]
     order = np.argsort(spans, kind="stable")
     return spans[order], columns[0][order], columns[1][order], columns[2][order]

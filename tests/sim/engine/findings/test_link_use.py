@@ -21,7 +21,7 @@ from sim.engine.running.simulate import simulate
 from sim.plan.words.program import Plan
 from tests.examples import examples
 from tests.sim.cluster.topology_graphs import SINGLE
-from tests.sim.jobs import GPT, dense_plan
+from tests.sim.jobs import GPT, dense_plan, pricing_on
 from tests.sim.strategies import dense_keys
 from tests.sim.topology_strategies import clusters
 
@@ -160,6 +160,16 @@ def test_time_goes_to_the_link_that_is_slowest() -> None:
         assert found.fullest[slowest] == pytest.approx(1)
         assert found.fullest[other] < 0.5
         assert found.time_s == pytest.approx(found.latency_s + found.bound_s[slowest])
+
+
+def test_what_lasts_nanoseconds_fills_its_links_to_the_last_digits() -> None:
+    """Four bytes of a loss, summed at the end of a step, fill the adapters that two ranks of each node share."""
+    plan = dense_plan(dp=4, zero_stage=3, m=48)
+    pricing = pricing_on("dgx-a100-80g", 4, devices_per_node=2)
+    found = bottlenecks(link_use(simulate(plan, pricing), pricing), 4)
+    of_loss = next(entry for entry in found if entry.kind == "all_reduce")
+    assert of_loss.time_s - of_loss.latency_s < 1e-8
+    assert max(of_loss.fullest.values()) == pytest.approx(1.0, rel=1e-12)
 
 
 @settings(LAW, max_examples=examples(6))

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from sim.engine.findings.bottleneck import bottlenecks
 from sim.engine.findings.breakdown import breakdown
 from sim.engine.findings.computing import computing_seconds
 from sim.engine.findings.critical_path import critical_path
@@ -181,7 +182,14 @@ def assert_same_findings(run: SimulatedRun, whole: SimulatedRun, pricing: Cluste
     assert run.max_rank_span_s == near(whole.max_rank_span_s)
     assert sent_bytes(run, pricing) == pytest.approx(sent_bytes(whole, pricing), rel=1e-9)
     assert math.fsum(critical_path(run).seconds.values()) == near(whole.iteration_time_s)
-    assert_same_links(link_use(run, pricing), link_use(whole, pricing))
+    links, of_whole = link_use(run, pricing), link_use(whole, pricing)
+    assert_same_links(links, of_whole)
+    num_ranks = run.plan.mesh.size
+    for found, expected in zip(bottlenecks(links, num_ranks), bottlenecks(of_whole, num_ranks), strict=True):
+        assert (found.stream, found.kind) == (expected.stream, expected.kind)
+        assert (found.time_s, found.latency_s) == near((expected.time_s, expected.latency_s))
+        assert found.bound_s == near(expected.bound_s)
+        assert found.fullest == pytest.approx(expected.fullest, rel=1e-9)
 
 
 @settings(LAW, max_examples=examples(8))
