@@ -12,6 +12,7 @@ from msgspec import Struct
 from sim.engine.compiling.channels import find_channels
 from sim.engine.compiling.compiler import NotCoalescableError, RankCompiler
 from sim.engine.compiling.contention import Contention, find_contention
+from sim.engine.compiling.copies import compile_ranks
 from sim.engine.compiling.graph import Graph, PricedTask
 from sim.engine.compiling.linking import link_collectives, link_messages
 from sim.engine.compiling.repricing import Priced, repriced
@@ -99,8 +100,7 @@ def _compile(job: _Job, single: frozenset[str]) -> Structure:
         rank: RankCompiler(graph, rank, program, tables[rank], contention, teams.get(job.teams.get(rank, ())))
         for rank, program in job.programs.items()
     }
-    for compiler in ranks.values():
-        compiler.compile()
+    compile_ranks(graph, list(ranks.values()))
     for team in teams.values():
         task = team.finish()
         if task is not None:
