@@ -1,12 +1,13 @@
 """Shorter forms of a plan: with fewer micro-batches, to be simulated in its place where the run repeats itself."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from sim.plan.facts.repetition import CodedCalls, Repetition, repetitions, shortened
+from sim.plan.facts.repetition import CodedCalls, KnownCalls, Repetition, repetitions, shortened
 from sim.plan.facts.sections import Cut, Section, in_a_row, sections, without
 from sim.plan.words.program import Plan, Program
 
@@ -121,14 +122,23 @@ class Shorter(Struct, dict=True, eq=False):
     def in_sections(self, form: SectionForm) -> Mapping[int, Cut] | None:
         """Return the cut programs of a form, by identity of the plan's own program; None where that is no plan."""
         if form not in self._cut:
-            pairs = zip(self.plan.programs, self._sections, strict=True)
-            short = {
-                id(program): without(program, [section.ended(form.at_end) for section in found], form.left_out)
-                for program, found in pairs
-            }
-            found = {key: cut for key, cut in short.items() if cut is not None}
-            self._cut[form] = found if len(found) == len(short) else None
+            found = {id(program): cut for program, cut in zip(self.plan.programs, self._cuts(form), strict=False)}
+            self._cut[form] = found if len(found) == len(self.plan.programs) else None
         return self._cut[form]
+
+    def _cuts(self, form: SectionForm) -> Iterator[Cut]:
+        """Yield the cut programs of a form, up to one that is none. Equal calls are cut once."""
+        known: dict[int, Cut] = {}
+        for program, coded, found in zip(self.plan.programs, self._coded, self._sections, strict=True):
+            cut = known.get(id(coded))
+            if cut is not None:
+                yield replace(cut, program=program.calling(cut.program.calls))
+                continue
+            cut = without(program, [section.ended(form.at_end) for section in found], form.left_out)
+            if cut is None:
+                return
+            known[id(coded)] = cut
+            yield cut
 
     def in_a_row(self, cut: Cut, num_steps: int) -> Cut:
         """Return so many steps of a cut program of a form; ranks with one program share it, and so do runs."""
@@ -164,4 +174,4 @@ class Shorter(Struct, dict=True, eq=False):
     @cached_property
     def _coded(self) -> list[CodedCalls]:
         """Return the calls of each program as numbers."""
-        return [CodedCalls.of(program) for program in self.plan.programs]
+        return list(map(KnownCalls().of, self.plan.programs))

@@ -1,6 +1,6 @@
 """A plan in, a simulated run out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from itertools import repeat
 from time import perf_counter
@@ -27,7 +27,8 @@ from sim.engine.running.shorter import Shorter
 from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_period
 from sim.plan.facts.alike import with_equal_ops
 from sim.plan.facts.repetition import Repetition
-from sim.plan.words.program import Call, Plan, Program, Task
+from sim.plan.words.calls import Calls
+from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.steps import repeated
 
 NUMBERS_OF_STEPS: Final = (3, 4, 8, 16)
@@ -40,7 +41,7 @@ MOST_STRUCTURES: Final = 3
 """How many structures of a plan a simulation holds: prices seldom alternate between more."""
 
 Fold = Callable[[Plan, Pricing], Folding]
-Structures = dict[tuple[Sequence[Call], ...], Structure]
+Structures = dict[tuple[tuple[object, ...], ...], Structure]
 """By the calls of the programs that are run: each program's once, in the order of simulated ranks."""
 
 
@@ -272,7 +273,7 @@ class Simulation(Struct, dict=True, eq=False):
 
     def _compiled(self, now: _Known, structures: Structures, programs: Mapping[int, Program]) -> Graph:
         """Return the graph of programs under these prices."""
-        key = tuple({id(program): program.calls for program in programs.values()}.values())
+        key = tuple({id(program): Calls.of(program.calls).key for program in programs.values()}.values())
         if key in structures:
             return structures[key].priced(now.prices)
         structure = compiled(self.plan, now.folding, programs, now.prices, self._shapes, coalesce=self.coalesce)

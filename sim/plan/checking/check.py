@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sim.plan.checking.collectives import check_collective, check_groups, where
 from sim.plan.checking.uses import check_uses
 from sim.plan.errors import CheckError
-from sim.plan.facts.repetition import CodedCalls
+from sim.plan.facts.repetition import CodedCalls, KnownCalls
 from sim.plan.words.buffer import Scope, Tier
 from sim.plan.words.calls import Calls
 from sim.plan.words.op import Channel, Collective, Compute, Copy, Op, Recv, Send, channel_of, reads_from_outside
@@ -57,12 +57,12 @@ def check(plan: Plan) -> None:
     checked once for programs that share them.
     """
     _check_roles(plan)
-    coded: dict[int, CodedCalls] = {}
+    coded, known_calls = dict[int, CodedCalls](), KnownCalls()
     known, passed = set[int](), set[tuple[object, ...]]()
     for program in plan.programs:
         _check_tasks(program)
         _check_lags(program)
-        calls = coded[id(program)] = CodedCalls.of(program)
+        calls = coded[id(program)] = known_calls.of(program)
         if id(program.tasks) not in known:
             _check_buffers(program)
             known.add(id(program.tasks))
@@ -76,7 +76,7 @@ def check(plan: Plan) -> None:
             passed.add(kind)
     if any(longest_lag(program) for program in plan.programs):
         for program in (*first_step(plan).programs, *drain(plan).programs):
-            calls = CodedCalls.of(program)
+            calls = known_calls.of(program)
             if (kind := _kind(program, calls)) not in passed:
                 _check_reads(program, calls, _reads(program))
                 passed.add(kind)

@@ -85,6 +85,19 @@ def shortened(program: Program, repetition: Repetition, times: int) -> Program |
     return program.calling(short) if short.are_different else None
 
 
+class KnownCalls(Struct, frozen=True):
+    """The coded calls of programs, made once for all that share tasks and have equal calls. Tasks must live as long."""
+
+    _coded: "dict[tuple[int, tuple[object, ...]], CodedCalls]" = {}
+
+    def of(self, program: Program) -> "CodedCalls":
+        """Return the coded calls of a program."""
+        key = id(program.tasks), Calls.of(program.calls).key
+        if key not in self._coded:
+            self._coded[key] = CodedCalls.of(program)
+        return self._coded[key]
+
+
 class CodedCalls(Struct, frozen=True, dict=True, eq=False):
     """The calls of a program as numbers: task, micro-batch and lag. ``middle``: the call whose recurrence is sought."""
 

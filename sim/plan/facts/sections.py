@@ -74,12 +74,15 @@ def sections(programs: Sequence[Program], coded: Sequence[CodedCalls]) -> list[t
     """Return the sections of every program, all by the same number of micro-batches; None if these do not go together.
 
     Of several possibilities it is the one of the fewest micro-batches. Every program has equally many sections, and a
-    task that sends or receives recurs in one of them. ``coded``: the calls of the programs.
+    task that sends or receives recurs in one of them. ``coded``: the calls of the programs, the same record for
+    programs that share tasks and have equal calls.
     """
     for size in _sizes(coded[0]) if coded else ():
-        found = list[tuple[Section, ...]]()
+        found, known = list[tuple[Section, ...]](), dict[int, tuple[Section, ...] | None]()
         for program, calls in zip(programs, coded, strict=True):
-            part = _of_program(program, calls, size)
+            if id(calls) not in known:
+                known[id(calls)] = _of_program(program, calls, size)
+            part = known[id(calls)]
             if part is None or (found and _shape(part) != _shape(found[0])):
                 break
             found.append(part)

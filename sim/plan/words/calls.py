@@ -1,6 +1,7 @@
 """The calls of a program as numbers: most of a long step's calls differ in their micro-batch alone."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
 from itertools import chain, pairwise
 from typing import Final, Self
 
@@ -49,6 +50,11 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
         names = tuple(dict.fromkeys(name for part in found for name in part.names))
         columns = zip(*[(part.numbered(names), part.microbatches, part.lags) for part in found], strict=True)
         return cls(names, *map(np.concatenate, columns))
+
+    @cached_property
+    def key(self) -> tuple[object, ...]:
+        """Return what tells calls from others, and is soon hashed and compared."""
+        return self.names, *[column.tobytes() for column in self.columns]
 
     @property
     def columns(self) -> tuple[Column, ...]:

@@ -7,15 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sim.engine.running.shorter import Shorter
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
 from sim.plan.facts.content import content_digest
-from sim.plan.facts.repetition import CodedCalls
+from sim.plan.facts.namesakes import sharing_tasks
+from sim.plan.facts.repetition import CodedCalls, KnownCalls
 from sim.plan.words.calls import Calls
 from sim.plan.words.program import Call
 from sim.training.pipeline.schedules import SCHEDULES
 from tests.examples import examples
-from tests.sim.jobs import dense_plan, pricing_on
+from tests.sim.jobs import GPT, dense_plan, pricing_on
 
 LAW = settings(max_examples=examples(40), deadline=None)
 CALLS = st.lists(
@@ -92,3 +94,21 @@ def test_orders_are_numbers(schedule: str) -> None:
     for order in SCHEDULES[schedule](4, 64, 2):
         assert "_made" not in vars(order)
         assert np.array_equal(order.microbatches, [action.microbatch for action in order])
+
+
+@LAW
+@given(CALLS, CALLS)
+def test_a_key_tells_calls_apart(calls: list[Call], others: list[Call]) -> None:
+    """Calls with the same key are equal, and equal calls that were made alike have the same key."""
+    assert (Calls.of(calls).key == Calls.of(others).key) == (calls == others)
+
+
+def test_equal_calls_are_looked_at_once() -> None:
+    """Four stages that do the same have three records of calls with the first and the last stage, cut three times."""
+    plan = sharing_tasks(dense_plan(pp=6, m=96, schedule="gpipe", model=GPT | {"num_layers": 6}))
+    known, shorter = KnownCalls(), Shorter(plan)
+    assert len({id(known.of(program)) for program in plan.programs}) == 3
+    cuts = shorter.in_sections(shorter.section_forms(12)[0])
+    assert cuts is not None
+    assert len({id(cut.program.calls) for cut in cuts.values()}) == 3
+    assert [cut.program.role for cut in cuts.values()] == [program.role for program in plan.programs]
