@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from operator import itemgetter
 from typing import Final
 
+import numpy as np
 from msgspec import Struct, field
+from numpy.typing import NDArray
 
 from sim.engine.compiling.shape import NO_PATH
 from sim.engine.prices.activity import Activity
@@ -111,6 +114,9 @@ class LeftOutPeriods(Struct, frozen=True):
 Unit = tuple[int, int, int, Pattern | None]
 """One call of a simulated rank: (rank, call, node, pattern). Without a pattern its ops are nodes from ``node`` on."""
 
+NODE_OF_UNIT: Final = itemgetter(2)
+PATTERN_OF_UNIT: Final = itemgetter(3)
+
 
 class Graph(Struct):
     """Everything the event loop needs, indexed by node."""
@@ -126,6 +132,7 @@ class Graph(Struct):
     joints: list[Joint] = field(default_factory=list)
     joint_of: dict[int, int] = field(default_factory=dict)
     units: list[Unit] = field(default_factory=list)
+    """All calls of a rank in order, one rank after the other."""
     messages: list[tuple[int, int, int]] = field(default_factory=list)
     """(send, journey, receive); where a wire stands for a message, its journey is its receive, and may be its send."""
     early_exits: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -133,6 +140,11 @@ class Graph(Struct):
     team_calls: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)
     """(ranks, call, ops that are one collective of all of them) of calls that are one block of several ranks."""
     left_out: LeftOutPeriods = LeftOutPeriods()
+
+    @property
+    def kinds_of_nodes(self) -> NDArray[np.uint8]:
+        """Return the kinds as numbers."""
+        return np.frombuffer(bytes(self.kinds), dtype=np.uint8)
 
     def add(self, kind: NodeKind, duration_s: float = 0.0, shared: Activity = NOTHING) -> int:
         """Add a node that waits for nothing yet; return its index. ``shared``: its activity on shared resources."""

@@ -170,7 +170,7 @@ def _counter(run: SimulatedRun) -> Callable[[int, Op], int]:
 
 def _keys(graph: Graph) -> Ints:
     """Return, per node, under which key its op went through the shared resources; _ALONE where it did not."""
-    kinds = np.frombuffer(bytes(graph.kinds), dtype=np.uint8)
+    kinds = graph.kinds_of_nodes
     keys: Ints = np.where(kinds == NodeKind.SHARED, np.arange(len(kinds)), _ALONE)
     shared = [(number, joint.members) for number, joint in enumerate(graph.joints) if joint.shared]
     numbers, sizes = np.array([(number, len(members)) for number, members in shared], np.int64).reshape(-1, 2).T

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import SENT, Graph, NodeKind
+from sim.engine.compiling.graph import NODE_OF_UNIT, PATTERN_OF_UNIT, SENT, Graph, NodeKind
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
 from sim.plan.facts.sections import Cut, Section
@@ -63,55 +63,55 @@ class Chains:
         self.graph, self.cuts = graph, cuts
         self.rows: list[Ints] = []
         self.early: list[Ints] = []
-        size, calls = len(graph.kinds), [Calls.of(cut.program.calls) for cut in cuts.values()]
-        self.section, self.stretch, self.sign = (np.full(size, fill) for fill in (NONE, NONE, 0))
+        calls = [Calls.of(cut.program.calls) for cut in cuts.values()]
         starts = np.cumsum([0, *map(len, calls)])
-        call_of = self._call_of(starts, calls)
-        self.microbatch = np.concatenate([*(found.microbatches for found in calls), [NO_MICROBATCH]])[call_of]
-        self.is_moved = np.concatenate([*(cut.is_moved for cut in cuts.values()), [False]])[call_of]
-        order, kinds = np.argsort(call_of, kind="stable"), np.array(graph.kinds)
+        call_of = self._call_of(calls)
+        self.microbatch: Ints = np.concatenate([*(found.microbatches for found in calls), [NO_MICROBATCH]])[call_of]
+        self.is_moved: Flags = np.concatenate([*(cut.is_moved for cut in cuts.values()), [False]])[call_of]
+        order, kinds = np.argsort(call_of, kind="stable"), graph.kinds_of_nodes
         first = np.searchsorted(call_of[order], np.arange(starts[-1] + 1))
+        sections, stretches, signs = (np.full(starts[-1] + 1, fill) for fill in (NONE, NONE, 0))
         for (begin, stop), cut in zip(pairwise(starts.tolist()), cuts.values(), strict=True):
             for number, section in enumerate(cut.sections):
-                self._add_section(number, section, order[: first[stop]], first[begin : stop + 1], kinds)
+                inside = slice(begin + section.first, begin + section.stop)
+                sections[inside], stretches[inside], signs[inside] = number, 2 * number, np.sign(section.microbatches)
+                stretches[inside.stop : stop] = 2 * number + 1
+                self._add_section(section, order, first[begin : stop + 1], kinds)
+        self.section, self.stretch, self.sign = sections[call_of], stretches[call_of], signs[call_of]
 
     def earlier(self, period: int) -> Ints:
         """Return per node the one of its chain so many recurrences before it; NONE: there is none."""
-        found = np.full(len(self.section), NONE)
+        found = np.full(len(self.graph.kinds), NONE)
         for rows in self.rows:
             found[rows[period:]] = rows[:-period]
         return found
 
-    def _add_section(self, number: int, section: Section, nodes: Ints, first: Ints, kinds: Ints) -> None:
+    def _add_section(self, section: Section, nodes: Ints, first: Ints, kinds: NDArray[np.uint8]) -> None:
         """Add a section of a rank; the nodes of its call k are ``nodes[first[k] : first[k + 1]]``."""
         bounds = first[section.first : section.stop + 1]
         inside, sizes = nodes[bounds[0] : bounds[-1]], np.diff(bounds).reshape(section.num_times, -1)
-        self.section[inside], self.stretch[inside] = number, 2 * number
-        self.sign[inside] = np.sign(section.microbatches)
-        self.stretch[nodes[bounds[-1] :]] = 2 * number + 1
         num_nodes, alike = int(sizes[-1].sum()), _num_like_last(sizes)
         rows = inside[len(inside) - alike * num_nodes :].reshape(alike, num_nodes)
         self.rows.append(rows[alike - _num_like_last(kinds[rows]) :])
         self.early.append(inside[: len(inside) - self.rows[-1].size])
 
-    def _call_of(self, starts: Ints, calls: Sequence[Calls]) -> Ints:
+    def _call_of(self, calls: Sequence[Calls]) -> Ints:
         """Return the call that each node belongs to, counted over all ranks; NONE for those that belong to none.
 
-        ``starts``: the first call of each rank; ``calls``: those of each rank.
+        ``calls``: those of each rank.
         """
         graph, of = self.graph, np.full(len(self.graph.kinds), NONE)
-        number_of = {rank: number for number, rank in enumerate(self.cuts)}
         tasks = [cut.program.tasks for cut in self.cuts.values()]
         num_ops = [
             np.array([len(of_rank[name].ops) if name in of_rank else 0 for name in found.names])[found.tasks]
             for of_rank, found in zip(tasks, calls, strict=True)
         ]
-        ranks, places, firsts, patterns = zip(*graph.units, strict=True)
-        call = starts[list(map(number_of.__getitem__, ranks))] + np.array(places)
-        sizes = np.where([pattern is None for pattern in patterns], np.concatenate(num_ops)[call], 1)
-        sizes[[pattern is SENT for pattern in patterns]] = 0
+        firsts = np.fromiter(map(NODE_OF_UNIT, graph.units), np.int64, len(graph.units))
+        patterns = np.fromiter(map(id, map(PATTERN_OF_UNIT, graph.units)), np.int64, len(graph.units))
+        sizes = np.where(patterns == id(None), np.concatenate(num_ops), 1)
+        sizes[patterns == id(SENT)] = 0
         places_in_call = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        of[np.repeat(firsts, sizes) + places_in_call] = np.repeat(call, sizes)
+        of[np.repeat(firsts, sizes) + places_in_call] = np.repeat(np.arange(len(sizes)), sizes)
         exits = [(node, block) for block, found in graph.blocks.items() for node in found.exits.values()]
         entries = [(entry, block) for entry, (block, _) in graph.entries.items()]
         paths = [(path, block) for path, (block, _, _) in graph.early_exits.items()]
@@ -119,14 +119,15 @@ class Chains:
             nodes, blocks = _columns(pairs)
             of[nodes] = of[blocks]
         after = [(node, block) for path, block in paths for node in graph.successors[path]]
-        for pairs in (after[::-1], [(journey, send) for send, journey, _ in graph.messages]):
+        journeys = [(journey, send) for send, journey, _ in graph.messages] if (of == NONE).any() else []
+        for pairs in (after[::-1], journeys):
             nodes, owners = _columns(pairs)
             is_free = of[nodes] == NONE
             of[nodes[is_free]] = of[owners[is_free]]
         return of
 
 
-def _num_like_last(rows: Ints) -> int:
+def _num_like_last(rows: Ints | NDArray[np.uint8]) -> int:
     """Return how many rows at the end are equal."""
     unlike = np.flatnonzero((rows != rows[-1]).any(axis=1))
     return len(rows) if not len(unlike) else len(rows) - 1 - int(unlike[-1])
@@ -163,7 +164,7 @@ class Paces(Struct, frozen=True, eq=False):
             return None
         size = len(chains.section)
         starts_s, ends_s = (times[:size] for times in loop.times_s)
-        starts_s = np.where(np.array(chains.graph.kinds) == NodeKind.EXIT, ends_s, starts_s)
+        starts_s = np.where(chains.graph.kinds_of_nodes == NodeKind.EXIT, ends_s, starts_s)
         pace_s, last_end_s = np.zeros(size), ends_s.copy()
         is_last, is_steady = np.zeros(size, np.bool_), np.zeros(size, np.bool_)
         holds = holds_first = True
@@ -208,15 +209,19 @@ def stays(edges: Edges, earlier: Ints) -> Flags:
 
 def _are_among(wanted: Ints, in_order: Ints) -> Flags:
     """Return which numbers are among others, which are sorted: sooner than ``np.isin`` where both are many."""
-    found: Flags = in_order.searchsorted(wanted, side="right") > in_order.searchsorted(wanted, side="left")
+    if not len(in_order):
+        return np.zeros(len(wanted), np.bool_)
+    found: Flags = in_order[np.minimum(in_order.searchsorted(wanted), len(in_order) - 1)] == wanted
     return found
 
 
-def shared_users(graph: Graph) -> Iterator[tuple[int, Sequence[object]]]:
-    """Yield the nodes whose ops share resources, of a collective its first member, and the resources that each uses."""
-    for node, activity in enumerate(graph.shared):
-        if graph.kinds[node] == NodeKind.SHARED:
-            yield node, [resource for resource, _ in activity.demands]
+def shared_users(graph: Graph) -> Iterator[tuple[Ints, Sequence[object]]]:
+    """Yield nodes whose ops share the same resources, of a collective its first member, and the resources."""
+    nodes = np.flatnonzero(graph.kinds_of_nodes == NodeKind.SHARED)
+    used = list(map(graph.shared.__getitem__, nodes.tolist()))
+    numbers = np.fromiter(map(id, used), np.int64, len(used))
+    for number, activity in dict(zip(numbers.tolist(), used, strict=True)).items():
+        yield nodes[numbers == number], [resource for resource, _ in activity.demands]
     for joint in graph.joints:
         if joint.shared:
-            yield joint.members[0], [resource for resource, _ in joint.activity.demands]
+            yield np.array(joint.members[:1]), [resource for resource, _ in joint.activity.demands]

@@ -222,11 +222,12 @@ def _is_whole(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
 
 def _users(graph: Graph) -> Sequence[Ints]:
     """Return the nodes that share a resource, for every resource of more than one; alike resources once."""
-    users: dict[object, list[int]] = {}
-    for node, resources in shared_users(graph):
+    users: dict[object, list[Ints]] = {}
+    for nodes, resources in shared_users(graph):
         for resource in resources:
-            users.setdefault(resource, []).append(node)
-    return [np.array(nodes) for nodes in {tuple(nodes) for nodes in users.values()} if len(nodes) > 1]
+            users.setdefault(resource, []).append(nodes)
+    found = [np.sort(np.concatenate(parts)) for parts in users.values()]
+    return list({nodes.tobytes(): nodes for nodes in found if len(nodes) > 1}.values())
 
 
 def _share_apart(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
@@ -236,20 +237,21 @@ def _share_apart(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
 
 def _apart(nodes: Ints, attempt: _Attempt, paces: Paces, starts_s: Times, ends_s: Times) -> bool:
     """Return the same of the users of one resource."""
-    chains, last = attempt.chains, nodes[paces.is_last[nodes]]
-    for section in distinct_values(chains.section[last]).tolist():
-        mine = last[chains.section[last] == section]
-        pace_s = paces.pace_s[mine]
-        if pace_s.max() - pace_s.min() > EQUAL * pace_s.max():
+    section, is_last = attempt.chains.section[nodes], paces.is_last[nodes]
+    starts_s, ends_s = starts_s[nodes], ends_s[nodes]
+    for number in distinct_values(section[is_last]).tolist():
+        mine = is_last & (section == number)
+        begins_s, finishes_s, paces_s = starts_s[mine], ends_s[mine], paces.pace_s[nodes[mine]]
+        pace_s = paces_s.max()
+        if pace_s - paces_s.min() > EQUAL * pace_s:
             return False
-        others = nodes[chains.section[nodes] != section]
-        later_s = attempt.times * pace_s.max()
-        until_s = ends_s[mine].max() + later_s - pace_s.max()
-        slack_s = attempt.times * EQUAL * pace_s.max()
-        meets = (ends_s[others] > starts_s[mine].min() + slack_s) & (starts_s[others] < until_s - slack_s)
-        for node in mine.tolist():
-            begin_s, end_s = starts_s[node] + later_s, ends_s[node] + later_s
-            meets |= (ends_s[others] > begin_s + slack_s) & (starts_s[others] < end_s - slack_s)
-        if meets.any():
-            return False
+        later_s, slack_s = attempt.times * pace_s, attempt.times * EQUAL * pace_s
+        near = (section != number) & (ends_s > begins_s.min() + slack_s)
+        near &= starts_s < finishes_s.max() + later_s - slack_s
+        if near.any():
+            meets = starts_s[near] < finishes_s.max() + later_s - pace_s - slack_s
+            for begin_s, end_s in zip(begins_s + later_s, finishes_s + later_s, strict=True):
+                meets |= (ends_s[near] > begin_s + slack_s) & (starts_s[near] < end_s - slack_s)
+            if meets.any():
+                return False
     return True

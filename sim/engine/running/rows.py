@@ -65,7 +65,7 @@ def edges(graph: Graph) -> tuple[Ints, Ints]:
 def _stops(graph: Graph, needs: Ints, counts: Ints, after: Ints) -> Ints:
     """Return the first node after each node's row."""
     size = len(graph.kinds)
-    kinds, nodes = np.frombuffer(bytes(graph.kinds), dtype=np.uint8), np.arange(size)
+    kinds, nodes = graph.kinds_of_nodes, np.arange(size)
     lets_go = np.flatnonzero(counts == 1)
     only = np.full(size, -1)
     only[lets_go] = after[(np.cumsum(counts) - counts)[lets_go]]

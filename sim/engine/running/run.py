@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
-from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -11,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import SENT, Graph, Pattern, PricedTask, Unit
+from sim.engine.compiling.graph import NODE_OF_UNIT, PATTERN_OF_UNIT, SENT, Graph, Pattern, PricedTask, Unit
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.folding.folding import Folding
 from sim.engine.running.loop import EventLoop
@@ -29,10 +28,6 @@ from sim.sorting import distinct_values
 
 STEADY: Final = 1e-5
 """Steps whose periods differ by no more than this part are taken to be alike."""
-
-_NODE: Final = itemgetter(2)
-_PATTERN: Final = itemgetter(3)
-"""Of a unit of the graph."""
 
 MOST_KEPT_NODES: Final = 1_000_000
 """The times of a longer run are not kept, but made for one finding after the other: they would fill the memory."""
@@ -394,7 +389,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
             else:
                 offsets, durations_s = np.array(pattern.offsets), np.array(pattern.durations_s)
                 released = self._released(nodes, pattern)
-                starts[rows] = (released[:, :, None] + offsets[None, :, :]).max(axis=1)
+                alone = len(offsets) == 1
+                starts[rows] = released + offsets if alone else (released[:, :, None] + offsets).max(axis=1)
                 ends[rows] = starts[rows] + durations_s
         own = np.where(units.is_single, units.nodes, -1)
         return TaskTimes(task, units.calls, own, starts, ends, wired=SENT in units.rows_of)
@@ -459,8 +455,8 @@ def _first_opening(program: Program) -> int:
 def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, _Calls]:
     """Return the calls of each task of a program, in the order of first use; ``units``: of one step or several."""
     calls = Calls.of(program.calls)
-    nodes = np.fromiter(map(_NODE, units), np.int64, len(units))
-    of_units = list(map(_PATTERN, units))
+    nodes = np.fromiter(map(NODE_OF_UNIT, units), np.int64, len(units))
+    of_units = list(map(PATTERN_OF_UNIT, units))
     numbers = np.fromiter(map(id, of_units), np.int64, len(units))
     patterns = dict(zip(numbers.tolist(), of_units, strict=True))
     is_single = (numbers == id(None)) | (numbers == id(SENT))

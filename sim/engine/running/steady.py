@@ -101,7 +101,8 @@ def _comes_back(times: TaskTimes, count: int, begin_s: float, length_s: float) -
     if not all((later - earlier == count).all() for earlier, later in pairwise(begun)):
         return False
     early, late = slice(None, -count), slice(count, None)
-    return _are_alike(starts_s[early], starts_s[late], times.ends_s[early], times.ends_s[late], begin_s, length_s)
+    ends_s = times.ends_s[early], times.ends_s[late]
+    return _are_alike((starts_s[early], starts_s[late]), ends_s, begin_s, length_s)
 
 
 def _paces_come_back(own: RankPaces, begin_s: float, length_s: float) -> bool:
@@ -118,26 +119,28 @@ def _paces_come_back(own: RankPaces, begin_s: float, length_s: float) -> bool:
         return False
     if own.times * np.abs(paces_s[late] - paces_s[early]).max(initial=0.0) > slack_s:
         return False
-    return all(
-        _are_alike(starts_s[early], starts_s[late], ends_s[early], ends_s[late], begin_s, length_s)
-        for starts_s, ends_s in (
-            (ops.starts_s, ops.ends_s), (ops.starts_s + own.times * paces_s, ops.ends_s + own.times * paces_s)
-        )
-    )  # fmt: skip
+    repeats = (paces_s[early] > 0.0) | (paces_s[late] > 0.0)
+    first_s = [(times_s[early], times_s[late]) for times_s in (ops.starts_s, ops.ends_s)]
+    early, late = early[repeats], late[repeats]
+    more_s = own.times * paces_s[early], own.times * paces_s[late]
+    last_s = [(times_s[early] + more_s[0], times_s[late] + more_s[1]) for times_s in (ops.starts_s, ops.ends_s)]
+    return all(_are_alike(starts_s, ends_s, begin_s, length_s) for starts_s, ends_s in (first_s, last_s))
 
 
 def _num_begun(own: RankPaces, moment_s: float) -> NDArray[np.int64]:
     """Return, by the number of an op, how often it has begun before a moment."""
-    since_s, repeats = moment_s - own.ops.starts_s, own.paces_s > 0.0
-    lasting = np.divide(since_s, own.paces_s, out=np.zeros_like(since_s), where=repeats)
-    more = np.where(repeats, np.clip(np.ceil(lasting) - 1, 0, own.times), 0)
-    return np.bincount(own.ops.numbers, (since_s > 0.0) + more, len(own.ops.num_ops)).astype(np.int64)
+    numbers, starts_s, repeats = own.ops.numbers, own.ops.starts_s, np.flatnonzero(own.paces_s > 0.0)
+    more = np.clip(np.ceil((moment_s - starts_s[repeats]) / own.paces_s[repeats]) - 1, 0, own.times)
+    begun = np.bincount(numbers[starts_s < moment_s], minlength=len(own.ops.num_ops))
+    return begun + np.bincount(numbers[repeats], more, len(own.ops.num_ops)).astype(np.int64)
 
 
-def _are_alike(
-    early_s: Times, late_s: Times, early_ends_s: Times, late_ends_s: Times, begin_s: float, length_s: float
-) -> bool:
-    """Return whether ops that begin or last in a period before a moment are those a step later, a period apart."""
+def _are_alike(starts_s: tuple[Times, Times], ends_s: tuple[Times, Times], begin_s: float, length_s: float) -> bool:
+    """Return whether ops that begin or last in a period before a moment are those a step later, a period apart.
+
+    ``starts_s``, ``ends_s``: theirs, and those a step later.
+    """
+    (early_s, late_s), (early_ends_s, late_ends_s) = starts_s, ends_s
     slack_s, open_s = EQUAL * length_s, begin_s - length_s
     is_begun = early_s < begin_s - slack_s
     inside, lasting = (early_s >= open_s - slack_s) & is_begun, (early_ends_s > open_s + slack_s) & is_begun
