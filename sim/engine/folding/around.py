@@ -1,7 +1,7 @@
-"""All that use one link of each orbit, from the loads of one group of each orbit.
+"""All users of one link of each orbit, from the loads of one group of each orbit.
 
-If a group puts load on a link, a shift puts what its image loads where the link goes. So the users of one link are the
-images of groups under those shifts that bring some link of theirs to it.
+A shift takes a group that loads a link to a group that loads the link's image. So the users of one link are the images
+of groups under those shifts that take a link of theirs to this one.
 """
 
 import numpy as np
@@ -43,9 +43,10 @@ class Whole(Struct, frozen=True, eq=False):
 
 
 class Around(Struct, frozen=True, eq=False):
-    """Where some links go by all combinations of shifts: combination ``combined[i]`` takes the one of number ``of[i]``
+    """The images of some links under all combinations of shifts, sorted.
 
-    to link ``links[i]``; sorted by these. Combination c is ``c // places[k] % order`` times shift k.
+    Combination ``combined[i]`` takes the link of number ``of[i]`` to ``links[i]``. Combination c is
+    ``c // places[k] % order`` times shift k.
     """
 
     orbits: Orbits

@@ -1,13 +1,13 @@
-"""Ranks and links that a cluster's own symmetry makes alike, found before any load is known.
+"""Orbits: ranks and links that the symmetry of plan and cluster makes alike, found before any load is known.
 
-A *shift* of an axis takes each rank to the one some steps on, wrapping around. If programs and devices stay the same,
-if every route goes to a route, and if links of one kind do, then whatever ranks send loads links as before, but for
-the shift. So do collectives along other axes, whose groups lie on nodes alike. Those along the axis itself have groups
-that go to themselves: their loads must too, and ``Orbits.keep`` asks.
+A *shift* of a mesh axis takes each rank some steps along the axis, wrapping around. It is a symmetry if it takes
+programs and devices to equal ones, every route to a route, and every link to one of its kind. Messages, and collectives
+along other axes, then load the links to which the shift takes the links that they loaded before. A collective along the
+axis itself has groups that the shift takes to themselves; its loads must go to themselves too (``Orbits.uneven``).
 
-The ranks, and the links, to which shifts take one are its *orbit*. Orbits are an equitable partition, so the coarsest
-one never splits any, and it is enough to refine orbits: each sees what one of its members sees. Only groups that the
-first rank of an orbit is in, and messages that it sends, are listed: one of each orbit.
+All ranks, or links, to which shifts take one are its *orbit*. Orbits are an equitable partition, so no class of the
+coarsest one splits an orbit. It is enough to refine orbits: each sees what any of its members sees. Loads are listed
+for the groups of the first rank of each orbit, and for the messages that it sends.
 """
 
 from collections.abc import Collection, Iterator, Sequence
