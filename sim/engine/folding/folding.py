@@ -10,7 +10,7 @@ that nothing else does (see ``sim.engine.folding.slack``). Ranks that take turns
 told apart by their turns where these change no time (see ``sim.engine.folding.turns``).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from sim.engine.folding.orbit_classes import classes_of_orbits, kept_by_loads
 from sim.engine.folding.orbits import Orbits, orbits_of
 from sim.engine.folding.slack import never_binding
 from sim.engine.folding.turns import as_envelopes, slack_of, turns_matter, turns_of
-from sim.engine.prices.activity import Activity, Pricing, Resource, is_link
+from sim.engine.prices.activity import Activity, Demand, LinkDemands, Pricing, Resource, is_link
 from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, Op
@@ -54,7 +54,7 @@ class Folding(Struct, frozen=True, dict=True):
     orbits: Orbits | None = None
     _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
     _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict)
-    _places: dict[Sequence[Resource], "_Places"] = field(default_factory=dict)
+    _places: dict[Hashable, "_Places"] = field(default_factory=dict)
 
     def same_as(self, other: "Folding") -> bool:
         """Return whether another folding has the same classes of ranks, links and groups."""
@@ -86,7 +86,7 @@ class Folding(Struct, frozen=True, dict=True):
     def folded(self, op: Op, rank: int, activity: Activity) -> Activity:
         """Return the demands on classes of links of an op of a simulated rank and of all ops like it."""
         if self.link_class is None or self.class_size is None or not activity.uses_links:
-            return activity
+            return activity.listed
         alike = self.group_counts[op.axes, op.members][rank] if isinstance(op, Collective) else self.multiplicity[rank]
         key = (alike, id(activity))  # kept with the activity, so that no other gets its number
         if key not in self._folded:
@@ -95,29 +95,37 @@ class Folding(Struct, frozen=True, dict=True):
 
     def _fold(self, alike: int, activity: Activity) -> Activity:
         """Return what an activity and all that are like it demand of one link of each class, and of simulated ranks."""
-        if not activity.demands:
-            return activity
-        names, each_s = zip(*activity.demands, strict=True)
-        if names not in self._places:
-            self._places[names] = self._place(names)
-        at = self._places[names]
-        own = dict(zip(at.own, [each_s[index] for index in at.others], strict=True))
-        shares = np.array(each_s)[at.links] * alike / at.sizes
+        at = self._place_of(activity.demands)
+        each_s = _seconds(activity.demands)
+        own = dict(zip(at.own, each_s[at.others].tolist(), strict=True))
+        shares = each_s[at.links] * alike / at.sizes
         demands = zip(at.classes, np.bincount(at.where, shares).tolist(), strict=True)
         return Activity(activity.latency_s, (*own.items(), *demands), activity.occupancy_s, activity.yields)
 
-    def _place(self, names: Sequence[Resource]) -> "_Places":
-        """Return where the demands on resources go."""
+    def _place_of(self, demands: Sequence[Demand]) -> "_Places":
+        """Return where demands go: of the same resources, to the same."""
+        key: Hashable
+        names: tuple[Resource, ...] = ()
+        if isinstance(demands, LinkDemands):
+            numbers, key = demands.links, demands.links.tobytes()
+        else:
+            key = names = tuple([name for name, _ in demands])
+            numbers = np.array([name[1] if is_link(name) else NO_LINK for name in names], dtype=np.int64)
+        if key not in self._places:
+            self._places[key] = self._place(names, numbers)
+        return self._places[key]
+
+    def _place(self, names: Sequence[Resource], numbers: Ints) -> "_Places":
+        """Return where the demands on resources go; ``numbers``: those of the links among them."""
         assert self.link_class is not None
         assert self.class_size is not None
-        numbers = np.array([name[1] if is_link(name) else NO_LINK for name in names], dtype=np.int64)
-        others, links = np.flatnonzero(numbers == NO_LINK).tolist(), np.flatnonzero(numbers != NO_LINK)
+        others, links = np.flatnonzero(numbers == NO_LINK), np.flatnonzero(numbers != NO_LINK)
         of_links = self.link_class[numbers[links]]
         kept = of_links != NEVER_BINDS
         classes, where = np.unique(of_links[kept], return_inverse=True)
         return _Places(
             others,
-            [self._simulated(names[index]) for index in others],
+            [self._simulated(names[index]) for index in others.tolist()],
             links[kept],
             where,
             self.class_size[of_links[kept]],
@@ -137,12 +145,16 @@ class _Places(Struct, frozen=True):
     Of the k-th of ``links`` the class is ``classes[where[k]]``, which has ``sizes[k]`` links.
     """
 
-    others: Sequence[int]
+    others: Ints
     own: Sequence[Resource]
     links: Ints
     where: Ints
     sizes: Ints
     classes: Sequence[Resource]
+
+
+def _seconds(demands: Sequence[Demand]) -> NDArray[np.float64]:
+    return demands.seconds if isinstance(demands, LinkDemands) else np.array([seconds for _, seconds in demands])
 
 
 def _equal(one: Ints | None, other: Ints | None) -> bool:

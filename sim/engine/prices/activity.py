@@ -1,11 +1,12 @@
 """Activities: whatever takes time."""
 
-from collections.abc import Collection, Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator, Sequence
 from functools import cached_property
-from typing import Protocol, TypeGuard
+from typing import Protocol, TypeGuard, overload
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.prices.traffic import Exchange, Load
@@ -21,6 +22,29 @@ def is_link(resource: Resource) -> TypeGuard[tuple[str, int]]:
     return isinstance(resource, tuple) and resource[0] == "link"
 
 
+Demand = tuple[Resource, float]
+
+
+class LinkDemands(Sequence[Demand]):
+    """The demands of one activity on links, as columns: large groups have thousands of them, and folding sums them."""
+
+    def __init__(self, links: NDArray[np.int64], seconds: NDArray[np.float64]) -> None:
+        self.links, self.seconds = links, seconds
+
+    def __len__(self) -> int:
+        return len(self.links)
+
+    @overload
+    def __getitem__(self, index: int) -> Demand: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Demand]: ...
+    def __getitem__(self, index: int | slice) -> Demand | Sequence[Demand]:
+        return tuple(self)[index]
+
+    def __iter__(self) -> Iterator[Demand]:
+        return zip((("link", link) for link in self.links.tolist()), self.seconds.tolist(), strict=True)
+
+
 class Activity(Struct, frozen=True, dict=True):
     """A latency, then demands: seconds of exclusive use of some resources. A demand is more than 0.
 
@@ -31,13 +55,15 @@ class Activity(Struct, frozen=True, dict=True):
     """
 
     latency_s: float = 0.0
-    demands: tuple[tuple[Resource, float], ...] = ()
+    demands: Sequence[Demand] = ()
     single_s: float = 0.0
     yields: bool = False
 
     @cached_property
     def occupancy_s(self) -> float:
         """Return how long it uses its resources alone: the largest demand, or ``single_s`` if that is longer."""
+        if isinstance(self.demands, LinkDemands):
+            return max(self.single_s, float(self.demands.seconds.max()))
         return max([self.single_s, *[seconds for _, seconds in self.demands]])
 
     @cached_property
@@ -46,9 +72,14 @@ class Activity(Struct, frozen=True, dict=True):
         return self.latency_s + self.occupancy_s
 
     @cached_property
+    def listed(self) -> "Activity":
+        """Return the same with its demands in a tuple, for those who look at each of them again and again."""
+        return replace(self, demands=tuple(self.demands)) if isinstance(self.demands, LinkDemands) else self
+
+    @cached_property
     def uses_links(self) -> bool:
         """Return whether it demands links of the cluster."""
-        return any(is_link(resource) for resource, _ in self.demands)
+        return isinstance(self.demands, LinkDemands) or any(is_link(resource) for resource, _ in self.demands)
 
 
 class Pricing(Protocol):

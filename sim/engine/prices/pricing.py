@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -22,7 +24,7 @@ from sim.cluster.network import Network
 from sim.cluster.nominal import is_switched, library_on
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.symmetry import link_images
-from sim.engine.prices.activity import Activity, Resource
+from sim.engine.prices.activity import Activity, LinkDemands, Resource
 from sim.engine.prices.host import HostPricing
 from sim.engine.prices.numbering import numbered, numbered_to_ten_digits
 from sim.engine.prices.traffic import Exchange, Load, exchanges, signature
@@ -40,6 +42,9 @@ from sim.plan.words.op import Collective, Compute, Copy, Op, Send
 from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.stream import Purpose, stream_of
 from sim.sorting import run_begins
+
+_MANY_LINKS: Final = 64
+"""Where activities demand more links each, their demands are columns."""
 
 
 class ClusterPricing(Struct, frozen=True, dict=True):
@@ -263,12 +268,14 @@ class ClusterPricing(Struct, frozen=True, dict=True):
 
     def _activities(self, use: LinkUse) -> list[Activity]:
         """Return each case of a use of links as an activity."""
+        ends, latencies_s = use.ends(), use.latencies_s.tolist()
+        parts = [slice(*both) for both in pairwise(ends)]
+        if len(use.links) > _MANY_LINKS * len(parts):
+            columns = [LinkDemands(use.links[part], use.seconds[part]) for part in parts]
+            return [Activity(latency_s, found) for latency_s, found in zip(latencies_s, columns, strict=True)]
         names = map(self._link_names.__getitem__, use.links.tolist())
-        demands, ends = list(zip(names, use.seconds.tolist(), strict=True)), use.ends()
-        latencies_s: list[float] = use.latencies_s.tolist()
-        return [
-            Activity(latency_s, tuple(demands[ends[row] : ends[row + 1]])) for row, latency_s in enumerate(latencies_s)
-        ]
+        demands = list(zip(names, use.seconds.tolist(), strict=True))
+        return [Activity(latency_s, tuple(demands[part])) for latency_s, part in zip(latencies_s, parts, strict=True)]
 
     @cached_property
     def _link_names(self) -> "_LinkNames":

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from sim.engine.prices.activity import Resource
 
-Demands = tuple[tuple[Resource, float], ...]
+Demands = Sequence[tuple[Resource, float]]
 _Name = TypeVar("_Name", bound=Resource)
 
 TIE = 1e-12
