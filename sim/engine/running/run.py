@@ -426,20 +426,23 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
     def _receives(self, rank: int) -> list[NDArray[np.int64]]:
         """Return the nodes of a rank's receives on each stream, in order."""
-        streams: dict[str, list[tuple[NDArray[np.int64], NDArray[np.int64], int]]] = {}
+        streams: dict[str, list[tuple[NDArray[np.int64], ...]]] = {}
         for name, found in self._calls[rank].items():
             rows = found.rows_of.get(None)
             if rows is None:
                 continue
+            received: dict[str, list[int]] = {}
             for j, op in enumerate(self.programs[rank].tasks[name].ops):
                 if isinstance(op, Recv):
-                    streams.setdefault(op.stream, []).append((found.calls[rows], found.nodes[rows] + j, j))
-        nodes = []
+                    received.setdefault(op.stream, []).append(j)
+            for stream, ops in received.items():
+                calls, nodes = np.repeat(found.calls[rows], len(ops)), np.add.outer(found.nodes[rows], ops).ravel()
+                streams.setdefault(stream, []).append((calls, np.tile(ops, len(rows)), nodes))
+        in_order = []
         for parts in streams.values():
-            calls, places = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
-            ops = np.repeat([j for _, _, j in parts], [len(part) for part, _, _ in parts])
-            nodes.append(places[np.lexsort((ops, calls))])
-        return nodes
+            calls, places, nodes = (np.concatenate(column) for column in zip(*parts, strict=True))
+            in_order.append(nodes[np.lexsort((places, calls))])
+        return in_order
 
     @property
     def _node_ends(self) -> Times:
