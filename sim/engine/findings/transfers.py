@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import chain
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct
@@ -22,6 +22,10 @@ Ints = NDArray[np.int64]
 
 _ALONE = -(2**62)
 """The key of what did not go through shared resources."""
+
+_INTS, _SECONDS = np.zeros(0, np.int64), np.zeros(0)
+_NONE: Final[tuple[NDArray[Any], ...]] = (_INTS, _SECONDS, _SECONDS, _SECONDS, _INTS, _INTS, _SECONDS)
+"""The columns of no transfers: flow, start, begin, end, key, count, apart."""
 
 
 class Flow(Struct, frozen=True, eq=False):
@@ -88,7 +92,11 @@ def transfers(run: SimulatedRun) -> Transfers:
     event loop let it.
     """
     flows, key_of = _Flows(run), _keys(run.graph)
-    parts = [_moved_by(run, rank, times, flows, key_of) for rank in run.programs for times in run.task_times(rank)]
+    parts = [_NONE]
+    for rank in run.programs:
+        for times in run.task_times(rank):
+            if moving := flows.of_ops(rank, times.task):
+                parts.append(_moved_by(run, rank, times, moving, key_of))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[0], kind="stable")
     flow_of, starts, begins, ends, keys, counts, apart_s = (column[order] for column in columns)
@@ -130,10 +138,11 @@ class _Flows:
         return number
 
 
-def _moved_by(run: SimulatedRun, rank: int, times: TaskTimes, flows: _Flows, key_of: Ints) -> tuple[NDArray[Any], ...]:
-    """Return the transfers of all calls of a task, op by op: columns of flow, start, begin, end, key, count, apart."""
-    found = np.array(flows.of_ops(rank, times.task), dtype=np.int64).reshape(-1, 2)
-    moving, flow_of = found.T
+def _moved_by(
+    run: SimulatedRun, rank: int, times: TaskTimes, ops_and_flows: Sequence[tuple[int, int]], key_of: Ints
+) -> tuple[NDArray[Any], ...]:
+    """Return the transfers of some ops in all calls of their task, op by op: columns as in ``_NONE``."""
+    moving, flow_of = np.array(ops_and_flows, dtype=np.int64).T
     ops, activities = times.task.ops, run.priced[rank][times.task.name].activities
     latencies_s = [0.0 if isinstance(ops[at], Send) else activities[at].latency_s for at in moving.tolist()]
     starts_s, ends_s = times.starts_s[:, moving], times.ends_s[:, moving]
