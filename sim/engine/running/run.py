@@ -33,7 +33,7 @@ MOST_KEPT_NODES: Final = 1_000_000
 """The times of a longer run are not kept, but made for one finding after the other: they would fill the memory."""
 
 
-class _Calls(Struct, frozen=True):
+class TaskCalls(Struct, frozen=True):
     """Calls of one task of one rank: which, the node of each, and which of them run by which pattern (None: by none).
 
     ``is_single``: whose ops are nodes of their own.
@@ -44,12 +44,12 @@ class _Calls(Struct, frozen=True):
     rows_of: Mapping[Pattern | None, NDArray[np.int64]]
     is_single: NDArray[np.bool_]
 
-    def within(self, calls: range) -> "_Calls":
+    def within(self, calls: range) -> "TaskCalls":
         """Return those among ``calls``, which are in a row."""
         kept = (self.calls >= calls.start) & (self.calls < calls.stop)
         row = np.cumsum(kept) - 1
         rows_of = {pattern: row[rows[kept[rows]]] for pattern, rows in self.rows_of.items() if kept[rows].any()}
-        return _Calls(self.calls[kept], self.nodes[kept], rows_of, self.is_single[kept])
+        return TaskCalls(self.calls[kept], self.nodes[kept], rows_of, self.is_single[kept])
 
 
 class SimulatedRun(Struct, dict=True, eq=False):
@@ -354,9 +354,12 @@ class SimulatedRun(Struct, dict=True, eq=False):
                 self._uncounted_times[rank] = found
         return float(min(begins_s, default=0.0))
 
+    def called(self, rank: int) -> Mapping[str, TaskCalls]:
+        """Return the calls of each task of a simulated rank, over all steps, in the order of first use."""
+        return self._calls[rank]
+
     @cached_property
-    def _calls(self) -> dict[int, dict[str, "_Calls"]]:
-        """Return the calls of each rank's tasks, over all steps."""
+    def _calls(self) -> dict[int, dict[str, TaskCalls]]:
         return {rank: _by_task(program, self._units_of(rank)) for rank, program in self.programs.items()}
 
     def _units_of(self, rank: int) -> Sequence[Unit]:
@@ -377,7 +380,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
             if len(chosen.calls):
                 yield self._times(self.programs[rank].tasks[name], chosen)
 
-    def _times(self, task: Task, units: "_Calls") -> TaskTimes:
+    def _times(self, task: Task, units: TaskCalls) -> TaskTimes:
         num_ops = len(task.ops)
         starts = np.empty((len(units.calls), num_ops))
         ends = np.empty((len(units.calls), num_ops))
@@ -455,7 +458,7 @@ def _first_opening(program: Program) -> int:
     return next((index for name, index in first_calls.items() if program.tasks[name].traits.opens), 0)
 
 
-def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, _Calls]:
+def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, TaskCalls]:
     """Return the calls of each task of a program, in the order of first use; ``units``: of one step or several."""
     calls = Calls.of(program.calls)
     nodes = np.fromiter(map(NODE_OF_UNIT, units), np.int64, len(units))
@@ -468,7 +471,7 @@ def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, _Calls]:
     for name, first in calls.first_calls().items():
         of_task = (step_rows + np.flatnonzero(calls.tasks == calls.tasks[first])).ravel()
         rows_of = _rows_by_pattern(numbers[of_task], patterns)
-        found[name] = _Calls(of_task, nodes[of_task], rows_of, is_single[of_task])
+        found[name] = TaskCalls(of_task, nodes[of_task], rows_of, is_single[of_task])
     return found
 
 

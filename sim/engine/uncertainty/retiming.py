@@ -110,12 +110,11 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) ->
     apart = np.array(_apart(run), dtype=np.int64).reshape(-1, 2)
     left_out = _LeftOut.of(run)
     nodes.let_left_out_wait(left_out, sum(len(part.rows) for part in rows.derived))
-    before, after = nodes.dependencies()
+    wanted = np.concatenate([begins, apart.ravel(), left_out.wanted])
     return Retiming(
         run,
-        Levels.of(len(nodes.base_s), before, after, np.concatenate([begins, apart.ravel(), left_out.wanted])),
-        np.array(nodes.base_s),
-        np.array([row or 0 for row in nodes.rows], dtype=np.int64),
+        Levels.of(len(nodes), *nodes.dependencies(), wanted),
+        *nodes.in_all(),
         rows.derived,
         begins,
         apart,
@@ -187,6 +186,7 @@ def _apart(run: SimulatedRun) -> list[tuple[int, int]]:
 class _Nodes:
     """The nodes of a run and of its blocks: their durations, the rows of these, and the edges between nodes.
 
+    ``base_s`` and ``rows`` are those of the run's own nodes, ``added`` of nodes beside them.
     ``entries``: by block and slot the node at whose end it is released. ``more``: what waits beside the run's own.
     """
 
@@ -194,25 +194,38 @@ class _Nodes:
         self.run, graph, loop = run, run.graph, run.loop
         lasting = np.isin(np.array(graph.kinds, dtype=np.int64), _LASTING)
         lasting[[node for joint in graph.joints for node in joint.members[1:]]] = False
-        self.base_s: list[float] = np.where(lasting, np.array(loop.ends_s) - np.array(loop.starts_s), 0.0).tolist()
-        self.rows: list[int | None] = [None] * len(self.base_s)
+        starts_s, ends_s = loop.times_s
+        self.base_s = np.where(lasting, ends_s - starts_s, 0.0)
+        self.rows = np.zeros(len(self.base_s), dtype=np.int64)
+        self.added: list[tuple[float, int]] = []
         self.entries = {place: node for node, place in graph.entries.items()}
         self.more: list[tuple[int, int]] = []
         self._released: dict[int, int] = {}
         self._begins: dict[int, int] = {}
 
-    def add(self, base_s: float = 0.0, row: int | None = None) -> int:
-        """Add a node; return its number."""
-        self.base_s.append(base_s)
-        self.rows.append(row)
-        return len(self.rows) - 1
+    def __len__(self) -> int:
+        """Return how many nodes there are."""
+        return len(self.rows) + len(self.added)
 
-    def let_timeless_wait(self, first: int, task: PricedTask) -> None:
-        """Let the ops of a launched task that take no time last as many seconds as their rows say."""
+    def add(self, base_s: float = 0.0, row: int = 0) -> int:
+        """Add a node; return its number."""
+        self.added.append((base_s, row))
+        return len(self) - 1
+
+    def let_timeless_wait(self, first: Ints, task: PricedTask) -> None:
+        """Let the ops of a launched task that take no time last as many seconds as their rows say.
+
+        ``first``: the nodes of the first ops of its calls.
+        """
         if task.launches_s:
-            for op, predicted_s in enumerate(task.durations_s):
-                if predicted_s == 0.0 and first + op not in self.run.graph.joint_of:
-                    self.base_s[first + op] = 1.0
+            timeless = np.flatnonzero(np.array(task.durations_s) == 0.0)
+            nodes = np.add.outer(first, timeless).ravel().tolist()
+            self.base_s[[node for node in nodes if node not in self.run.graph.joint_of]] = 1.0
+
+    def in_all(self) -> tuple[Floats, Ints]:
+        """Return the durations of all nodes, and their rows."""
+        base_s, rows = np.array(self.added, dtype=np.float64).reshape(-1, 2).T
+        return np.concatenate([self.base_s, base_s]), np.concatenate([self.rows, rows.astype(np.int64)])
 
     def let_left_out_wait(self, left_out: _LeftOut, first_row: int) -> None:
         """Let nodes that stand for periods last as long as rows from ``~first_row`` on say."""
@@ -232,7 +245,7 @@ class _Nodes:
 
     def dependencies(self) -> tuple[Ints, Ints]:
         """Return the edges: their first ends, their second ends. A collective's members are its first one."""
-        graph, joint = self.run.graph, np.arange(len(self.rows))
+        graph, joint = self.run.graph, np.arange(len(self))
         for node, index in graph.joint_of.items():
             joint[node] = graph.joints[index].members[0]
         before, after = (joint[ends] for ends in self.run.edges)
@@ -303,29 +316,27 @@ class _Rows(Struct, eq=False):
 
 def _add_units(nodes: _Nodes, rows: _Rows) -> dict[int, tuple[int, int, str]]:
     """Give ops and calls their rows; return of each block a rank, the call's index and its task."""
-    run, blocks, sent = nodes.run, dict[int, tuple[int, int, str]](), list[tuple[int, int]]()
-    names = {rank: [call.task for call in program.calls] for rank, program in run.programs.items()}
-    of_ops: dict[tuple[int, str], list[int]] = {}
-    of_calls: dict[tuple[int, int], int] = {}
-    for rank, index, node, pattern in run.graph.units:
-        task = names[rank][index % len(names[rank])]
-        if pattern is None or pattern is SENT:
-            if (rank, task) not in of_ops:
-                of_ops[rank, task] = rows.of_ops(rank, task)
-            found = of_ops[rank, task]
+    run, blocks, sent = nodes.run, dict[int, tuple[int, int, str]](), list[tuple[Ints, int]]()
+    calls = [(rank, task, called) for rank in run.programs for task, called in run.called(rank).items()]
+    for rank, task, called in calls:
+        for pattern, places in called.rows_of.items():
+            own = called.nodes[places]
             if pattern is SENT:
-                sent.append((node, found[0]))
+                sent.append((own, rows.of_ops(rank, task)[0]))
+            elif pattern is None:
+                of_ops = rows.of_ops(rank, task)
+                nodes.rows[np.add.outer(own, np.arange(len(of_ops)))] = of_ops
+                nodes.let_timeless_wait(own, run.priced[rank][task])
             else:
-                nodes.rows[node : node + len(found)] = found
-                nodes.let_timeless_wait(node, run.priced[rank][task])
-        elif node in run.graph.blocks:
-            blocks.setdefault(node, (rank, index, task))
-        else:
-            if (rank, id(pattern)) not in of_calls:
-                of_calls[rank, id(pattern)] = rows.of_call((rank,), task, pattern)((0, pattern.main_exit))
-            nodes.base_s[node], nodes.rows[node] = 1.0, of_calls[rank, id(pattern)]
-    for node, row in sent:  # one node with its receive
-        nodes.rows[node] = row
+                alone = [node for node in own.tolist() if node not in run.graph.blocks]
+                if alone:
+                    row_of = rows.of_call((rank,), task, pattern)
+                    nodes.base_s[alone], nodes.rows[alone] = 1.0, row_of((0, pattern.main_exit))
+                for node, index in zip(own.tolist(), called.calls[places].tolist(), strict=True):
+                    if node in run.graph.blocks:
+                        blocks.setdefault(node, (rank, index, task))
+    for own, row in sent:  # one node with its receive
+        nodes.rows[own] = row
     return blocks
 
 
@@ -348,6 +359,5 @@ def _add_blocks(nodes: _Nodes, rows: _Rows, blocks: Mapping[int, tuple[int, int,
 
 def _add_journeys(nodes: _Nodes) -> None:
     """Let messages on their way err as their sends do."""
-    for send, journey, _ in nodes.run.graph.messages:
-        if send != journey:
-            nodes.rows[journey] = nodes.rows[send]
+    sends, journeys, _ = np.array(nodes.run.graph.messages, dtype=np.int64).reshape(-1, 3).T
+    nodes.rows[journeys] = nodes.rows[sends]
