@@ -23,17 +23,20 @@ from sim.plan.facts.repetition import Repetition
 IN_A_PERIOD: Final = (1, 2, 3, 4, 6)
 """Largest number of repetitions in a period: messages and buckets may come around less often than calls."""
 
+MOST_APART: Final = 4
+"""Calls a period apart that are noted: they tell whether other durations come back after two periods alone."""
+
 
 class Steady(NamedTuple):
     """A period of a run: from when to when, and how many repetitions of the calls it has.
 
-    ``apart``: by simulated rank, two calls of one task that are a period apart, the last such.
+    ``apart``: by simulated rank, calls of one task that are a period apart from one to the next, the last such.
     """
 
     begin_s: float
     end_s: float
     repetitions: int
-    apart: Mapping[int, tuple[int, int]]
+    apart: Mapping[int, tuple[int, ...]]
 
 
 def steady_period(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> Steady | None:
@@ -52,12 +55,13 @@ def steady_period(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) ->
     return None
 
 
-def _apart(tasks: Sequence["_Rows"], rank: int, length_s: float) -> tuple[int, int]:
-    """Return the last two calls that are a period apart: of the main line of work, if it has a part in it."""
+def _apart(tasks: Sequence["_Rows"], rank: int, length_s: float) -> tuple[int, ...]:
+    """Return the last calls that are a period apart, two or more: of the main line of work, if it has a part in it."""
     own = [rows for rows in tasks if rows.rank == rank and rows.count]
     rows = next((rows for rows in own if rows.main), own[0])
     last = int(np.flatnonzero(~_is_unlike(rows, length_s))[-1])
-    return int(rows.calls[last - rows.count]), int(rows.calls[last])
+    first = max(rows.first, last - (MOST_APART - 1) * rows.count)
+    return tuple(rows.calls[last : first - 1 if first else None : -rows.count].tolist()[::-1])
 
 
 def drifts_apart(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> bool:

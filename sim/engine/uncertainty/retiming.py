@@ -10,11 +10,14 @@ from typing import Final, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern, PricedTask
 from sim.engine.compiling.shape import analyse
 from sim.engine.compiling.tables import MAIN_STREAM
+from sim.engine.running.rank_paces import NEAR
 from sim.engine.running.run import SimulatedRun
+from sim.engine.running.steady import MOST_APART
 from sim.engine.uncertainty.calls import CallTimes, OpRatios, TaskTimes
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
@@ -31,7 +34,7 @@ class Retiming(Struct, frozen=True, eq=False):
     """A run's nodes, as ``Durations`` has them, in levels.
 
     ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
-    ``begins``: the nodes at whose ends the run's steps begin; none where it is one step. ``apart``: pairs of nodes
+    ``begins``: the nodes at whose ends the run's steps begin; none where it is one step. ``apart``: of each rank nodes
     whose ends are a period apart, of a run that passed through its period once for many. ``left_out``: the periods that
     it left out, where ranks have paces of their own.
     """
@@ -42,7 +45,7 @@ class Retiming(Struct, frozen=True, eq=False):
     rows: Ints
     derived: tuple[Derived, ...]
     begins: Ints
-    apart: Ints
+    apart: tuple[Ints, ...]
     left_out: "_LeftOut"
 
     def relative_times(self, factors: Floats) -> Floats:
@@ -69,18 +72,30 @@ class Retiming(Struct, frozen=True, eq=False):
         """Return the makespan, or the period as the run has found it."""
         if self.run.num_steps == 1:
             latest_s: Floats = self.left_out.latest_s(ends_s, self.levels.place)
-            return (
-                latest_s if self.run.repeated is None else latest_s + self.run.repeated.times * self._period_s(ends_s)
-            )
+            return latest_s if self.run.repeated is None else latest_s + self._later_s(ends_s, self.run.repeated.times)
         first = -2 if self.run.is_steady else (len(self.begins) - 1) // 2
         periods_s: Floats = np.diff(ends_s[self.levels.place[self.begins[first:]]], axis=0).mean(axis=0)
         return periods_s
 
-    def _period_s(self, ends_s: Floats) -> Floats:
-        """Return how long a period lasts, per draw: that of the slowest rank, for which the others wait in the end."""
-        earlier, later = (ends_s[self.levels.place[nodes]] for nodes in self.apart.T)
-        slowest_s: Floats = (later - earlier).max(axis=0)
-        return slowest_s
+    def _later_s(self, ends_s: Floats, times: int) -> Floats:
+        """Return how long so many periods last, per draw: those of the slowest rank, for which the others wait.
+
+        With other durations a state may come back after two periods alone, a short and a long one, which take turns.
+        """
+        each_s = [np.diff(ends_s[self.levels.place[nodes]], axis=0) for nodes in self.apart]
+        later_s: Floats = np.max([times * of_rank[-1] for of_rank in each_s], axis=0)
+        several_s = [of_rank for of_rank in each_s if len(of_rank) == MOST_APART - 1]
+        in_turns = np.any([_take_turns(*of_rank) for of_rank in several_s], axis=0)
+        if not in_turns.any():
+            return later_s
+        turns_s = [(times - times // 2) * other_s + times // 2 * last_s for _, other_s, last_s in several_s]
+        return np.where(in_turns, np.max(turns_s, axis=0), later_s)
+
+
+def _take_turns(before_s: Floats, other_s: Floats, last_s: Floats) -> NDArray[np.bool_]:
+    """Return in which draws the first and the last of three periods in a row are alike, and the other is not."""
+    alike: NDArray[np.bool_] = np.abs(last_s - before_s) <= NEAR * last_s
+    return alike & (np.abs(last_s - other_s) > NEAR * last_s)
 
 
 def num_nodes(run: SimulatedRun) -> int:
@@ -107,10 +122,10 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) ->
     _add_blocks(nodes, rows, blocks)
     _add_journeys(nodes)
     begins = np.array([nodes.begin_of(node) for node in run.first_nodes] if run.num_steps > 1 else [], dtype=np.int64)
-    apart = np.array(_apart(run), dtype=np.int64).reshape(-1, 2)
+    apart = _apart(run)
     left_out = _LeftOut.of(run)
     nodes.let_left_out_wait(left_out, sum(len(part.rows) for part in rows.derived))
-    wanted = np.concatenate([begins, apart.ravel(), left_out.wanted])
+    wanted = np.concatenate([begins, *apart, left_out.wanted])
     return Retiming(
         run,
         Levels.of(len(nodes), *nodes.dependencies(), wanted),
@@ -168,10 +183,10 @@ class _LeftOut(Struct, frozen=True, eq=False):
         return latest_s
 
 
-def _apart(run: SimulatedRun) -> list[tuple[int, int]]:
-    """Return pairs of nodes whose ends are a period apart, one of each simulated rank: the ends of two calls."""
+def _apart(run: SimulatedRun) -> tuple[Ints, ...]:
+    """Return of each simulated rank nodes whose ends are a period apart, the ends of calls; none without a period."""
     if run.repeated is None:
-        return []
+        return ()
     wanted = {(rank, call) for rank, calls in run.repeated.apart.items() for call in calls}
     joint = {node: run.graph.joints[index].members[0] for node, index in run.graph.joint_of.items()}
     node_of: dict[tuple[int, int], int] = {}
@@ -180,7 +195,9 @@ def _apart(run: SimulatedRun) -> list[tuple[int, int]]:
             program = run.programs[rank]
             last = analyse(program.tasks[program.calls[call].task]).last.get(MAIN_STREAM, 0) if pattern is None else 0
             node_of[rank, call] = joint.get(node + last, node + last)
-    return [(node_of[rank, first], node_of[rank, last]) for rank, (first, last) in run.repeated.apart.items()]
+    return tuple(
+        np.array([node_of[rank, call] for call in calls], np.int64) for rank, calls in run.repeated.apart.items()
+    )
 
 
 class _Nodes:
