@@ -7,7 +7,7 @@ by a task of its own. If every pass gathers its weights again, the weight is cas
 The backward keeps the cast input. If the backward gathers the input again, it also casts it again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -124,7 +124,7 @@ def cast_in_pass(program: ProgramTracer, task: Task, parameters: Iterable[Parame
     The copies belong to one micro-batch. Their names end in ``label``, which differs from pass to pass.
     """
     weight_of = {name: p for p in parameters for name in _copies(p) if name in program.buffers}
-    used = {name for op in task.ops for name in op.reads if name in weight_of}
+    used = dict.fromkeys(name for op in task.ops for name in op.reads if name in weight_of)
     for name in used:
         copy = replace(program.buffers[name], name=f"{name}{label}", scope=Scope.MICROBATCH)
         program.add_buffer(copy)
@@ -140,7 +140,7 @@ def cast_in_pass(program: ProgramTracer, task: Task, parameters: Iterable[Parame
     return replace(task, ops=tuple(ops))
 
 
-def _cast_of_weight(source: str, weight_of: Mapping[str, Parameter], used: Set[str], label: str) -> Compute:
+def _cast_of_weight(source: str, weight_of: Mapping[str, Parameter], used: Collection[str], label: str) -> Compute:
     """Return the op that casts a weight into its used copies and their scale."""
     (weight,) = {p.value.name for p in weight_of.values() if p.source == source}
     writes = tuple(f"{name}{label}" for name, p in weight_of.items() if p.source == source and name in used)
