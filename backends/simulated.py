@@ -17,7 +17,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import Notice, Simulation
 from sim.plan.checking.check import check
 from sim.plan.errors import CheckError, SessionError
-from sim.plan.facts.namesakes import sharing_tasks
+from sim.plan.facts.namesakes import apart, sharing_tasks
 from sim.plan.facts.rank_work import RankWork, program_work
 from sim.plan.session.observations import NoObservations, Observations
 from sim.plan.session.protocol import StepResult
@@ -137,7 +137,7 @@ def _checked(plan: Plan) -> Plan:
     try:
         check(shared)
     except CheckError:
-        check(plan)  # says where in a program's own names
+        check(apart(plan))  # says where in a program's own names
         raise
     return shared
 

@@ -6,6 +6,7 @@ the identity of a program's tasks that they have seen them.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, Final, get_args
@@ -18,7 +19,7 @@ from sim.plan.words.buffer import Buffer, Initial
 from sim.plan.words.calls import Calls
 from sim.plan.words.distinct_ops import unseeded
 from sim.plan.words.op import Compute, Op
-from sim.plan.words.program import Plan, Program
+from sim.plan.words.program import Namesake, Plan, Program
 
 Form = tuple[object, ...]
 """All of a program but names and calls: what is left of its tasks, ops and buffers, buffers by their places."""
@@ -30,13 +31,23 @@ def sharing_tasks(plan: Plan) -> Plan:
     Calls name the tasks that they share; ``Program.named`` has each program's own.
     """
     outlines = [_outline(program) for program in plan.programs]
-    counts = Counter(outlines)
+    tasks = [id(program.tasks) for program in plan.programs]
+    counts = Counter(outline for _, outline in set(zip(tasks, outlines, strict=True)))
     firsts: dict[tuple[object, ...], list[tuple[Form, Program]]] = defaultdict(list)
     programs = [
         _sharing(_first(program, firsts[outline]), program) if counts[outline] > 1 else program
         for program, outline in zip(plan.programs, outlines, strict=True)
     ]
     return replace(plan, programs=tuple(programs))
+
+
+def apart(plan: Plan) -> Plan:
+    """Return a plan whose programs share no tasks: each has its own names for all that it has."""
+    return replace(plan, programs=tuple(map(_under_own_names, plan.programs)))
+
+
+def _under_own_names(program: Program) -> Program:
+    return program if program.own is None else program.own.program
 
 
 def _first(program: Program, firsts: list[tuple[Form, Program]]) -> Program:
@@ -71,7 +82,7 @@ def _sharing(first: Program, program: Program) -> Program:
         Calls(tuple(map(shared.__getitem__, calls.names)), *calls.columns),
         role=program.role,
         released=program.released,
-        own={shared[name]: program.named(name) for name in program.tasks},
+        own=Namesake(tuple(first.tasks), partial(_under_own_names, program)),
     )
 
 

@@ -1,11 +1,11 @@
 """Tasks, programs and plans."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from sim.plan.words.buffer import Buffer
@@ -98,13 +98,33 @@ class Call(NamedTuple):
     lag: int = 0
 
 
+class Namesake(Struct, frozen=True, dict=True, eq=False):
+    """A program under its own names, for one that has the buffers and tasks of another, equal but for names.
+
+    ``shared``: the names of the other's tasks, in their order. ``write``: returns the program; called once, if ever.
+    """
+
+    shared: Sequence[str]
+    write: "Callable[[], Program]"
+
+    @cached_property
+    def program(self) -> "Program":
+        """Return the program under its own names."""
+        return self.write()
+
+    @cached_property
+    def tasks(self) -> Mapping[str, Task]:
+        """Return its tasks under its own names, by the names that it shares them by."""
+        return dict(zip(self.shared, self.program.tasks.values(), strict=True))
+
+
 class Program(Struct, frozen=True, dict=True):
     """The program of every rank of one role: calls in issue order; long ones are held as numbers (``Calls``).
 
     Stream order and buffer hazards are the only dependencies between the ops of a rank.
     ``released``: persistent buffers that the rank gives up at the end of the plan, because another rank now holds them.
-    ``own``: where a program has the buffers and tasks of one that is equal but for names, its tasks under its own
-        names, by the names that it has them by (see ``sim.plan.facts.namesakes``).
+    ``own``: where a program has the buffers and tasks of one that is equal but for names, itself under its own names
+        (see ``sim.plan.facts.namesakes``).
     """
 
     role: Mapping[str, int]
@@ -112,7 +132,7 @@ class Program(Struct, frozen=True, dict=True):
     tasks: Mapping[str, Task]
     calls: Sequence[Call]
     released: frozenset[str] = frozenset()
-    own: Mapping[str, Task] = field(default_factory=dict)
+    own: Namesake | None = None
 
     @cached_property
     def distinct_ops(self) -> DistinctOps:
@@ -130,7 +150,7 @@ class Program(Struct, frozen=True, dict=True):
 
     def named(self, task: str) -> Task:
         """Return a task under its own names, to be shown."""
-        return self.own.get(task, self.tasks[task])
+        return self.tasks[task] if self.own is None else self.own.tasks[task]
 
     @property
     def role_name(self) -> str:
