@@ -20,14 +20,14 @@ def attention(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
 
 def _attended(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
     """Return the heads' results [s, b, n, e], before they are projected to the hidden state."""
-    m, name, window = b.model, f"layer{index}", b.model.window_of(index)
-    latent, base = m.latent_attention, m.rotary_base_of(index)
+    m, name, kind = b.model, f"layer{index}", b.model.kind_of(index)
+    latent, base = m.latent_attention, kind.rotary_base
     if latent is not None and isinstance(b.part, CachedTokens):
         return latent_attention.cached_latent_attention(b, t, name, x, base, b.part)
     q, k, v = _qkv(b, t, name, x, base) if latent is None else latent_attention.latent_qkv(b, t, name, x, latent, base)
     if b.part:
         k, v = b.part.cached(t, f"{name}.keys", k), b.part.cached(t, f"{name}.values", v)
-    return attend(b, t, f"{name}.attention", (q, k, v), window.size if window else 0)
+    return attend(b, t, f"{name}.attention", (q, k, v), kind.window.size if kind.window else 0)
 
 
 def _qkv(b: LayerBuilder, t: TaskTracer, name: str, x: Tensor, rotary_base: float) -> tuple[Tensor, Tensor, Tensor]:

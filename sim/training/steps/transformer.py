@@ -133,7 +133,7 @@ class TransformerBuilder(LayerBuilder, frozen=True):
         y = self._post_norm(t, f"{name}.post_norm1", attention(self, t, index, self.norm(t, f"{name}.norm1", x)))
         x = self._residual(t, f"{name}.attention_out", y, f"{name}.projection.bias", x)
         normed = self.norm(t, f"{name}.norm2", x)
-        if self.model.has_experts(index):
+        if self.model.kind_of(index).has_experts:
             y = self._post_norm(t, f"{name}.post_norm2", experts.expert_mlp(self, t, index, normed))
             y = f.dropout(t, f"{name}.mlp_out", y, self.model.dropout, batch_dim=1, spans=self._spans)
             return f.add(t, f"{name}.mlp_out", y, x)

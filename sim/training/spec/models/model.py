@@ -1,7 +1,7 @@
 """Transformer models: family, sizes, and the costs that no strategy changes."""
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from msgspec import Struct
 
@@ -20,6 +20,14 @@ _OF_HEADS: Final = ("own_head_size", "qkv_bias", "query_key_norm")
 _SIZES: Final = (
     "num_heads", "num_kv_heads", "hidden_size", "head_size", "ffn_hidden_size", "vocab_size", "sequence_length",
 )  # fmt: skip
+
+
+class LayerKind(NamedTuple):
+    """All in which layers of a model may differ but in the numbers of their weights."""
+
+    has_experts: bool
+    window: SlidingWindow | None
+    rotary_base: float
 
 
 class TransformerSpec(Struct, frozen=True, kw_only=True):
@@ -154,6 +162,10 @@ class TransformerSpec(Struct, frozen=True, kw_only=True):
         if self.family == "gpt":
             return "gelu"
         return "swiglu" if self.gate == "silu" else "geglu"
+
+    def kind_of(self, layer: int) -> LayerKind:
+        """Return the kind of a layer."""
+        return LayerKind(self.has_experts(layer), self.window_of(layer), self.rotary_base_of(layer))
 
     def rotary_base_of(self, layer: int) -> float:
         """Return the base of the rotary frequencies of a layer."""
