@@ -58,6 +58,7 @@ _TENSOR_KEYS = {
 _CONTEXT_KEYS = {"context_degree", "context_method", "context_layout", "context_inner_degree"}
 _PIPELINE_KEYS = {
     "schedule",
+    "actions",
     "virtual_stages",
     "layers_per_stage",
     "recompute_per_stage",

@@ -1,8 +1,10 @@
 """A dense-training job in, a plan out."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,7 +20,7 @@ from sim.plan.words.calls import Calls
 from sim.plan.words.layout import Layout, Shard
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Direction, Op, Recv, Send
-from sim.plan.words.program import Call, Phase, Plan, Program, Task
+from sim.plan.words.program import Call, Namesake, Phase, Plan, Program, Task
 from sim.plan.words.stream import Purpose, stream_of
 from sim.training.data import offload, operators, segments, sharding, tiered
 from sim.training.data.axes import training_mesh
@@ -34,17 +36,21 @@ from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import DenseTraining, split_layers
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, PIPELINE_AXIS
 from sim.training.steps.countable import refuse_uncountable
+from sim.training.steps.rank_content import RankContent, rank_content, tells_programs
 from sim.training.steps.transformer import TransformerBuilder
 from sim.training.tensor.boundary import Boundary
 
 
-def build_dense_training(job: DenseTraining, name: str, only: int | None = None, *, first_role: bool = False) -> Plan:
+def build_dense_training(
+    job: DenseTraining, name: str, only: int | None = None, *, first_role: bool = False, shares_tasks: bool = False
+) -> Plan:
     """Return the plan of one training step: one program per pipeline rank, or several if ranks of a stage differ.
 
     Sharers of a sequence may differ, and ranks to which unequal numbers of tokens are routed.
 
     ``only``: the pipeline rank whose programs alone are built. ``first_role``: of ranks to which unequal numbers of
-    tokens are routed, only the first has its program.
+    tokens are routed, only the first has its program. ``shares_tasks``: of programs that are equal but for names the
+    first is written, whose buffers and tasks the others have; for plans that are simulated.
     """
     pipeline, mesh = job.parallel.pipeline, training_mesh(job.parallel)
     place, rank_orders = placement(pipeline), orders(pipeline, job.num_microbatches)
@@ -52,17 +58,23 @@ def build_dense_training(job: DenseTraining, name: str, only: int | None = None,
     calls = pipeline_calls(rank_orders, place, ranks)
     if pipeline.num_slices > 1:
         calls = slice_calls(calls, pipeline.num_slices)
-    programs, routings = [], routings_of_roles(job, mesh)
+    routings, programs = routings_of_roles(job, mesh), list[Program]()
     routings = [*islice(routings, 1)] if first_role else [*routings]
+    shares_tasks = shares_tasks and routings == [None] and tells_programs(job, place)
+    firsts: dict[tuple[RankContent, int], StageProgramBuilder] = {}
     for rank, of_rank in zip(ranks, calls, strict=True):
         order = rank_orders[rank]
         splits = order.stages_of("W")
         pairs = overlapping_pairs(order) if pipeline.overlap_exchanges else frozenset[Pair]()
-        programs += [
-            StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs).build(of_rank)
+        content = rank_content(job, place, rank, of_rank) if shares_tasks else None
+        builders = [
+            StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs)
             for sharer in job.parallel.sequence.roles(causal=job.model.causal)
             for routing in routings
         ]
+        for role, builder in enumerate(builders):
+            first = builder if content is None else firsts.setdefault((content, role), builder)
+            programs.append(builder.build(of_rank) if first is builder else first.build_like(builder, of_rank))
     return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
 
 
@@ -86,7 +98,8 @@ class StageProgramBuilder:
     ``sharer``: the coordinates of the ranks along the axes of context parallelism, if those run other programs.
     Where sequences go through the pipeline in slices, each slice has tasks of its own. ``idle``: tasks that would have
     no ops, as a stage has no layers; they are neither written nor called. ``routing``: of experts, where it is forced.
-    ``pairs``: calls of a forward and of a backward that take turns, piece by piece.
+    ``pairs``: calls of a forward and of a backward that take turns, piece by piece. ``around``: adds the calls of what
+    data parallelism does to those of the pipeline. ``casts``: of weights, by the forward that each precedes.
     """
 
     job: DenseTraining
@@ -103,6 +116,9 @@ class StageProgramBuilder:
     input_gradients: "dict[Pass, Tensor]" = field(init=False)
     loss: Tensor | None = field(init=False, default=None)
     idle: set[str] = field(init=False, default_factory=set)
+    around: Callable[[Calls], Calls] = field(init=False)
+    casts: dict[str, str] = field(init=False, default_factory=dict)
+    written: "_Written" = field(init=False)
 
     def __post_init__(self) -> None:
         job, precision = self.job, self.job.training.types
@@ -135,16 +151,36 @@ class StageProgramBuilder:
 
     def build(self, pipeline_calls: Calls) -> Program:
         """Return the program with these forwards, backwards and messages."""
-        groups = self._write_stages()
-        pipeline_calls = pipeline_calls.without(self.idle)
-        called = pipeline_calls.counts()
+        groups, called = self._write_stages(), pipeline_calls.first_calls()
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
-        calls = self._write_around(pipeline_calls, groups)
+        self.around = self._write_around(groups)
         if self.job.training.types.casts:
-            calls = self._with_casts(calls, groups)
+            self.casts = self._write_casts([name for name in called if name not in self.idle], groups)
+        calls = self._calls(pipeline_calls)
         if self.pairs:
             self.tracer.tasks, calls = taking_turns(self.tracer.tasks, calls, self.pairs, self._sends_tokens)
-        return self.program(self.tracer.tasks, calls)
+        self.written = _Written(self.program(self.tracer.tasks, calls), tuple(called))
+        return self.written.program
+
+    def build_like(self, other: "StageProgramBuilder", pipeline_calls: Calls) -> Program:
+        """Return the program of a rank of the same content, with the buffers and tasks that are written here.
+
+        ``other``: the builder of that rank, which writes the program under its own names if these are asked for.
+        """
+        program, called = self.written
+        names = dict(zip(pipeline_calls.first_calls(), called, strict=True))
+        renamed = tuple(names.get(name, name) for name in pipeline_calls.names)
+        own = Namesake(tuple(program.tasks), partial(other.build, pipeline_calls))
+        calls = self._calls(Calls(renamed, *pipeline_calls.columns))
+        return program.calling(calls, role=dict(other.tracer.role), own=own)
+
+    def _calls(self, pipeline_calls: Calls) -> Calls:
+        """Return all calls of a rank with these forwards, backwards and messages; all tasks are written."""
+        calls = self.around(pipeline_calls.without(self.idle))
+        if not self.casts:
+            return calls
+        first = calls.first_calls()
+        return calls.with_inserted({first[task]: [Call(cast)] for task, cast in self.casts.items()})
 
     def _sends_tokens(self, op: Op) -> bool:
         """Return whether an op exchanges tokens with ranks that have other experts, or hands them on in between."""
@@ -166,26 +202,29 @@ class StageProgramBuilder:
                 self._write_backward(Pass(stage, part))
         return groups
 
-    def _write_around(self, pipeline_calls: Calls, groups: Mapping[int, Sequence[Parameter]]) -> Calls:
-        """Write what data parallelism does beside forwards and backwards; return all calls."""
+    def _write_around(self, groups: Mapping[int, Sequence[Parameter]]) -> Callable[[Calls], Calls]:
+        """Write what data parallelism does beside forwards and backwards; return what adds the calls of that."""
         if self.job.parallel.pipeline.schedule == "aiao":
-            return segments.write_segments(self.job, self.tracer, self.place, self.rank, groups).around(pipeline_calls)
+            return segments.write_segments(self.job, self.tracer, self.place, self.rank, groups).around
         begin, end = self._write_step(groups)
-        return Calls.joined(begin, pipeline_calls, end)
+        return lambda pipeline_calls: Calls.joined(begin, pipeline_calls, end)
 
-    def _with_casts(self, calls: Calls, groups: Mapping[int, Sequence[Parameter]]) -> Calls:
-        """Write the casts of every stage's weights; return the calls with each before the stage's first forward."""
-        result: dict[int, list[Call]] = {}
+    def _write_casts(self, called: Iterable[str], groups: Mapping[int, Sequence[Parameter]]) -> dict[str, str]:
+        """Write the casts of every stage's weights; return each by the first forward of the stage, which it precedes.
+
+        ``called``: the tasks in the order of their first calls.
+        """
+        result: dict[str, str] = {}
         waiting = dict(groups)
-        for name, place in calls.first_calls().items():
+        for name in called:
             task = self.tracer.tasks[name]
             stage = task.stage % self.place.chain_length
             if task.phase is Phase.FORWARD and stage in waiting:
                 t = TaskTracer(self.tracer, Scope.STEP)
                 cast_weights(t, waiting.pop(stage))
                 if t.ops:  # none in a stage without layers, whose ends of the model are multiplied as they are
-                    result[place] = [Call(self.tracer.add_task(f"cast_weights.{stage}", Phase.PREPARE, t.ops).name)]
-        return calls.with_inserted(result)
+                    result[name] = self.tracer.add_task(f"cast_weights.{stage}", Phase.PREPARE, t.ops).name
+        return result
 
     def _write_step(self, groups: Mapping[int, Sequence[Parameter]]) -> tuple[list[Call], list[Call]]:
         """Write what data parallelism does before and after forwards and backwards, and what it changes in them."""
@@ -333,6 +372,13 @@ class StageProgramBuilder:
         kind, axes = CollectiveKind.BROADCAST, (PIPELINE_AXIS,)
         op = Collective(name, kind, axes, reads, writes, MAIN_STREAM, members=pair, root=root)
         self.tracer.add_task(f"{name}{now.label}", Phase.SEND if verb == "send" else Phase.RECV, (op,), now.stage)
+
+
+class _Written(NamedTuple):
+    """The program that was written; ``called``: the tasks of its pipeline calls in the order of their first calls."""
+
+    program: Program
+    called: tuple[str, ...]
 
 
 class Pass(Struct, frozen=True):

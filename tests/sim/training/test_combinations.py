@@ -89,13 +89,14 @@ BUILT, REFUSED, NEVER = (
 )
 
 
-def job_of(used: Iterable[str]) -> DenseTraining:
-    """Return a small job that uses some techniques."""
+def job_of(used: Iterable[str], **more: Any) -> DenseTraining:
+    """Return a small job that uses some techniques; ``more``: other keys."""
     keys: dict[str, Any] = {"tp": 2, "dp": 8, "m": 4}
     for name in sorted(used):
         keys |= EXAMPLES[name]
     if "sliced" in used and "token_slices" in used:
         keys |= EXAMPLES["token_slices"]
+    keys |= more
     if keys.get("schedule") == "aiao" and "zero_stage" not in keys:
         keys.setdefault("deferred_sync", 0.0)
     sharding = {key: keys.pop(key) for key in ShardingSpec.__struct_fields__ if key in keys}
