@@ -44,7 +44,7 @@ class LastPlan(Struct):
             return self._simulation
         before, self._simulation = self._simulation if batched == self._batched else None, None
         with located(scenario.document):
-            plan = scenario.build()
+            plan = scenario.build_simulated()
         self._simulation, self._planned, self._batched = simulation_of(plan, like=before), planned, batched
         return self._simulation
 

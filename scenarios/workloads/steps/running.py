@@ -94,7 +94,7 @@ def simulate(
     Raises ScenarioError for ranks without folding that cannot be simulated in bounded time.
     """
     scenario = scenario.decided()
-    plan = plan or plan_of(scenario)
+    plan = plan or simulated_plan_of(scenario)
     if not fold:
         refuse_many_ops(plan)
     pricing = scenario.pricing()
@@ -134,7 +134,7 @@ def run_step(scenario: StepScenario) -> SimulatedRun:
     Raises ScenarioError if no choice for an open decision fits, or if an algorithm cannot serve a group.
     """
     scenario = scenario.decided()
-    return run_plan(scenario, plan_of(scenario))
+    return run_plan(scenario, simulated_plan_of(scenario))
 
 
 @collector_paused()
@@ -174,3 +174,11 @@ def plan_of(scenario: StepScenario) -> Plan:
     scenario = scenario.decided()
     with located(scenario.document):
         return scenario.build()
+
+
+@collector_paused()
+def simulated_plan_of(scenario: StepScenario) -> Plan:
+    """Return the same for a simulation alone: programs that are equal but for names may share tasks."""
+    scenario = scenario.decided()
+    with located(scenario.document):
+        return scenario.build_simulated()

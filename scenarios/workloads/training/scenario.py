@@ -149,6 +149,13 @@ class TrainingScenario(StepScenario):
         build = delayed.build_delayed_training if self.pipeline.gradient_delay else build_dense_training
         return build(job, self.name)
 
+    def build_simulated(self) -> Plan:
+        """Return the same plan for a simulation: stages that are equal but for names share tasks."""
+        more = self.says_more or self.placed is not None
+        if more or self.job.training.method == "local" or self.pipeline.gradient_delay:
+            return self.build()
+        return build_dense_training(self.dense_job, self.name, shares_tasks=True)
+
     @property
     def planned(self) -> bytes:
         """Return a digest of all that the plan of a decided scenario depends on: no price is in it."""

@@ -11,7 +11,7 @@ from scenarios.summaries.steps.advice import AdviceLevel, TriedChange, UntriedCh
 from scenarios.workloads.steps.cost import CostModel
 from scenarios.workloads.steps.findings.changes import Overrides, merged
 from scenarios.workloads.steps.last_plan import LastPlan
-from scenarios.workloads.steps.running import SimulatedStep, plan_of, run_plan
+from scenarios.workloads.steps.running import SimulatedStep, run_plan, simulated_plan_of
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import with_changes
 from sim.engine.running.memory import memory_use
@@ -68,7 +68,7 @@ class Trials:
             return None
         try:
             changed = changed.decided()
-            plan = plan_of(changed)
+            plan = simulated_plan_of(changed)
         except ScenarioError:  # no choice of what to shard fits
             return None
         self._spent_s += self._cost.building_s(plan)
@@ -83,7 +83,7 @@ class Trials:
             changed = with_changes(self.scenario, overrides).decided()
             if not self._affords(self._alike_s):
                 return None
-            plan = plan_of(changed)
+            plan = simulated_plan_of(changed)
             self._spent_s += self._alike_s
             return run_plan(changed, plan).iteration_time_s
         except ScenarioError:
@@ -136,7 +136,7 @@ class Trials:
             return None
         self._spent_s += predicted_s
         first_s, second_s = (
-            run_plan(short, plan_of(short), self._last.pricing(short)).iteration_time_s for short in shorter
+            run_plan(short, simulated_plan_of(short), self._last.pricing(short)).iteration_time_s for short in shorter
         )
         return second_s + (second_s - first_s) * (number - counts[1]) / (counts[1] - counts[0])
 
