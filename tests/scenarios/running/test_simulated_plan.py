@@ -37,7 +37,7 @@ def test_stages_in_the_middle_are_written_once_and_simulated_alike() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        "reliability={duration: 1 days, mtbf_per_device: 20 h, checkpoint: {interval: 30 min, save: 9 s}, restart: 5 min}",
+        "reliability={duration: 1 d, mtbf_per_device: 20 h, checkpoint: {interval: auto, save: 9 s}, restart: 5 min}",
         "parallel.pipeline.schedule=pipedream_2bw",
     ],
 )
