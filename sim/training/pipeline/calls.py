@@ -1,7 +1,7 @@
 """Calls of tasks from the actions of a schedule, messages included."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, compress
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -9,7 +9,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.plan.words.calls import Calls
-from sim.sorting import distinct_values
+from sim.sorting import sorted_order
 from sim.training.pipeline.actions import KINDS, Action, Order
 from sim.training.pipeline.placement import Placement
 
@@ -165,9 +165,10 @@ class _RankWriter(Struct, frozen=True):
             parts.append(self._own(links.end, END, np.flatnonzero(self.first)))
         parts += [self._received(incoming[channel], of) for channel, of in _by_channel(links.inbox[link])]
         places, tasks, microbatches = map(np.concatenate, zip(*parts, strict=True))
-        order = np.argsort(places, kind="stable")
-        called, own = np.unique(tasks[order], return_inverse=True)
-        names = tuple(links.names[number] for number in called.tolist())
+        order, is_called = sorted_order(places), np.zeros(len(links.names), np.bool_)
+        is_called[tasks] = True
+        names = tuple(compress(links.names, is_called))
+        own = np.cumsum(is_called)[tasks[order]] - 1
         return Calls(names, own, microbatches[order], np.zeros(len(order), np.int64))
 
     def _own(self, names: Ints, offset: int, of: Ints) -> tuple[Ints, Ints, Ints]:
@@ -183,7 +184,7 @@ class _RankWriter(Struct, frozen=True):
         """
         span = 1 + int(messages.microbatches.max(initial=0))
         keys = messages.arrivals * span + messages.microbatches
-        by_key = np.argsort(keys)
+        by_key = sorted_order(keys - keys.min())
         wanted = self.links.receive[self.link[of]] * span + self.order.microbatches[of]
         latest = np.maximum.accumulate(by_key[np.searchsorted(keys[by_key], wanted)])
         received = np.arange(latest[-1] + 1)
@@ -193,5 +194,5 @@ class _RankWriter(Struct, frozen=True):
 
 def _by_channel(channels: Ints) -> Iterator[tuple[int, Ints]]:
     """Yield each channel, and the actions that use it."""
-    for channel in distinct_values(channels[channels != NONE]).tolist():
+    for channel in np.flatnonzero(np.bincount(channels[channels != NONE])).tolist():
         yield channel, np.flatnonzero(channels == channel)
