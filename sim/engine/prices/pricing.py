@@ -216,7 +216,8 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         askers = [[(rank, number, plan.mesh.axes) for rank in group if rank in asked] for group in groups]
         if all(key in known for keys in askers for key in keys):
             return
-        for keys, group, alone in zip(askers, groups, self._activities(self.use_of(exchange)), strict=True):
+        use = self._uses[_same(exchange)] = self.use_of(exchange)
+        for keys, group, alone in zip(askers, groups, self._activities(use), strict=True):
             known.update(dict.fromkeys(keys, self._waited_for(alone, group)))
 
     def _collective(self, plan: Plan, program: Program, op: Collective, rank: int) -> Activity:
