@@ -34,7 +34,7 @@ from sim.plan.words.calls import NO_MICROBATCH
 from sim.sorting import distinct_values
 
 PERIODS: Final = (1, 2, 3, 4, 6)
-"""Recurrences that a period may have. What is left out is a multiple of all of them."""
+"""Recurrences that a period may have, if what is left out is a multiple of them."""
 
 MULTIPLE: Final = 12
 
@@ -108,7 +108,7 @@ def paced_run(
 ) -> tuple[Graph, EventLoop, Paced] | None:
     """Return the run of a short step as that of the whole one; None where it cannot be shown that it is.
 
-    ``left_out``: how many recurrences of every section, a multiple of ``MULTIPLE``. ``num_steps``: how many equal steps
+    ``left_out``: how many recurrences of every section. ``num_steps``: how many equal steps
     the programs of the cuts hold.
     """
     chains, edges = Chains(graph, cuts), Edges.of(graph)
@@ -121,7 +121,8 @@ def paced_run(
         loop = run(longer)
         if min(loop.ends_s, default=0.0) < 0.0:
             return None
-        found = next((paces for paces in _paces(chains, loop, period) if paces.holds_first), None)
+        periods = [more for more in PERIODS if more >= period and left_out % more == 0]
+        found = next((paces for paces in _paces(chains, loop, periods) if paces.holds_first), None)
         if found is None:
             return None
         if found.period == period:
@@ -130,11 +131,10 @@ def paced_run(
     return None
 
 
-def _paces(chains: Chains, loop: EventLoop, fewest: int) -> Iterator[Paces]:
-    """Yield the paces of a run by the recurrences of a period, which are no fewer than ``fewest``."""
-    for period in PERIODS:
-        if period >= fewest and (paces := Paces.of(chains, loop, period)) is not None:
-            yield paces
+def _paces(chains: Chains, loop: EventLoop, periods: Sequence[int]) -> Iterator[Paces]:
+    """Yield the paces of a run by the recurrences of a period, as far as it is long enough for them."""
+    found = (Paces.of(chains, loop, period) for period in periods)
+    yield from (paces for paces in found if paces is not None)
 
 
 def _checked(

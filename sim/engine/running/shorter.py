@@ -23,8 +23,11 @@ FEWEST_DEEP: Final = 6
 LEAST_SAVED: Final = 2
 """The longest form has no more micro-batches, and one in sections no more calls, than one in so many of the plan's."""
 
-MOST_FORMS: Final = 2
-"""Forms in sections that are tried: where the second does not repeat itself, a longer one seldom does."""
+KEPT_PER_SECTION: Final = 2
+"""Recurrences that a form in sections keeps for each section: what begins unevenly is even so much later in each.
+
+Of a step with 6, 10 and 14 sections all repeat themselves after 9, 17 to 20 and 21 to 26 recurrences.
+"""
 
 
 class Short(Struct, frozen=True):
@@ -99,17 +102,19 @@ class Shorter(Struct, dict=True, eq=False):
     def section_forms(self, multiple: int) -> list[SectionForm]:
         """Return the forms in which every section recurs less often, the shortest first; empty: none.
 
-        What is left out is a multiple of a number; a few recurrences are kept, or twice as many as in the form before.
-        At the end of a section are kept as many more as stages run apart, where there is room: what comes after it may
-        meet, on a link, what a stage behind still does in it. A stage is at most as many recurrences behind the first
-        one as there are programs before its own. A form in sections is compiled once and run as often as there are
-        sections, or more, so one with most of the calls takes longer than the whole step.
+        The first is for periods of one recurrence, and keeps as many as ``multiple``, or more where there are many
+        sections. The second keeps twice as many, and leaves out a multiple of that number; where it does not repeat
+        itself, a longer one seldom does. At the end of a section are kept as many more as stages run apart, where there
+        is room: what comes after it may meet, on a link, what a stage behind still does in it. A stage is at most as
+        many recurrences behind the first one as there are programs before its own. A form in sections is compiled once
+        and run as often as there are sections, or more, so one with most of the calls takes longer than the whole step.
         """
         fewest = min((section.num_times for found in self._sections for section in found), default=0)
         most, forms = fewest // LEAST_SAVED, list[SectionForm]()
-        for kept in (multiple * 2**at for at in range(MOST_FORMS)):
+        least = max([multiple, *(KEPT_PER_SECTION * len(found) for found in self._sections)])
+        for kept, of_period in ((least, 1), (2 * least, multiple)):
             at_end = min(len(self.plan.programs) - 1, most - kept)
-            left_out = (fewest - kept - at_end) // multiple * multiple
+            left_out = (fewest - kept - at_end) // of_period * of_period
             if at_end >= 0 and self._saves_enough(left_out):
                 forms.append(SectionForm(left_out, at_end))
         return forms

@@ -21,6 +21,7 @@ from sim.engine.findings.link_use import LinkUse, link_use
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.textbook import TextbookPricing
+from sim.engine.running.chains import Paces
 from sim.engine.running.memory import peak_live_chunks
 from sim.engine.running.paced import MULTIPLE
 from sim.engine.running.run import SimulatedRun
@@ -371,6 +372,33 @@ def test_sums_of_gradients_may_meet_messages_of_stages_behind(schedule: str) -> 
     assert_same_ops(run, whole)
     assert_same_findings(run, whole, pricing)
     assert "whole" not in vars(run)
+
+
+@pytest.mark.parametrize(("stages", "kept"), [(2, 12), (3, 12), (5, 20), (7, 28)])
+def test_more_sections_keep_more_recurrences(stages: int, kept: int) -> None:
+    """A step of aiao has two sections per virtual stage, and keeps two recurrences for each, at least 12; then twice.
+
+    As many are left out as can be; of the second form a multiple of 12.
+    """
+    keys = {"pp": 2, "m": 150, "schedule": "aiao", "virtual_stages": stages, "model": GPT | {"num_layers": 2 * stages}}
+    plan = dense_plan(**keys)
+    fewest = min(section.num_times for found in Shorter(plan)._sections for section in found)
+    first, second = Shorter(plan).section_forms(MULTIPLE)
+    assert fewest - first.left_out - first.at_end == kept
+    assert 0 <= fewest - second.left_out - second.at_end - 2 * kept < MULTIPLE
+    assert second.left_out % MULTIPLE == 0
+
+
+def test_only_periods_that_divide_what_is_left_out_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 171 recurrences that are left out no two can be a period. The second form leaves out a multiple of all."""
+    asked = list[int]()
+    monkeypatch.setattr(Paces, "of", lambda *found: asked.append(found[-1]))
+    plan = dense_plan(pp=2, m=186, schedule="gpipe", model=GPT | {"num_layers": 4})
+    first, *_ = Shorter(plan).section_forms(MULTIPLE)
+    assert first.left_out == 171
+    run = simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=1))
+    assert run.paced is None
+    assert asked == [1, 3, 1, 2, 3, 4, 6]
 
 
 def test_stages_of_unlike_pace_do_not_fold_where_they_share_a_link() -> None:
