@@ -46,6 +46,8 @@ class TaskCalls(Struct, frozen=True):
 
     def within(self, calls: range) -> "TaskCalls":
         """Return those among ``calls``, which are in a row."""
+        if len(self.calls) and calls.start <= self.calls[0] and self.calls[-1] < calls.stop:
+            return self
         kept = (self.calls >= calls.start) & (self.calls < calls.stop)
         row = np.cumsum(kept) - 1
         rows_of = {pattern: row[rows[kept[rows]]] for pattern, rows in self.rows_of.items() if kept[rows].any()}
