@@ -78,8 +78,12 @@ def silence_s(options: ExecutionOptions) -> float:
 
 
 def refuse_options(options: ExecutionOptions, kind: str, *, but: Sequence[str]) -> None:
-    """Raise ScenarioError for an option that a kind of work does not know; it knows those named in ``but``."""
+    """Raise ScenarioError for an option that a kind of work does not know, or a time outside the limits.
+
+    It knows those named in ``but``. Every execution asks before it does anything.
+    """
     for field in fields(options):
         if field.name not in but and getattr(options, field.name) != field.default:
             name = "--" + field.name.replace("_", "-")
             raise ScenarioError(Origin(option=name), "", f"an execution of {kind} has no such choice", "leave it out")
+    silence_s(options)

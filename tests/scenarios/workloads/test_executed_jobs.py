@@ -122,6 +122,15 @@ def test_mixes_that_cannot_be_executed_are_refused(mix: Path, tmp_path: Path, ca
     assert words in refuse(capsys, tmp_path, "execute", str(mix), *arguments)
 
 
+def test_a_time_outside_the_limits_is_refused_before_torch_is_loaded(
+    mix: Path, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    """Nothing is imported or measured for it."""
+    monkeypatch.setattr(execution, "load_torch_backend", None)
+    message = refuse(capsys, tmp_path, "execute", str(mix), "--timeout", "0 s")
+    assert "--timeout 0 s: a rank may be silent for 5 s to 24 h" in message
+
+
 def test_options_of_other_executions_are_refused(mix: Path, tmp_path: Path, capsys) -> None:
     """Jobs train on processors alone."""
     assert "an execution of job mixes has no such choice" in refuse(
