@@ -60,7 +60,8 @@ def build_dense_training(
         calls = slice_calls(calls, pipeline.num_slices)
     routings, programs = routings_of_roles(job, mesh), list[Program]()
     routings = [*islice(routings, 1)] if first_role else [*routings]
-    shares_tasks = shares_tasks and routings == [None] and tells_programs(job, place)
+    has_middle = len(ranks) > 2  # the ranks of the first and of the last stage are like no other
+    shares_tasks = shares_tasks and has_middle and routings == [None] and tells_programs(job, place)
     firsts: dict[tuple[RankContent, int], StageProgramBuilder] = {}
     for rank, of_rank in zip(ranks, calls, strict=True):
         order = rank_orders[rank]
