@@ -1,30 +1,40 @@
 """What follows from how long forwards and backwards take: the order of zb_auto, what aiao defers."""
 
+import math
 from collections.abc import Iterable
 from itertools import chain
 
 from msgspec.structs import replace
 
 from scenarios.choices.first_plan import one_microbatch
-from sim.engine.findings.alone import tasks_alone_s
+from sim.engine.findings.alone import programs_alone_s, tasks_alone_s
 from sim.engine.prices.activity import Pricing
+from sim.plan.words.program import Phase, Plan
 from sim.training.pipeline.actions import Action
 from sim.training.pipeline.deferral import deferred_part
 from sim.training.pipeline.evaluate import ChainTimes, StageTimes
 from sim.training.pipeline.schedules import orders
 from sim.training.spec.job import DenseTraining, OpenTraining
+from sim.training.spec.parallelism.mesh_axes import PIPELINE_AXIS
 from sim.training.steps.builder import build_dense_training
 
 
 def with_deferral(job: OpenTraining, pricing: Pricing) -> DenseTraining:
     """Return a job under aiao that defers as large a part as forwards are of the time of all passes."""
     first = one_microbatch(job.decided(replace(job.parallel, deferred_sync=0.0)))
-    stages = range(job.parallel.pipeline.num_virtual_stages)
-    passes = [[f"{kind}.{stage}" for stage in stages] for kind in ("forward", "backward")]
-    wanted = {*chain(*passes)}
-    times_s = tasks_alone_s(build_dense_training(first, "first pass"), pricing, lambda task: task.name in wanted)
-    forward_s, backward_s = (sum(map(times_s.__getitem__, names)) for names in passes)
+    plan = build_dense_training(first, "first pass", shares_tasks=True)
+    forward_s, backward_s = (_of_stages_s(plan, pricing, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
     return job.decided(replace(job.parallel, deferred_sync=deferred_part(forward_s, backward_s)))
+
+
+def _of_stages_s(plan: Plan, pricing: Pricing, phase: Phase) -> float:
+    """Return how long the tasks of a phase take, of all stages: each on the slowest of its ranks."""
+    slowest_s: dict[int, list[float]] = {}
+    wanted = [[name for name, task in program.tasks.items() if task.phase is phase] for program in plan.programs]
+    for program, times_s in zip(plan.programs, programs_alone_s(plan, pricing, wanted), strict=True):
+        rank = program.role.get(PIPELINE_AXIS, 0)
+        slowest_s[rank] = list(map(max, times_s, slowest_s.get(rank, times_s)))
+    return math.fsum(chain.from_iterable(slowest_s.values()))
 
 
 def with_order(job: OpenTraining, pricing: Pricing) -> DenseTraining:

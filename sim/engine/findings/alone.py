@@ -1,6 +1,6 @@
 """The times of a plan's tasks when each runs alone. Schedules that are made for times are made from these."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -25,19 +25,32 @@ def tasks_alone_s(
     In seconds by task. Collectives find all members ready; a message counts until it has arrived. ``busy_s``: by
     ``signature``, for how long an op that ``is_shared`` keeps its busiest link busy, where others share that.
     """
-    plan, shapes, found = sharing_tasks(plan), dict[int, TaskShape](), dict[str, float]()
-    kinds = pricing.rank_kinds(plan)
-    for program in plan.programs:
+    plan, found = sharing_tasks(plan), dict[str, float]()
+    wanted = [[name for name in program.tasks if is_wanted(program.named(name))] for program in plan.programs]
+    times_s = programs_alone_s(plan, pricing, wanted, busy_s)
+    for program, names, of_program in zip(plan.programs, wanted, times_s, strict=True):
+        for name, slowest_s in zip(names, of_program, strict=True):
+            own = program.named(name).name
+            found[own] = max(slowest_s, found.get(own, 0.0))
+    return found
+
+
+def programs_alone_s(
+    plan: Plan,
+    pricing: Pricing,
+    wanted: Sequence[Sequence[str]],
+    busy_s: Mapping[Hashable, float] = MappingProxyType({}),
+) -> Iterator[list[float]]:
+    """Yield the same for every program of a plan, which may share tasks. ``wanted``: the names of tasks, by program."""
+    kinds, shapes = pricing.rank_kinds(plan), dict[int, TaskShape]()
+    for program, names in zip(plan.programs, wanted, strict=True):
         ranks = np.array(plan.ranks_of(program))
         unlike = ranks[np.unique(kinds[ranks], return_index=True)[1]].tolist()
-        for name, task in program.tasks.items():
-            own = program.named(name)
-            if not is_wanted(own):
-                continue
+        found = list[float]()
+        for task in map(program.tasks.__getitem__, names):
             shape = shapes[id(task)] = shapes.get(id(task)) or analyse(task)
-            slowest_s = max(_alone_s(plan, pricing, program, task, shape, rank, busy_s) for rank in unlike)
-            found[own.name] = max(slowest_s, found.get(own.name, 0.0))
-    return found
+            found.append(max(_alone_s(plan, pricing, program, task, shape, rank, busy_s) for rank in unlike))
+        yield found
 
 
 def is_shared(program: Program, op: Op) -> bool:

@@ -37,10 +37,22 @@ def job_of(scenario: Any) -> DenseTraining:
     return job
 
 
-@pytest.mark.parametrize(("recompute", "least", "most"), [("none", 0.3, 0.37), ("full", 0.22, 0.28)])
-def test_aiao_defers_the_forwards_part_of_all_passes(write, recompute: str, least: float, most: float) -> None:
+@pytest.mark.parametrize(
+    ("changes", "least", "most"),
+    [
+        (["training.recompute=none"], 0.3, 0.37),
+        (["training.recompute=full"], 0.22, 0.28),
+        (["cluster.num_nodes=4", "parallel.context.degree=2", "model.attention=flash"], 0.3, 0.37),
+        (
+            ["training.recompute=none", "model.num_layers=16", "cluster.stragglers=[{device: 5, slowdown: 3}]"],
+            0.3,
+            0.37,
+        ),
+    ],
+)
+def test_aiao_defers_the_forwards_part_of_all_passes(write, changes: list[str], least: float, most: float) -> None:
     """About a third, or a quarter where forwards are run again; exactly F/(F+B) of the times of the plan itself."""
-    scenario = load_scenario(write(SCENARIO, AIAO), [f"training.recompute={recompute}"])
+    scenario = load_scenario(write(SCENARIO, AIAO), changes)
     part = job_of(scenario).parallel.deferred_sync
     assert part is not None
     assert least < part < most
