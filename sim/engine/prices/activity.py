@@ -71,6 +71,11 @@ class Activity(Struct, frozen=True, dict=True):
         """Return how long it lasts when alone."""
         return self.latency_s + self.occupancy_s
 
+    @property
+    def single_duration_s(self) -> float:
+        """Return how long it lasts when alone, without the others that it may stand for."""
+        return self.latency_s + (self.single_s or self.occupancy_s)
+
     @cached_property
     def listed(self) -> "Activity":
         """Return the same with its demands in a tuple, for those who look at each of them again and again."""

@@ -79,13 +79,13 @@ class ErrorClasses(Struct):
         return self._of_distinct[id(distinct)]
 
     def predicted_s(self, run: SimulatedRun) -> Mapping[ErrorClass, float]:
-        """Return how long calls of every class of a run take alone, at most."""
+        """Return how long calls of every class of a run take alone, at most: also without those that they stand for."""
         found: dict[ErrorClass, float] = {}
         for rank, program in run.programs.items():
             classes, of_task = self.of_distinct(program), program.distinct_ops.of_task
             for name, priced in run.priced[rank].items():
                 for place, activity in zip(of_task[name], priced.activities, strict=True):  # some begin late
-                    found[classes[place]] = max(found.get(classes[place], 0.0), activity.duration_s)
+                    found[classes[place]] = max(found.get(classes[place], 0.0), activity.single_duration_s)
         return found
 
     def _kernel(self, program: Program, op: Compute) -> ErrorClass:

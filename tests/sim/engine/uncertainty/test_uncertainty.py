@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from costmodels.spread import Spread
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.intervals import errors_of
 from scenarios.workloads.steps.running import plan_of
@@ -193,15 +194,30 @@ def test_draws_are_the_same_again() -> None:
     assert step_time_interval(one, errors) != step_time_interval(same, errors)
 
 
-def test_folding_does_not_change_the_interval() -> None:
-    """Ranks that cannot differ err alike: every rank by itself gives the interval of one for each class."""
-    plan = dense_plan(pp=2, dp=2, tp=2, m=2)
-    pricing, errors = pricing_on("dgx-a100-80g", 8), model_errors(SIGMA, common=0.5, step=0.02)
-    folded, unfolded = (
-        step_time_interval(critical_path(run), errors)
-        for run in (simulate(plan, pricing), simulate(plan, pricing, fold=no_fold))
-    )
+@pytest.mark.parametrize(
+    ("node", "per_node", "keys"),
+    [
+        ("dgx-a100-80g", 8, {"pp": 2, "dp": 2, "tp": 2, "m": 2}),
+        ("cloud-a100-100g", 2, {"dp": 2, "tp": 2}),
+    ],
+)
+@pytest.mark.parametrize("network", [((1.0, 0.3),), ((1e-6, 0.01), (1e-3, 0.8))])
+def test_folding_does_not_change_the_interval(
+    node: str, per_node: int, keys: dict[str, int], network: tuple[tuple[float, float], ...]
+) -> None:
+    """Ranks that cannot differ err alike: every rank by itself gives the interval of one for each class.
+
+    So it is where those that one stands for share links: each errs as it does alone.
+    """
+    plan = dense_plan(**keys)
+    pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
+    errors = model_errors(SIGMA, common=0.5, step=0.02)
+    errors = replace(errors, spread={**errors.spread, "network": Spread(deviation=network, common=0.5)})
+    runs = simulate(plan, pricing), simulate(plan, pricing, fold=no_fold)
+    assert len(runs[0].programs) < len(runs[1].programs)
+    folded, unfolded = (step_time_interval(critical_path(run), errors) for run in runs)
     assert folded.bounds == pytest.approx(unfolded.bounds, rel=1e-9)
+    assert folded.median_s == pytest.approx(unfolded.median_s, rel=1e-9)
 
 
 def test_stated_jitter_widens_the_interval() -> None:
