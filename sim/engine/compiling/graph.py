@@ -252,3 +252,8 @@ class PricedTask(Struct, frozen=True):
     def durations_s(self) -> list[float]:
         """Return how long each op lasts when alone."""
         return [activity.duration_s for activity in self.activities]
+
+    @property
+    def singles_s(self) -> list[float]:
+        """Return how long each op lasts when alone, without the others that it may stand for."""
+        return [activity.single_duration_s for activity in self.activities]

@@ -15,18 +15,38 @@ class TaskTimes(Struct, frozen=True, cache_hash=True):
     """One task of one rank: its ops' durations with their waits for launches, and each launch's host time.
 
     ``rows``: of each op the row of the drawn factors that it errs with. ``launches_s`` may be empty: launching takes
-    no time.
+    no time. Else ``singles_s`` are the durations without the others that ops stand for, as ops wait for their launches
+    by these.
     """
 
     durations_s: tuple[float, ...]
     rows: tuple[int, ...]
-    predecessors: Predecessors
+    predecessors: Predecessors = ()
     launches_s: tuple[float, ...] = ()
+    singles_s: tuple[float, ...] = ()
 
     def drawn_s(self, factors: Floats) -> Floats:
-        """Return durations with drawn factors, ops x draws; what could begin sooner waits longer for its launch."""
-        alone_s, none_s = self._alone_s(), np.zeros(factors.shape[1])
-        drawn_s: Floats = factors[list(self.rows)] * alone_s[:, None]
+        """Return durations with drawn factors, ops x draws."""
+        durations_s = np.array(self.durations_s)
+        if self.launches_s:
+            durations_s[durations_s == 0.0] = 1.0
+        drawn_s: Floats = self.ratios(factors) * durations_s[:, None]
+        return drawn_s
+
+    def ratios(self, factors: Floats) -> Floats:
+        """Return how many times as long ops last, ops x draws; what could begin sooner waits longer for its launch.
+
+        Of an op that is predicted to take no time, the seconds that it lasts: it may wait for its launch.
+        """
+        ratios: Floats = factors[list(self.rows)]
+        if self.launches_s:
+            singles_s = np.array(self.singles_s)
+            ratios = self._drawn_singles_s(ratios) / np.where(singles_s == 0.0, 1.0, singles_s)[:, None]
+        return ratios
+
+    def _drawn_singles_s(self, of_ops: Floats) -> Floats:
+        """Return durations without the others that ops stand for, with the drawn factors of ops, ops x draws."""
+        drawn_s, none_s = of_ops * self._not_late_s()[:, None], np.zeros(of_ops.shape[1])
         host_s, ends_s = 0.0, list[Floats]()
         for op, launch_s in enumerate(self.launches_s):
             host_s += launch_s
@@ -35,31 +55,27 @@ class TaskTimes(Struct, frozen=True, cache_hash=True):
             ends_s.append(ready_s + drawn_s[op])
         return drawn_s
 
-    def _alone_s(self) -> Floats:
-        """Return the durations without waits for launches (see ``sim.engine.prices.launching``)."""
-        alone_s, host_s, ends_s = np.array(self.durations_s), 0.0, list[float]()
+    def _not_late_s(self) -> Floats:
+        """Return the same as predicted, without waits for launches (see ``sim.engine.prices.launching``)."""
+        not_late_s, host_s, ends_s = np.array(self.singles_s), 0.0, list[float]()
         for op, launch_s in enumerate(self.launches_s):
             host_s += launch_s
             ready_s = max((ends_s[i] for i in self.predecessors[op]), default=0.0)
-            ends_s.append(ready_s + self.durations_s[op])
-            alone_s[op] -= max(host_s - ready_s, 0.0)
-        return alone_s
+            ends_s.append(ready_s + self.singles_s[op])
+            not_late_s[op] -= max(host_s - ready_s, 0.0)
+        return not_late_s
 
 
 @dataclass(frozen=True, slots=True)
 class OpRatios:
-    """Of ops of a task, how many times as long as predicted they last; ``rows``: the row of each op asked for.
-
-    Of an op that is predicted to take no time, the seconds that it lasts: it may wait for its launch.
-    """
+    """Of ops of a task, how many times as long as predicted they last; ``rows``: the row of each op asked for."""
 
     task: TaskTimes
     rows: dict[int, int] = field(default_factory=dict, compare=False)
 
     def drawn(self, factors: Floats) -> list[Floats]:
         """Return the rows in their order, from the factors of all ops."""
-        drawn_s, predicted_s = self.task.drawn_s(factors), self.task.durations_s
-        return [drawn_s[op] / (predicted_s[op] or 1.0) for op in self.rows]
+        return list(self.task.ratios(factors)[list(self.rows)])
 
 
 @dataclass(frozen=True, slots=True)

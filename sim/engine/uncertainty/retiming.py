@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern, PricedTask
@@ -326,8 +327,11 @@ class _Rows(Struct, eq=False):
             classes, places = self.classes.of_distinct(program), program.distinct_ops.of_task[name]
             row_of = {place: self.factor_row(classes[place], rank) for place in dict.fromkeys(places)}
             rows = tuple([row_of[place] for place in places])
-            waits = analyse(task).predecessors if priced.launches_s else ()
-            self._tasks[rank, name] = TaskTimes(tuple(priced.durations_s), rows, waits, priced.launches_s)
+            times = TaskTimes(tuple(priced.durations_s), rows)
+            if priced.launches_s:
+                waits, singles_s = analyse(task).predecessors, tuple(priced.singles_s)
+                times = replace(times, predecessors=waits, launches_s=priced.launches_s, singles_s=singles_s)
+            self._tasks[rank, name] = times
         return self._tasks[rank, name]
 
 

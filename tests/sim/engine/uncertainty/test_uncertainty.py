@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from costmodels.software import Software
 from costmodels.spread import Spread
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.intervals import errors_of
@@ -195,22 +196,23 @@ def test_draws_are_the_same_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("node", "per_node", "keys"),
+    ("node", "per_node", "keys", "software"),
     [
-        ("dgx-a100-80g", 8, {"pp": 2, "dp": 2, "tp": 2, "m": 2}),
-        ("cloud-a100-100g", 2, {"dp": 2, "tp": 2}),
+        ("dgx-a100-80g", 8, {"pp": 2, "dp": 2, "tp": 2, "m": 2}, Software()),
+        ("cloud-a100-100g", 2, {"dp": 2, "tp": 2}, Software()),
+        ("longhorn", 2, {"pp": 2, "dp": 2, "m": 2}, Software(launch_s=3e-6, task_launch_s=5e-5)),
     ],
 )
 @pytest.mark.parametrize("network", [((1.0, 0.3),), ((1e-6, 0.01), (1e-3, 0.8))])
 def test_folding_does_not_change_the_interval(
-    node: str, per_node: int, keys: dict[str, int], network: tuple[tuple[float, float], ...]
+    node: str, per_node: int, keys: dict[str, int], software: Software, network: tuple[tuple[float, float], ...]
 ) -> None:
     """Ranks that cannot differ err alike: every rank by itself gives the interval of one for each class.
 
-    So it is where those that one stands for share links: each errs as it does alone.
+    So it is where those that one stands for share links: each errs as it does alone, and waits for its own launch.
     """
     plan = dense_plan(**keys)
-    pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
+    pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node).under(software)
     errors = model_errors(SIGMA, common=0.5, step=0.02)
     errors = replace(errors, spread={**errors.spread, "network": Spread(deviation=network, common=0.5)})
     runs = simulate(plan, pricing), simulate(plan, pricing, fold=no_fold)
