@@ -137,17 +137,21 @@ class _Walk:
                 continue
             for name in op.reads:
                 axes |= differs[name]
+            share = NEEDED
+            if isinstance(op, Compute):
+                share = RECOMPUTED if is_recomputed(op) else self._counted(axes, 1.0)
+            elif isinstance(op, Send | Recv):
+                axes = self._carried(op, axes)
             for name in op.writes:
                 if name not in parameters:
                     differs[name] = axes
-            shares.append(RECOMPUTED if is_recomputed(op) else self._counted(axes, 1.0))
+            shares.append(share)
         return tuple(shares)
 
     @cached_property
     def _named(self) -> list[int | None]:
-        """Return the axes that each distinct kernel names; None for other ops, and kernels that are not plain."""
-        ops = self.program.distinct_ops.ops
-        return [self._axes_named(op) if isinstance(op, Compute) and _is_plain(op) else None for op in ops]
+        """Return the axes that each distinct op names: a message none. None for collectives and others not plain."""
+        return [self._axes_named(op) if _is_plain(op) else None for op in self.program.distinct_ops.ops]
 
     def _share(self, op: Op) -> WorkShares:
         """Return an op's shares, and record the state of the buffers that it writes."""
@@ -173,17 +177,24 @@ class _Walk:
 
     def _differing(self, op: Op) -> int:
         """Return the axes over which the op's computation or message differs from rank to rank."""
-        if isinstance(op, Recv):
-            assert self.received is not None
-            key = (op.axis, op.direction)
-            return self.received.setdefault(key, self.messages.get(key, 0))
-        differs = self._axes_named(op) if isinstance(op, Compute) else 0
+        differs = self._axes_named(op)
         for name in op.reads:
             differs |= self.differs[name]
+        return self._carried(op, differs) if isinstance(op, Send | Recv) else differs
+
+    def _carried(self, op: Send | Recv, differs: int) -> int:
+        """Return the axes over which a message differs; record those over which the buffers of one sent differ."""
+        key = (op.axis, op.direction)
+        if isinstance(op, Recv):
+            assert self.received is not None
+            return self.received.setdefault(key, self.messages.get(key, 0))
+        self.messages[key] = self.messages.get(key, 0) | differs
         return differs
 
-    def _axes_named(self, op: Compute) -> int:
-        """Return the axes along which a kernel uses the rank's coordinate."""
+    def _axes_named(self, op: Op) -> int:
+        """Return the axes along which a kernel uses the rank's coordinate; other ops do not."""
+        if not isinstance(op, Compute):
+            return 0
         named = self._set(self.sample_axes) if op.kernel == _SAMPLING else 0
         return reduce(or_, [self._axes_in(value) for value in op.attributes.values()], named)
 
@@ -192,8 +203,6 @@ class _Walk:
 
         Buffers that it processes independently keep their own.
         """
-        if isinstance(op, Send):
-            self.messages[op.axis, op.direction] = self.messages.get((op.axis, op.direction), 0) | differs
         by_buffer = isinstance(op, Collective) or (isinstance(op, Compute) and op.kernel in _BUFFER_BY_BUFFER)
         one_by_one = by_buffer and op.reads == op.writes
         for name in op.writes:
@@ -275,7 +284,12 @@ class _Differs(dict[str, int]):
         return axes
 
 
-def _is_plain(op: Compute) -> bool:
-    """Return whether a kernel's values differ where those that it reads do, and it neither fills slots nor clears."""
+def _is_plain(op: Op) -> bool:
+    """Return whether an op is a message, or a kernel whose values differ where those that it reads do.
+
+    Such a kernel neither fills slots nor clears.
+    """
+    if not isinstance(op, Compute):
+        return isinstance(op, Send | Recv)
     fills = op.kernel in _FILLING or "expected_choices" in op.attributes
     return not fills and op.kernel not in _BUFFER_BY_BUFFER | _CLEARING
