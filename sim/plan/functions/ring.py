@@ -21,7 +21,7 @@ class Ring(Struct, frozen=True):
 
     def send(self, t: TaskTracer, name: str, tensors: Sequence[Tensor], offset: int) -> None:
         """Send tensors in one message to the rank ``offset`` places ahead."""
-        reads, stream = tuple(x.name for x in tensors), f"{self.axis}_send{self.queue}"
+        reads, stream = tuple([x.name for x in tensors]), f"{self.axis}_send{self.queue}"
         t.emit(Send(t.unique(f"{name}.send"), self.axis, offset, self.direction, reads, stream))
 
     def receive(
@@ -29,10 +29,10 @@ class Ring(Struct, frozen=True):
     ) -> tuple[Tensor, ...]:
         """Receive one message from the rank ``offset`` places ahead; return new tensors like ``likes``."""
         op_name = t.unique(name)
-        received = tuple(
+        received = [
             t.program.tensor(Buffer(f"{op_name}{label}{t.part}", x.shape, x.dtype, kind, t.scope), x.layout)
             for x, label in zip(likes, labels, strict=True)
-        )
-        writes = tuple(x.name for x in received)
+        ]
+        writes = tuple([x.name for x in received])
         t.emit(Recv(op_name, self.axis, offset, self.direction, writes, f"{self.axis}_recv{self.queue}"))
-        return received
+        return tuple(received)

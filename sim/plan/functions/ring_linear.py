@@ -116,15 +116,19 @@ def _around(ring: Ring, t: TaskTracer, name: str, own: Piece, kind: Kind) -> lis
 
     Pieces move one rank back per step.
     """
-    pieces = [own]
+    pieces, likes = [own], _likes(ring, own)
     for number in range(1, t.mesh.degree(ring.axis)):
-        pieces.append(_exchanged(ring, t, f"{name}.piece{number}", pieces[-1], -1, kind))
+        pieces.append(_exchanged(ring, t, f"{name}.piece{number}", pieces[-1], -1, kind, likes))
     return pieces
 
 
-def _exchanged(ring: Ring, t: TaskTracer, name: str, piece: Piece, ahead: int, kind: Kind) -> Piece:
-    """Send a piece ``ahead`` places forward; return the piece received from the rank as far behind."""
-    likes = [x.relaid(x.layout.without(ring.axis)) for x in piece]
+def _likes(ring: Ring, piece: Piece) -> Piece:
+    """Return what a piece is like once it is received."""
+    return tuple([x.relaid(x.layout.without(ring.axis)) for x in piece])
+
+
+def _exchanged(ring: Ring, t: TaskTracer, name: str, piece: Piece, ahead: int, kind: Kind, likes: Piece) -> Piece:
+    """Send a piece ``ahead`` places forward; return the piece received from the rank as far behind, like ``likes``."""
     ring.send(t, name, piece, ahead)
     return ring.receive(t, name, likes, ("", ".scale")[: len(piece)], -ahead, kind)
 
@@ -163,12 +167,14 @@ def _scattered(
     """Return the terms of this rank's rows of a product: its own and the received ones; send away other rows."""
     ring = Ring(axis, Direction.FORWARD)
     terms: list[Tensor] = []
+    likes: Piece = ()
     count = t.mesh.degree(axis)
     for number in (*range(1, count), 0):
         label = f"{name}.piece{number}" if number else name
         (made,) = t.compute(label, kernel, operands, (layout,), kind=Kind.WORKSPACE, piece=number, **attributes)
         label = f"{name}.term{number}"
-        terms += _exchanged(ring, t, label, (made,), number, Kind.WORKSPACE) if number else [made]
+        likes = likes or _likes(ring, (made,))
+        terms += _exchanged(ring, t, label, (made,), number, Kind.WORKSPACE, likes) if number else [made]
     return terms
 
 

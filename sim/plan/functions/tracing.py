@@ -217,7 +217,7 @@ class TaskTracer(Struct):
             buffer_name = (f"{op_name}.{label}" if label else op_name) + self.part
             buffer = Buffer(buffer_name, spec.shape, spec.dtype, kind, self.scope)
             outputs.append(self.program.tensor(buffer, layout))
-        reads, writes = (tuple(t.name for t in tensors) for tensors in (inputs, outputs))
+        reads, writes = tuple([t.name for t in inputs]), tuple([t.name for t in outputs])
         self.ops.append(Compute(op_name, kernel, reads, writes, attributes, self.stream))
         return tuple(outputs)
 
