@@ -96,8 +96,8 @@ class Walk:
         if self.run.paced is not None and self.run.num_steps == 1:
             return 0.0, self.run.makespan_s, self.run.paced.last_node(loop.times_s[1])
         if self.run.period_nodes is None:
-            last = int(np.argmax(loop.ends_s)) if loop.ends_s else -1
-            return 0.0, max(loop.ends_s, default=0.0), last
+            last = int(loop.times_s[1].argmax()) if loop.ends_s else -1
+            return 0.0, loop.ends_s[last] if loop.ends_s else 0.0, last
         before, node = self.run.period_nodes
         released = graph.blocks[node].released_s if node in graph.blocks else [0.0]
         entry = max(range(len(released)), key=released.__getitem__)
