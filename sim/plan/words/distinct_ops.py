@@ -54,7 +54,9 @@ def _key(op: Op, kinds: Mapping[str, int]) -> tuple[object, ...]:
 
 def unseeded(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return a kernel's attributes without the one that tells the random numbers of one layer from another's."""
-    return tuple([item for item in attributes.items() if item[0] != SEED]) if attributes else ()
+    if SEED not in attributes:
+        return tuple(attributes.items())
+    return tuple([item for item in attributes.items() if item[0] != SEED])
 
 
 _FACTS: Final = {
