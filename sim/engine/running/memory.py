@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from costmodels.memory import allocated_bytes
 from sim.plan.facts.liveness import CallLife, Ints, KnownLives, Lifetimes, lifetimes
 from sim.plan.facts.repetition import CodedCalls
-from sim.plan.words.buffer import Kind, Scope, Tier
+from sim.plan.words.buffer import Buffer, Kind, Scope, Tier
 from sim.plan.words.program import Program
 
 
@@ -86,20 +86,26 @@ def _nothing(num_calls: int) -> MemoryUse:
 
 def _tier(program: Program, lives: Lifetimes, tier: Tier) -> _Tier:
     """Return a tier's memory under the lives of a program's calls."""
-    buffers, place_of = program.buffers, {kind: place for place, kind in enumerate(Kind)}
+    buffers = program.buffers
     sizes = {name: allocated_bytes(b.num_bytes) if b.tier is tier else 0 for name, b in buffers.items()}
-    persistent = np.zeros(len(place_of), dtype=np.int64)
+    persistent = dict.fromkeys(Kind, 0)
     for name, buffer in buffers.items():
         if buffer.scope is Scope.PERSISTENT:
-            persistent[place_of[buffer.kind]] += sizes[name]
+            persistent[buffer.kind] += sizes[name]
     net, most, op = np.array([_change(life, sizes) for life in lives.kinds], dtype=np.int64).reshape(-1, 3).T
-    net_by_kind = np.zeros((len(lives.kinds), len(place_of)), dtype=np.int64)
-    for row, life in zip(net_by_kind, lives.kinds, strict=True):
-        for _, name in life.births:
-            row[place_of[buffers[name].kind]] += sizes[name]
-        for _, name in life.deaths:
-            row[place_of[buffers[name].kind]] -= sizes[name]
-    return _Tier(sizes, persistent, net, most, op, net_by_kind)
+    net_by_kind = np.array([_net_by_kind(life, sizes, buffers) for life in lives.kinds], dtype=np.int64)
+    always = np.array([*persistent.values()], dtype=np.int64)
+    return _Tier(sizes, always, net, most, op, net_by_kind.reshape(-1, len(Kind)))
+
+
+def _net_by_kind(life: CallLife, sizes: Mapping[str, int], buffers: Mapping[str, Buffer]) -> list[int]:
+    """Return the bytes that a call adds in the end, by kind of buffer."""
+    net = dict.fromkeys(Kind, 0)
+    for _, name in life.births:
+        net[buffers[name].kind] += sizes[name]
+    for _, name in life.deaths:
+        net[buffers[name].kind] -= sizes[name]
+    return [*net.values()]
 
 
 def _change(life: CallLife, sizes: Mapping[str, int]) -> tuple[int, int, int]:
