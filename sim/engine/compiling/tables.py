@@ -1,5 +1,6 @@
 """What the compiler knows of each task before the first call."""
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any, Final
@@ -323,9 +324,10 @@ def _kinds_of_microbatch(program: Program) -> Ints:
 
 def _on_several_streams(program: Program) -> set[str]:
     """Return the buffers that ops of more than one stream touch."""
-    touched: dict[str, set[str]] = {}
-    for op in (op for task in program.tasks.values() for op in task.ops):
-        touched.setdefault(op.stream, set()).update(op.reads, op.writes)
+    touched = defaultdict[str, set[str]](set)
+    for task in program.tasks.values():
+        for op in task.ops:
+            touched[op.stream].update(op.reads, op.writes)
     seen, several = set[str](), set[str]()
     for buffers in touched.values():
         several |= seen & buffers
