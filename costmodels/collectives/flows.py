@@ -16,7 +16,6 @@ flows of one phase run together (``phased_flows``).
 from collections import defaultdict
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from hashlib import blake2b
 from itertools import accumulate
 from typing import Final
 
@@ -27,6 +26,7 @@ from numpy.typing import NDArray
 from costmodels.collectives.catalogue import collective_steps
 from costmodels.collectives.network import COLLNET
 from costmodels.collectives.steps import StepList
+from costmodels.digest import blake2b
 from costmodels.errors import CollectiveError
 
 _RING_PASSES: Final = {"all_reduce": 2, "barrier": 2, "all_gather": 1, "reduce_scatter": 1}

@@ -15,7 +15,6 @@ reasons.
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, lru_cache
-from hashlib import blake2b
 from operator import itemgetter
 from typing import Any, Final
 
@@ -35,6 +34,7 @@ from costmodels.collectives import (
 )  # fmt: skip
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
 from costmodels.collectives.network import COLLNET
+from costmodels.digest import blake2b
 from sim.cluster.link_use import LinkCost, LinkUse, hop_sums, link_use, side_by_side, summed
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees

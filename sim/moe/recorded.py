@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.digest import blake2b
 from sim.moe.errors import RoutingError
 from sim.moe.routing import Routing, RoutingShape
 

@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -94,16 +94,29 @@ def test_each_name_is_a_module() -> None:
 
 def test_a_simulation_as_json_leaves_them_waiting() -> None:
     """A plain training step with ``--json`` runs no file of the list, and none of the modules that others need."""
+    assert _read_by(["tiny-gpt-2x2", "--json"], ON_USE | UNNEEDED) == []
+
+
+def test_only_drawn_intervals_ask_for_random_numbers() -> None:
+    """A step too large to draw errors for imports no random numbers, and no OpenSSL, which they ask for."""
+    randomness = {"hashlib", "numpy.random", "secrets"}
+    assert _read_by(["tiny-gpt-2x2", "--json"], randomness) != []
+    many = ["--set", "training.global_batch_size=40000"]
+    assert _read_by(["tiny-gpt-2x2", "--json", *many], randomness) == []
+
+
+def _read_by(args: Sequence[str], names: Collection[str]) -> list[str]:
+    """Return which modules of these names are read, not only known, after a command of a process of its own."""
     code = (
         "import json, sys; from scenarios.command_line import group; from scenarios.on_use import loading_on_use\n"
-        "with loading_on_use():\n"
-        "    group.main(['tiny-gpt-2x2', '--json'], standalone_mode=False)\n"
+        f"with loading_on_use():\n    group.main({list(args)}, standalone_mode=False)\n"
         "read = [name for name, module in sys.modules.items() if hasattr(module, '__builtins__')]\n"
         "print(); print(json.dumps([name for name in read if name in sys.argv[1:]]))"
     )
-    command = [sys.executable, "-c", code, *sorted(ON_USE | UNNEEDED)]
+    command = [sys.executable, "-c", code, *sorted(names)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    assert json.loads(out.splitlines()[-1]) == []
+    found: list[str] = json.loads(out.splitlines()[-1])
+    return found
 
 
 def test_a_simulation_walks_no_objects_and_has_one_thread() -> None:

@@ -7,7 +7,6 @@ out, because they can never be full, are looked up group by group: ranks that ca
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from hashlib import blake2b
 from typing import Final
 
 import numpy as np
@@ -15,6 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from costmodels.digest import blake2b
 from sim.cluster.link_use import LinkUse as NetworkUse
 from sim.cluster.topology.topology import Topology
 from sim.engine.findings.transfers import Transfers, transfers

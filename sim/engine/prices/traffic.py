@@ -6,13 +6,13 @@ bytes pass the link of the host's memory.
 
 from collections.abc import Callable, Collection, Iterator
 from functools import cache, cached_property, partial
-from hashlib import blake2b
 from typing import TypeGuard
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from costmodels.digest import blake2b
 from sim.plan.facts.description import kernel_signature, runs_on_host
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, Compute, Copy, LinkOp, Op, Send

@@ -44,7 +44,7 @@ def jitter_logarithms(run: SimulatedRun, errors: ModelErrors, num_draws: int) ->
     return found
 
 
-def _of_slowest(moved: Floats, count: int, random: np.random.Generator, num_draws: int) -> Floats:
+def _of_slowest(moved: Floats, count: int, random: "np.random.Generator", num_draws: int) -> Floats:
     """Return standard normal variables, x draws, of that of ``count`` members whose sum with ``moved`` is largest."""
     normal = random.standard_normal((len(moved), num_draws))
     length = float(np.sqrt(moved @ moved))

@@ -9,7 +9,7 @@ import numpy as np
 from sim.engine.uncertainty.longest_path import Floats
 
 
-def generator(seed: int, name: object) -> np.random.Generator:
+def generator(seed: int, name: object) -> "np.random.Generator":
     """Return the random generator of a name. Its draws do not depend on the generators of other names."""
     return np.random.Generator(np.random.PCG64([seed, crc32(repr(name).encode())]))
 

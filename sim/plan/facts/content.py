@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from hashlib import blake2b
 from operator import attrgetter
 from pathlib import PurePath
 from typing import Any, Final
@@ -11,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from msgspec import Struct
 
+from costmodels.digest import blake2b
 from sim.plan.words.program import Plan
 
 _PLAIN: Final = frozenset({bool, int, float, str, bytes, type(None)})

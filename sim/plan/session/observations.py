@@ -30,7 +30,7 @@ class Observations(Protocol):
 class Draw(Protocol):
     """A function that draws the values of an observed buffer."""
 
-    def __call__(self, generator: np.random.Generator, name: str, rank: int, shape: tuple[int, ...], /) -> Array:
+    def __call__(self, generator: "np.random.Generator", name: str, rank: int, shape: tuple[int, ...], /) -> Array:
         """Return values of this shape. The generator is the same on all ranks, and different in every step."""
         ...
 
