@@ -40,13 +40,21 @@ class Structure(Struct, frozen=True):
 
 
 def compiled(
-    plan: Plan, folding: Folding, programs: Mapping[int, Program], prices: Priced, shapes: Shapes, *, coalesce: bool
+    plan: Plan,
+    folding: Folding,
+    programs: Mapping[int, Program],
+    prices: Priced,
+    shapes: Shapes,
+    known: KnownTasks,
+    *,
+    coalesce: bool,
 ) -> Structure:
     """Return the structure of a plan with as many tasks coalesced as their dependencies allow.
 
-    ``programs``: by simulated rank, the plan's own or several steps of each in a row.
+    ``programs``: by simulated rank, the plan's own, shorter ones, or several steps of each in a row, with the plan's
+    own tasks. ``known``: of these, from what was compiled before.
     """
-    job = _job(plan, folding, programs, prices, shapes)
+    job = _job(plan, folding, programs, prices, shapes, known)
     single = frozenset[str]()
     if not coalesce:
         single = frozenset(name for program in plan.programs for name in program.tasks)
@@ -66,6 +74,7 @@ class _Job(Struct, frozen=True):
     priced: Mapping[int, Mapping[str, PricedTask]]
     contention: Contention
     shapes: Mapping[int, Mapping[str, TaskShape]]
+    known: KnownTasks
     teams: Mapping[int, tuple[int, ...]]
 
 
@@ -75,6 +84,7 @@ def _job(
     programs: Mapping[int, Program],
     priced: Mapping[int, Mapping[str, PricedTask]],
     shapes: Mapping[int, Mapping[str, TaskShape]],
+    known: KnownTasks,
 ) -> _Job:
     """Find out who may meet whom; ``shapes``: of the plan's own programs, whose tasks those of several steps share."""
     classes_of = partial(folding.classes_of, plan.mesh)
@@ -83,7 +93,7 @@ def _job(
     )
     by_program = {id(program): shapes[id(plan.program_of(rank))] for rank, program in programs.items()}
     teams = find_teams(programs, priced, contention, classes_of)
-    return _Job(plan, folding, programs, priced, contention, by_program, teams)
+    return _Job(plan, folding, programs, priced, contention, by_program, known, teams)
 
 
 def _compile(job: _Job, single: frozenset[str]) -> Structure:
@@ -92,8 +102,7 @@ def _compile(job: _Job, single: frozenset[str]) -> Structure:
     Raises NotCoalescableError, naming one more such task.
     """
     graph, mesh, folding, contention = Graph(), job.plan.mesh, job.folding, job.contention
-    known = KnownTasks()
-    tables = {rank: _tables(job, rank, single, known) for rank in job.programs}
+    tables = {rank: _tables(job, rank, single) for rank in job.programs}
     find_channels(graph, tables, mesh, folding.stands_for)
     teams = {ranks: Team(graph, ranks) for ranks in job.teams.values()}
     ranks = {
@@ -110,8 +119,8 @@ def _compile(job: _Job, single: frozenset[str]) -> Structure:
     return Structure(job.programs, tables, graph)
 
 
-def _tables(job: _Job, rank: int, single: frozenset[str], known: KnownTasks) -> dict[str, TaskTable]:
-    """Return a simulated rank's tables. ``known``: of the tasks of ranks before it."""
+def _tables(job: _Job, rank: int, single: frozenset[str]) -> dict[str, TaskTable]:
+    """Return a simulated rank's tables."""
     program = job.programs[rank]
     return tabulate(
         program,
@@ -119,7 +128,7 @@ def _tables(job: _Job, rank: int, single: frozenset[str], known: KnownTasks) -> 
         job.shapes[id(program)],
         job.contention,
         single,
-        known,
+        job.known,
         joint=lambda op: len(job.folding.classes_of(job.plan.mesh, rank, op)) > 1,
         in_team=rank in job.teams,
     )

@@ -12,6 +12,7 @@ from sim.engine.compiling.graph import Graph, PricedTask
 from sim.engine.compiling.repricing import Priced, StructureKey, structure_of
 from sim.engine.compiling.shape import TaskShape, analyse
 from sim.engine.compiling.structure import Structure, compiled
+from sim.engine.compiling.tables import KnownTasks
 from sim.engine.folding.folding import Folding, fold
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
@@ -108,6 +109,7 @@ class Simulation(Struct, dict=True, eq=False):
     notice: Notice | None = None
     _known: list[_Known] = []
     _shapes: dict[int, Mapping[str, TaskShape]] = {}
+    _known_tasks: KnownTasks = field(default_factory=KnownTasks)
     _facts: PlanFacts = field(default_factory=PlanFacts)
     _in_a_row: dict[tuple[int, int], Program] = {}
 
@@ -276,7 +278,9 @@ class Simulation(Struct, dict=True, eq=False):
         key = tuple({id(program): Calls.of(program.calls).key for program in programs.values()}.values())
         if key in structures:
             return structures[key].priced(now.prices)
-        structure = compiled(self.plan, now.folding, programs, now.prices, self._shapes, coalesce=self.coalesce)
+        structure = compiled(
+            self.plan, now.folding, programs, now.prices, self._shapes, self._known_tasks, coalesce=self.coalesce
+        )
         structures[key] = structure
         return structure.graph
 

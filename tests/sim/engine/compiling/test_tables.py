@@ -3,6 +3,7 @@
 from sim.engine.compiling.graph import PricedTask
 from sim.engine.compiling.shape import analyse
 from sim.engine.compiling.structure import Structure, compiled
+from sim.engine.compiling.tables import KnownTasks
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Activity
 from sim.engine.prices.textbook import TextbookPricing
@@ -48,7 +49,7 @@ def structure_of(plan: Plan, activity: Activity | None = None) -> Structure:
         for name, task in program.tasks.items()
     }
     shapes = {id(program): {name: analyse(task) for name, task in program.tasks.items()}}
-    return compiled(plan, no_fold(plan, PRICING), {0: program}, {0: prices}, shapes, coalesce=True)
+    return compiled(plan, no_fold(plan, PRICING), {0: program}, {0: prices}, shapes, KnownTasks(), coalesce=True)
 
 
 def microbatch(number: int, *names: str) -> list[Call]:

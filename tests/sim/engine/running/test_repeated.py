@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from sim.engine.compiling import tables
 from sim.engine.findings.bottleneck import bottlenecks
 from sim.engine.findings.breakdown import breakdown
 from sim.engine.findings.computing import computing_seconds
@@ -21,6 +22,7 @@ from sim.engine.findings.link_use import LinkUse, link_use
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.prices.textbook import TextbookPricing
+from sim.engine.running import loop
 from sim.engine.running.chains import Paces
 from sim.engine.running.memory import peak_live_chunks
 from sim.engine.running.paced import MULTIPLE
@@ -453,6 +455,20 @@ def test_a_repriced_run_is_cut_short_as_well() -> None:
         found, fresh = simulation.run(pricing), simulate(plan, pricing)
         assert found.repeated == fresh.repeated is not None
         assert found.iteration_time_s == fresh.iteration_time_s
+
+
+def test_what_tasks_wait_for_is_found_once_for_all_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first shorter form shows no period; the next one has the same tasks, and so have forms under other prices."""
+    plan = dense_plan(pp=2, m=48, schedule="zb_h1")
+    found, graphs = list[object](), list[object]()
+    links, run = tables._links, loop.EventLoop.run
+    monkeypatch.setattr(tables, "_links", lambda *args: found.append(args) or links(*args))
+    monkeypatch.setattr(loop.EventLoop, "run", lambda self: graphs.append(self.graph) or run(self))
+    simulation = Simulation(plan)
+    for node in NODES:
+        simulation.run(pricing_on(node, plan.mesh.size))
+    assert len(graphs) > len(NODES)
+    assert len(found) == len(plan.programs)
 
 
 def test_replicas_of_different_pace_have_their_own_periods() -> None:
