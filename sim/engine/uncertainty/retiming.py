@@ -11,7 +11,6 @@ from typing import Final, TypeVar
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern, PricedTask
 from sim.engine.compiling.shape import analyse
@@ -82,21 +81,24 @@ class Retiming(Struct, frozen=True, eq=False):
         """Return how long so many periods last, per draw: those of the slowest rank, for which the others wait.
 
         With other durations a state may come back after two periods alone, a short and a long one, which take turns.
+        Then ranks of which these are seen count: others may not have come to them yet. While one has its long period
+        another may have its short one. The step's end waits for a rank after its long one, to which an odd number adds
+        least.
         """
         each_s = [np.diff(ends_s[self.levels.place[nodes]], axis=0) for nodes in self.apart]
         later_s: Floats = np.max([times * of_rank[-1] for of_rank in each_s], axis=0)
         several_s = [of_rank for of_rank in each_s if len(of_rank) == MOST_APART - 1]
-        in_turns = np.any([_take_turns(*of_rank) for of_rank in several_s], axis=0)
-        if not in_turns.any():
-            return later_s
-        turns_s = [(times - times // 2) * other_s + times // 2 * last_s for _, other_s, last_s in several_s]
-        return np.where(in_turns, np.max(turns_s, axis=0), later_s)
+        turns_s = np.min([_in_turns_s(times, *of_rank) for of_rank in several_s], axis=0, initial=np.inf)
+        return np.where(turns_s < np.inf, turns_s, later_s)
 
 
-def _take_turns(before_s: Floats, other_s: Floats, last_s: Floats) -> NDArray[np.bool_]:
-    """Return in which draws the first and the last of three periods in a row are alike, and the other is not."""
-    alike: NDArray[np.bool_] = np.abs(last_s - before_s) <= NEAR * last_s
-    return alike & (np.abs(last_s - other_s) > NEAR * last_s)
+def _in_turns_s(times: int, before_s: Floats, other_s: Floats, last_s: Floats) -> Floats:
+    """Return how long so many periods last after three in a row of which the first and the last are alike.
+
+    Those like the second and those like the last take turns. Infinity in draws in which they do not.
+    """
+    take_turns = (np.abs(last_s - before_s) <= NEAR * last_s) & (np.abs(last_s - other_s) > NEAR * last_s)
+    return np.where(take_turns, (times - times // 2) * other_s + times // 2 * last_s, np.inf)
 
 
 def num_nodes(run: SimulatedRun) -> int:

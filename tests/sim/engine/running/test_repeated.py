@@ -209,14 +209,25 @@ def test_intervals_are_those_of_the_whole_run(plan: Plan, node: str, jitter: flo
     assert_same_intervals(simulate(plan, pricing), simulate(plan, pricing, repeat=False), jitter)
 
 
-@pytest.mark.parametrize("m", [24, 25])
-def test_two_periods_of_a_draw_may_take_turns(m: int) -> None:
-    """With some drawn errors short and long periods of two stages take turns: all draws are those of the whole run."""
-    plan = dense_plan(pp=2, dp=2, m=m, model=LLAMA)
-    pricing = pricing_on("hgx-h100", plan.mesh.size)
+@pytest.mark.parametrize(
+    ("keys", "node", "per_node"),
+    [
+        ({"pp": 2, "dp": 2, "m": 24}, "hgx-h100", 8),
+        ({"pp": 2, "dp": 2, "m": 25}, "hgx-h100", 8),
+        ({"pp": 3, "m": 24}, "cloud-a100-100g", 2),
+        ({"pp": 3, "m": 25}, "cloud-a100-100g", 2),
+    ],
+)
+def test_two_periods_of_a_draw_may_take_turns(keys: dict[str, int], node: str, per_node: int) -> None:
+    """With some drawn errors short and long periods of stages take turns: all draws are those of the whole run.
+
+    Of three stages the first has its long period while the others have their short one.
+    """
+    plan = dense_plan(**keys, model=LLAMA)
+    pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
     run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
     assert run.repeated is not None
-    assert run.repeated.times % 2 != m % 2
+    assert run.repeated.times % 2 != keys["m"] % 2
     assert off_by(run, whole, 64).max() < 1e-9
 
 
