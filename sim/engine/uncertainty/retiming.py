@@ -80,16 +80,26 @@ class Retiming(Struct, frozen=True, eq=False):
     def _later_s(self, ends_s: Floats, times: int) -> Floats:
         """Return how long so many periods last, per draw: those of the slowest rank, for which the others wait.
 
+        Ranks of which two periods in a row are alike count before others, which may have not come to theirs yet.
         With other durations a state may come back after two periods alone, a short and a long one, which take turns.
         Then ranks of which these are seen count: others may not have come to them yet. While one has its long period
         another may have its short one. The step's end waits for a rank after its long one, to which an odd number adds
         least.
         """
         each_s = [np.diff(ends_s[self.levels.place[nodes]], axis=0) for nodes in self.apart]
-        later_s: Floats = np.max([times * of_rank[-1] for of_rank in each_s], axis=0)
+        settled_s = np.max([_settled_s(of_rank) for of_rank in each_s], axis=0)
+        last_s = np.max([of_rank[-1] for of_rank in each_s], axis=0)
+        later_s: Floats = times * np.where(settled_s > 0.0, settled_s, last_s)
         several_s = [of_rank for of_rank in each_s if len(of_rank) == MOST_APART - 1]
         turns_s = np.min([_in_turns_s(times, *of_rank) for of_rank in several_s], axis=0, initial=np.inf)
         return np.where(turns_s < np.inf, turns_s, later_s)
+
+
+def _settled_s(each_s: Floats) -> Floats:
+    """Return the last of several periods in draws in which it is like the one before, else 0."""
+    if len(each_s) == 1:
+        return np.zeros_like(each_s[-1])
+    return np.where(np.abs(each_s[-1] - each_s[-2]) <= NEAR * each_s[-1], each_s[-1], 0.0)
 
 
 def _in_turns_s(times: int, before_s: Floats, other_s: Floats, last_s: Floats) -> Floats:
