@@ -20,6 +20,7 @@ JOBS = {
             "sequence_parallel": True, "recompute": "full", "zero_stage": 1, "model": GPT | {"num_layers": 5},
         },
     ),
+    "eight-bits": ("hgx-h100", {"dp": 4, "m": 2, "zero_stage": 3, "precision": "fp8"}),
 }  # fmt: skip
 
 
