@@ -40,7 +40,7 @@ def router_bias(tracer: ProgramTracer, layer: str, num_experts: int, dtype: str)
 def router_biases(tracer: ProgramTracer) -> list[RouterBias]:
     """Return the biases and counts of all layers of a program, in the order of the layers on every rank."""
     layers = [name.removesuffix(_BIAS) for name in tracer.buffers if name.endswith(_BIAS)]
-    layers.sort(key=lambda layer: (len(layer), layer))
+    layers.sort(key=lambda layer: (len(layer), layer))  # layer 2 before layer 10
     return [RouterBias(_tensor(tracer, layer + _BIAS), _tensor(tracer, layer + _COUNTS)) for layer in layers]
 
 

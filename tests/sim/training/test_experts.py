@@ -347,6 +347,15 @@ def test_biases_need_the_end_of_a_step() -> None:
         dense_job(model=mixture(gate="bias"), pp=2, m=2, schedule="pipedream_2bw")
 
 
+def test_biases_move_in_the_order_of_layers() -> None:
+    """By number, not as text: layer 2 comes before layer 10, so stages that start at any layer have equal programs."""
+    plan = dense_plan(model=mixture(gate="bias") | {"num_layers": 11})
+    (program,) = plan.programs
+    ops = [op for task in program.tasks.values() for op in task.ops if isinstance(op, Compute)]
+    moved = [op.name for op in ops if op.name.endswith(".router.bias.update")]
+    assert moved == [f"layer{layer}.router.bias.update" for layer in range(11)]
+
+
 def test_every_slot_is_filled_where_experts_choose() -> None:
     """Twice the even share makes every token reach twice as many experts on the mean, and no slot is empty."""
     spec = ExpertsSpec(**EXPERTS | {"gate": "expert_choice", "capacity_factor": 2.0})
