@@ -33,6 +33,13 @@ def sorted_order(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     return order
 
 
+def first_places(numbers: NDArray[np.integer[Any]], size: int) -> NDArray[np.int64]:
+    """Return the first place of each number below ``size``; of one that does not occur the length."""
+    found = np.full(size, len(numbers), np.int64)
+    found[numbers[::-1]] = np.arange(len(numbers))[::-1]  # of several writes the last one stays
+    return found
+
+
 def distinct_values(values: NDArray[Any]) -> NDArray[Any]:
     """Return the different values of an array of numbers, sorted; none may be NaN.
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, integer_dtypes
 
-from sim.sorting import distinct, distinct_values, falling, run_begins, sorted_order
+from sim.sorting import distinct, distinct_values, falling, first_places, run_begins, sorted_order
 from tests.examples import examples
 
 
@@ -51,6 +51,13 @@ def test_runs_begin_where_values_change(values: list[int]) -> None:
     """The first value of each run is marked."""
     expected = [not at or values[at - 1] != value for at, value in enumerate(values)]
     assert run_begins(np.array(values, np.int64)).tolist() == expected
+
+
+@given(values=st.lists(st.integers(0, 7), max_size=20))
+def test_first_places_are_those_of_lists(values: list[int]) -> None:
+    """The first place of each number, and the length where there is none."""
+    expected = [values.index(number) if number in values else len(values) for number in range(8)]
+    assert first_places(np.array(values, np.int64), 8).tolist() == expected
 
 
 def test_what_rounding_tells_apart_keeps_its_order() -> None:

@@ -26,7 +26,7 @@ from sim.engine.running.period import Repeated, Times
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.description import collective_bytes
 from sim.plan.words.op import Collective
-from sim.sorting import distinct, distinct_values
+from sim.sorting import distinct, distinct_values, first_places
 
 Ints = NDArray[np.int64]
 
@@ -170,8 +170,7 @@ def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
     kept = np.unique(places, return_index=True)[1]
     flows, rows = cells.flows[kept], row_of_column[cells.columns[kept]]
     carrying = np.flatnonzero(row_of != IDLE)
-    example = np.empty(int(row_of.max(initial=IDLE)) + 1, np.int64)
-    example[row_of[carrying[::-1]]] = carrying[::-1]  # the last written stays
+    example = carrying[first_places(row_of[carrying], int(row_of.max(initial=IDLE)) + 1)]
     times = np.bincount(moved.flow_of, moved.counts, minlength=len(moved.flows))[flows]
     return LinkUse(
         topology=pricing.cluster.topology,

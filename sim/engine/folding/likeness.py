@@ -17,7 +17,7 @@ from sim.engine.folding.refinement import Partition, Relation, coarsest_equitabl
 from sim.engine.prices.numbering import in_order_of_first, numbered, numbered_to_ten_digits
 from sim.engine.prices.traffic import Exchange, Load
 from sim.plan.words.op import ROOTED, Collective, SizeTable
-from sim.sorting import distinct
+from sim.sorting import distinct, first_places
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -304,10 +304,8 @@ def _relation(sources: Ints, targets: Ints, labels: Ints, counts: Floats | None)
         return Relation(sources, targets, labels)
     num_targets, num_labels = int(targets.max(initial=0)) + 1, int(labels.max(initial=0)) + 1
     different, where = distinct((sources * num_targets + targets) * num_labels + labels)
-    firsts = np.empty(len(different), np.int64)
-    firsts[where[::-1]] = np.arange(len(where))[::-1]  # the last written stays
     backs = np.zeros(len(where), np.int64)
-    backs[firsts] = _rounded(np.bincount(where, counts))
+    backs[first_places(where, len(different))] = _rounded(np.bincount(where, counts))
     return Relation(sources, targets, labels, backs)
 
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
 from sim.engine.prices.numbering import numbered
-from sim.sorting import distinct_values, run_begins, sorted_order
+from sim.sorting import distinct_values, first_places, run_begins, sorted_order
 
 Ints = NDArray[np.int64]
 Narrow = NDArray[np.int32]
@@ -338,8 +338,7 @@ def _mix(kinds: Ints, colours: Ints, seed: int) -> Hashes:
 def _by_smallest_member(colour: Ints) -> Partition:
     """Return the partition by classes that are numbered from 0."""
     counts = np.bincount(colour)
-    firsts = np.empty(len(counts), np.int64)
-    firsts[colour[::-1]] = np.arange(len(colour))[::-1]  # the last written stays
+    firsts = first_places(colour, len(counts))
     order = np.argsort(firsts)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sim.sorting import distinct_values, run_begins
+from sim.sorting import distinct_values, first_places, run_begins
 
 Ints = NDArray[np.int64]
 
@@ -38,10 +38,8 @@ def numbered(values: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
 def in_order_of_first(values: NDArray[np.integer[Any]]) -> Ints:
     """Return the place of each element's value in the order in which the values first occur."""
     names, places = numbered(values)
-    firsts = np.empty(len(names), np.int64)
-    firsts[places[::-1]] = np.arange(len(places))[::-1]  # the last written stays
     order = np.empty(len(names), np.int64)
-    order[np.argsort(firsts)] = np.arange(len(names))
+    order[np.argsort(first_places(places, len(names)))] = np.arange(len(names))
     return order[places]
 
 

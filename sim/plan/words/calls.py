@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.plan.words.columns import Column, Columns
 from sim.plan.words.program import Call, Program
-from sim.sorting import distinct_values
+from sim.sorting import distinct_values, first_places
 
 Ints = NDArray[np.int64]
 
@@ -103,8 +103,7 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
 
     def first_calls(self) -> Mapping[str, int]:
         """Return the first call of each task, in their order."""
-        first = np.full(len(self.names), len(self))
-        first[self.tasks[::-1]] = np.arange(len(self))[::-1]  # of several writes the last one stays
+        first = first_places(self.tasks, len(self.names))
         called = np.argsort(first)[: np.count_nonzero(first < len(self))]
         return dict(zip(map(self.names.__getitem__, called.tolist()), first[called].tolist(), strict=True))
 
