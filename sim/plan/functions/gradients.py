@@ -29,9 +29,24 @@ def backpropagate(
     A gradient may stay ``Partial`` until a record needs it in the layout of its forward tensor. Only then is the change
     of layout emitted.
     """
+    pending = pending_gradients(tracer, tape, seeds)
+    result: dict[Tensor, Tensor] = {}
+    for tensor in list(pending):
+        gradient = _collect(tracer, tensor, pending, settle=True)
+        if gradient is not None:
+            result[tensor] = gradient
+    return result
+
+
+def pending_gradients(
+    tracer: TaskTracer, tape: Sequence[Record], seeds: Mapping[Tensor, Tensor | None]
+) -> dict[Tensor, list[Tensor]]:
+    """Emit the backward ops of ``tape``; return the terms of the gradient of every tensor that it did not make.
+
+    ``seeds``: see ``backpropagate``.
+    """
     pending: dict[Tensor, list[Tensor]] = {t: [g] for t, g in seeds.items() if g is not None}
     losses = {t for t, g in seeds.items() if g is None}
-    result: dict[Tensor, Tensor] = {}
     for record in reversed(tape):
         gradients = [_collect(tracer, t, pending, settle=record.settles) for t in record.outputs]
         if all(g is None for g in gradients) and losses.isdisjoint(record.outputs):
@@ -39,11 +54,7 @@ def backpropagate(
         for tensor, gradient in zip(record.inputs, record.backward(tracer, gradients), strict=True):
             if gradient is not None:
                 pending.setdefault(tensor, []).append(gradient)
-    for tensor in list(pending):
-        gradient = _collect(tracer, tensor, pending, settle=True)
-        if gradient is not None:
-            result[tensor] = gradient
-    return result
+    return pending
 
 
 def _collect(tracer: TaskTracer, tensor: Tensor, pending: dict[Tensor, list[Tensor]], *, settle: bool) -> Tensor | None:

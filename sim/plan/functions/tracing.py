@@ -167,7 +167,8 @@ class TaskTracer(Struct):
     """The builder of one task. It collects ops and, while ``recording``, the tape.
 
     ``suffix``: a suffix for the names of ops. ``part``: a suffix for the names of buffers, for several tasks of a
-    program that do the same on different parts of its tensors. ``stream``: the one on which kernels run.
+    program that do the same on different parts of its tensors. ``stream``: the one on which kernels run. ``names``: how
+    often each name of an op was asked for.
     """
 
     program: ProgramTracer
@@ -178,7 +179,7 @@ class TaskTracer(Struct):
     suffix: str = ""
     part: str = ""
     stream: str = MAIN_STREAM
-    _names: dict[str, int] = field(default_factory=dict)
+    names: dict[str, int] = field(default_factory=dict)
     _regathered: dict[Tensor, Tensor] = field(default_factory=dict)
 
     @property
@@ -191,8 +192,8 @@ class TaskTracer(Struct):
         if self.part:
             name = name.replace(self.part, "")
         name += self.suffix
-        count = self._names.get(name, 0)
-        self._names[name] = count + 1
+        count = self.names.get(name, 0)
+        self.names[name] = count + 1
         return f"{name}.{count + 1}" if count else name
 
     def compute(

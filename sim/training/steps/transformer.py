@@ -9,10 +9,12 @@ from functools import partial
 from math import sqrt
 from typing import NamedTuple
 
+from msgspec import field
 from msgspec.structs import replace
 
 from sim.plan.functions import basic as f
 from sim.plan.functions.linear import Products
+from sim.plan.functions.repeated import Repeated
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.training.layers import experts
 from sim.training.layers.attention import attention
@@ -32,7 +34,12 @@ class HeadNames(NamedTuple):
 
 
 class TransformerBuilder(LayerBuilder, frozen=True):
-    """Writes the stages of one model under one strategy: embedding, layers and head."""
+    """Writes the stages of one model under one strategy: embedding, layers and head.
+
+    ``repeated``: writes the layers, of each kind the first op by op.
+    """
+
+    repeated: Repeated = field(default_factory=Repeated)
 
     # --- pieces --------------------------------------------------------------------------------------------
 
@@ -123,12 +130,24 @@ class TransformerBuilder(LayerBuilder, frozen=True):
     def _several(self, indices: Sequence[int], t: TaskTracer, inputs: Sequence[Tensor]) -> Tensor:
         (x,) = inputs
         for index in indices:
-            x = self._layer(t, index, x)
+            if self._has_copies(index):
+                kind = self.model.kind_of(index), self.recompute
+                x = self.repeated(t, f"layer{index}", kind, partial(self._layer, index), x)
+            else:
+                x = self._layer(index, t, x)
         return x
+
+    def _has_copies(self, index: int) -> bool:
+        """Return whether layers of a layer's kind write the same but for names.
+
+        Layers with experts may be routed unlike others, operators may have choices of their own by name, and caches of
+        other parts of the tokens are there or not.
+        """
+        return self.part is None and not self.slices and not self.model.kind_of(index).has_experts
 
     # --- one layer -----------------------------------------------------------------------------------------
 
-    def _layer(self, t: TaskTracer, index: int, x: Tensor) -> Tensor:
+    def _layer(self, index: int, t: TaskTracer, x: Tensor) -> Tensor:
         name = f"layer{index}"
         y = self._post_norm(t, f"{name}.post_norm1", attention(self, t, index, self.norm(t, f"{name}.norm1", x)))
         x = self._residual(t, f"{name}.attention_out", y, f"{name}.projection.bias", x)
