@@ -1,8 +1,8 @@
 """Checks of a whole plan before it runs."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -14,9 +14,10 @@ from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls, KnownCalls
 from sim.plan.words.buffer import Scope, Tier
 from sim.plan.words.calls import Calls
-from sim.plan.words.op import Channel, Collective, Compute, Copy, Op, Recv, Send, channel_of, reads_from_outside
+from sim.plan.words.op import Channel, Collective, Compute, Copy, Op, Recv, Send, channel_of
 from sim.plan.words.program import Call, Plan, Program, Task
 from sim.plan.words.steps import drain, first_step, longest_lag
+from sim.plan.words.touches import NEVER, Ints
 
 _INSTANCED = (Scope.MICROBATCH, Scope.STEP)
 """Scopes of buffers that have no content before the first write."""
@@ -26,10 +27,6 @@ _ON_DEVICE: Final = {Tier.DEVICE}
 
 _Sizes = dict[Channel, tuple[int, ...]]
 """The bytes of a task's messages by channel, in order."""
-
-
-_Reads = Mapping[str, Mapping[str, Op]]
-"""By task, the buffers that it reads before it writes them, each with the op that reads it first."""
 
 
 class _Message(NamedTuple):
@@ -70,15 +67,14 @@ def check(plan: Plan) -> None:
             if isinstance(op, Collective):
                 check_collective(plan, program, op)
         if (kind := _kind(program, calls)) not in passed:
-            reads = _reads(program)
-            _check_reads(program, calls, reads)
-            check_uses(program, calls, reads)
+            _check_reads(program, calls)
+            check_uses(program, calls)
             passed.add(kind)
     if any(longest_lag(program) for program in plan.programs):
         for program in (*first_step(plan).programs, *drain(plan).programs):
             calls = known_calls.of(program)
             if (kind := _kind(program, calls)) not in passed:
-                _check_reads(program, calls, _reads(program))
+                _check_reads(program, calls)
                 passed.add(kind)
     _check_messages(plan, coded)
     check_groups(plan)
@@ -152,59 +148,48 @@ def _check_tiers(program: Program, op: Op) -> None:
         raise CheckError(f"{where(program, op)}: ranks communicate from the memory of their devices")
 
 
-def _reads(program: Program) -> _Reads:
-    return {name: reads_from_outside(task.ops) for name, task in program.tasks.items()}
-
-
-def _check_reads(program: Program, coded: CodedCalls, reads: _Reads) -> None:
+def _check_reads(program: Program, coded: CodedCalls) -> None:
     """Raise CheckError where an op reads what nothing has written before (see ``_check_instances``)."""
-    written = {name: {b for op in task.ops for b in op.writes} for name, task in program.tasks.items()}
-    num_tasks = Counter(chain.from_iterable(reads[name].keys() | written[name] for name in program.tasks))
-    shared = {buffer for buffer, count in num_tasks.items() if count > 1}
-    scope_of = {name: buffer.scope for name, buffer in program.buffers.items()}
+    uses = program.touches.uses
     for scope in _INSTANCED:
-        needs = {
-            name: {buffer: op for buffer, op in of_task.items() if scope_of[buffer] is scope}
-            for name, of_task in reads.items()
-        }
-        gives = {
-            name: {buffer for buffer in of_task & shared if scope_of[buffer] is scope}
-            for name, of_task in written.items()
-        }
+        is_of_scope = program.touches.is_of[scope][uses.buffer]
+        needs = uses.by_task(is_of_scope & uses.reads_first)
+        gives = uses.by_task(is_of_scope & (uses.last_write != NEVER))
         _check_instances(program, coded, scope, needs, gives)
 
 
 def _check_instances(
-    program: Program,
-    coded: CodedCalls,
-    scope: Scope,
-    needs: _Reads,
-    gives: Mapping[str, Set[str]],
+    program: Program, coded: CodedCalls, scope: Scope, needs: Sequence[Ints], gives: Sequence[Ints]
 ) -> None:
     """Raise CheckError for a read of a buffer of one scope that nothing has written for its micro-batch, or its step.
 
-    Of micro-batches with equal sequences of calls one is checked, and of each task the first call, which finds least.
+    ``needs``, ``gives``: the buffers that each task reads before it writes them, and those that it writes. Of
+    micro-batches with equal sequences of calls one is checked, and of each task the first call, which finds least.
     """
-    if not any(needs.values()):
+    if not any(map(len, needs)):
         return
-    wrong: list[tuple[int, str]] = []
-    names = [*program.tasks]
+    wrong: list[tuple[int, Ints]] = []
     for calls in coded.sequences if scope is Scope.MICROBATCH else [coded.every]:
-        written = set[str]()
+        is_written = np.zeros(len(program.buffers), np.bool_)
         for index in coded.first_of_tasks(calls):
-            task = names[coded.tasks[index]]
-            missing = [name for name in needs[task] if name not in written]
-            if missing:
-                wrong.append((index, missing[0]))
+            task = coded.tasks[index]
+            needed = needs[task]
+            if not is_written[needed].all():
+                wrong.append((index, needed[~is_written[needed]]))
                 break
-            written |= gives[task]
+            is_written[gives[task]] = True
     if wrong:
-        index, name = min(wrong)
-        task, microbatch, _ = program.calls[index]
-        raise CheckError(
-            f"{where(program, needs[task][name])}: reads {name!r} of micro-batch {microbatch} in task {task!r} "
-            "before anything writes it"
-        )
+        _refuse_read(program, *min(wrong, key=itemgetter(0)))
+
+
+def _refuse_read(program: Program, index: int, missing: Ints) -> None:
+    """Raise CheckError for the first read, in a call, of buffers that nothing has written."""
+    task, microbatch, _ = program.calls[index]
+    names = {[*program.buffers][buffer] for buffer in missing.tolist()}
+    op, name = next((op, name) for op in program.tasks[task].ops for name in op.reads if name in names)
+    raise CheckError(
+        f"{where(program, op)}: reads {name!r} of micro-batch {microbatch} in task {task!r} before anything writes it"
+    )
 
 
 def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:

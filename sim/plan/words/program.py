@@ -12,6 +12,7 @@ from sim.plan.words.buffer import Buffer
 from sim.plan.words.distinct_ops import DistinctOps
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Op
+from sim.plan.words.touches import Touches
 
 
 class Traits(Struct, frozen=True):
@@ -139,13 +140,18 @@ class Program(Struct, frozen=True, dict=True):
         """Cache of the distinct ops of its tasks: passes that ask about many ops ask about each of these once."""
         return DistinctOps.of(self.buffers, [(name, task.ops) for name, task in self.tasks.items()])
 
+    @cached_property
+    def touches(self) -> Touches:
+        """Cache of the reads and writes of its ops."""
+        return Touches.of(self.buffers, (task.ops for task in self.tasks.values()))
+
     def calling(self, calls: Sequence[Call], **changes: Any) -> "Program":
         """Return a program of the same buffers and tasks with other calls, and other changes; it shares what they are.
 
         ``changes``: fields by name.
         """
         found = replace(self, calls=calls, **changes)
-        found.__dict__["distinct_ops"] = self.distinct_ops
+        found.__dict__.update(distinct_ops=self.distinct_ops, touches=self.touches)
         return found
 
     def named(self, task: str) -> Task:
