@@ -1,16 +1,19 @@
 """The memory of a simulated rank: its peak by kind, and its curve over time, of the device or of its host."""
 
 from collections.abc import Collection, Mapping
+from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from costmodels.memory import allocated_bytes
-from sim.plan.facts.liveness import CallLife, Ints, KnownLives, Lifetimes, lifetimes
+from sim.plan.facts.liveness import CallLife, Ends, Ints, KnownLives, Lifetimes, lifetimes
 from sim.plan.facts.repetition import CodedCalls
-from sim.plan.words.buffer import Buffer, Kind, Scope, Tier
+from sim.plan.words.buffer import Kind, Scope, Tier
 from sim.plan.words.program import Program
+
+_PLACES: Final = {kind: place for place, kind in enumerate(Kind)}
 
 
 class MemoryUse(Struct, frozen=True):
@@ -31,12 +34,14 @@ class MemoryUse(Struct, frozen=True):
 class _Tier(Struct, frozen=True, eq=False):
     """A tier's memory under some kinds of lives, for all programs that share them.
 
-    ``sizes``: by buffer. ``persistent``: bytes that always live, by kind of buffer. ``net``, ``most``, ``op``: of each
-    kind of life, the bytes that a call adds in the end, the most that it adds on the way, and the op at which it does.
-    ``net_by_kind``: bytes added in the end, lives x kinds of buffers.
+    ``sizes``, ``kinds``: by buffer, its bytes and the place of its kind. ``persistent``: bytes that always live, by
+    kind of buffer. ``net``, ``most``, ``op``: of each kind of life, the bytes that a call adds in the end, the most
+    that it adds on the way, and the op at which it does. ``net_by_kind``: bytes added in the end, lives x kinds of
+    buffers.
     """
 
-    sizes: Mapping[str, int]
+    sizes: Ints
+    kinds: Ints
     persistent: Ints
     net: Ints
     most: Ints
@@ -75,7 +80,7 @@ def memory_use(program: Program, tier: Tier = Tier.DEVICE, known: KnownMemory | 
     peaks = before + most
     at = int(np.argmax(peaks)) if len(peaks) else -1
     peak = int(peaks[at]) if at >= 0 else base
-    return MemoryUse(peak, _by_kind(program, found, lives, at, op), before, after, peaks, op)
+    return MemoryUse(peak, _by_kind(found, lives, at, op), before, after, peaks, op)
 
 
 def _nothing(num_calls: int) -> MemoryUse:
@@ -86,53 +91,54 @@ def _nothing(num_calls: int) -> MemoryUse:
 
 def _tier(program: Program, lives: Lifetimes, tier: Tier) -> _Tier:
     """Return a tier's memory under the lives of a program's calls."""
-    buffers = program.buffers
-    sizes = {name: allocated_bytes(b.num_bytes) if b.tier is tier else 0 for name, b in buffers.items()}
-    persistent = dict.fromkeys(Kind, 0)
-    for name, buffer in buffers.items():
-        if buffer.scope is Scope.PERSISTENT:
-            persistent[buffer.kind] += sizes[name]
+    buffers, known = [*program.buffers.values()], dict[tuple[tuple[int, ...], str], int]()
+    for buffer in buffers:
+        if (buffer.shape, buffer.dtype) not in known:
+            known[buffer.shape, buffer.dtype] = allocated_bytes(buffer.num_bytes)
+    sizes = np.array([known[b.shape, b.dtype] if b.tier is tier else 0 for b in buffers], dtype=np.int64)
+    kinds = np.array([_PLACES[buffer.kind] for buffer in buffers], dtype=np.int64)
+    always = program.touches.is_of[Scope.PERSISTENT][:-1]
     net, most, op = np.array([_change(life, sizes) for life in lives.kinds], dtype=np.int64).reshape(-1, 3).T
-    net_by_kind = np.array([_net_by_kind(life, sizes, buffers) for life in lives.kinds], dtype=np.int64)
-    always = np.array([*persistent.values()], dtype=np.int64)
-    return _Tier(sizes, always, net, most, op, net_by_kind.reshape(-1, len(Kind)))
+    net_by_kind = [_sums(life.born, sizes, kinds) - _sums(life.dead, sizes, kinds) for life in lives.kinds]
+    return _Tier(
+        sizes, kinds, _summed(kinds[always], sizes[always]), net, most, op,
+        np.array(net_by_kind, dtype=np.int64).reshape(-1, len(Kind)),
+    )  # fmt: skip
 
 
-def _net_by_kind(life: CallLife, sizes: Mapping[str, int], buffers: Mapping[str, Buffer]) -> list[int]:
-    """Return the bytes that a call adds in the end, by kind of buffer."""
-    net = dict.fromkeys(Kind, 0)
-    for _, name in life.births:
-        net[buffers[name].kind] += sizes[name]
-    for _, name in life.deaths:
-        net[buffers[name].kind] -= sizes[name]
-    return [*net.values()]
+def _sums(ends: Ends, sizes: Ints, kinds: Ints) -> Ints:
+    """Return the bytes of buffers that are born or die, by kind."""
+    return _summed(kinds[ends.buffer], sizes[ends.buffer], len(Kind))
 
 
-def _change(life: CallLife, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+def _summed(places: Ints, sizes: Ints, num_places: int = len(Kind)) -> Ints:
+    """Return the sum of the sizes of each place; sums of whole numbers below 2**53 are exact."""
+    return np.bincount(places, sizes, num_places).astype(np.int64)
+
+
+def _change(life: CallLife, sizes: Ints) -> tuple[int, int, int]:
     """Return how a call changes memory: in the end, at most on the way, and the op at which it does.
 
     Births count before their op, deaths after it.
     """
-    steps = sorted([(op, 0, sizes[n]) for op, n in life.births] + [(op, 1, -sizes[n]) for op, n in life.deaths])
-    total = most = at = 0
-    for op, _, size in steps:
-        total += size
-        if total > most:
-            most, at = total, op
-    return total, most, at
+    num_ops = 1 + int(max(ends.op.max(initial=0) for ends in (life.born, life.dead)))
+    more, less = (_summed(ends.op, sizes[ends.buffer], num_ops) for ends in (life.born, life.dead))
+    after = np.cumsum(more - less)
+    within = after + less
+    at = int(np.argmax(within))
+    most = int(within[at])
+    return int(after[-1]), max(most, 0), at if most > 0 else 0
 
 
-def _by_kind(program: Program, found: _Tier, lives: Lifetimes, at: int, peak_op: Ints) -> dict[str, int]:
+def _by_kind(found: _Tier, lives: Lifetimes, at: int, peak_op: Ints) -> dict[str, int]:
     """Return the bytes of live buffers at the peak, by kind of buffer."""
     times = np.bincount(lives.of_call[: max(at, 0)], minlength=len(lives.kinds))
-    held = (found.persistent + times @ found.net_by_kind).tolist()
-    totals = dict(zip((str(kind) for kind in Kind), held, strict=True))
-    now = lives.kinds[lives.of_call[at]] if at >= 0 else CallLife()
-    for op, name in now.births:
-        totals[program.buffers[name].kind] += found.sizes[name] if op <= peak_op[at] else 0
-    for op, name in now.deaths:
-        totals[program.buffers[name].kind] -= found.sizes[name] if op < peak_op[at] else 0
-    return totals
+    held = found.persistent + times @ found.net_by_kind
+    if at >= 0:
+        now, op = lives.kinds[lives.of_call[at]], peak_op[at]
+        for ends, is_over, sign in ((now.born, now.born.op <= op, 1), (now.dead, now.dead.op < op, -1)):
+            held += sign * _sums(Ends(ends.op[is_over], ends.buffer[is_over]), found.sizes, found.kinds)
+    return dict(zip(map(str, Kind), held.tolist(), strict=True))
 
 
 def kept_bytes(program: Program, names: Collection[str]) -> int:

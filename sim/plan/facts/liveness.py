@@ -5,8 +5,9 @@ before the issue of the first op that writes it, and dies just after the issue o
 buffers always live.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Final, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
@@ -14,22 +15,44 @@ from numpy.typing import NDArray
 
 from sim.plan.facts.repetition import CodedCalls
 from sim.plan.words.buffer import Scope
-from sim.plan.words.program import Program, Task
+from sim.plan.words.program import Program
+from sim.sorting import distinct_values
 
 Ints = NDArray[np.int64]
 
-_BORN: Final = (Scope.MICROBATCH, Scope.STEP)
-"""Scopes of buffers that do not always live."""
+
+class Ends(NamedTuple):
+    """Births or deaths in one call: the op of the task, and the buffer by its place in the program."""
+
+    op: Ints
+    buffer: Ints
 
 
-class CallLife(Struct, frozen=True):
-    """The buffers that are born, and those that die, in one call: (op of the task, buffer), in issue order.
+_NONE: Final = Ends(np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+class CallLife(Struct, frozen=True, dict=True, eq=False):
+    """The buffers that are born, and those that die, in one call. ``names``: of the program's buffers.
 
     A MICROBATCH buffer belongs to the call's micro-batch; a STEP buffer has one instance.
     """
 
-    births: tuple[tuple[int, str], ...] = ()
-    deaths: tuple[tuple[int, str], ...] = ()
+    names: Sequence[str]
+    born: Ends = _NONE
+    dead: Ends = _NONE
+
+    @cached_property
+    def births(self) -> tuple[tuple[int, str], ...]:
+        """Return the births as (op of the task, buffer), in issue order."""
+        return self._named(self.born)
+
+    @cached_property
+    def deaths(self) -> tuple[tuple[int, str], ...]:
+        """Return the deaths as (op of the task, buffer), in issue order."""
+        return self._named(self.dead)
+
+    def _named(self, ends: Ends) -> tuple[tuple[int, str], ...]:
+        return tuple(sorted(zip(ends.op.tolist(), map(self.names.__getitem__, ends.buffer.tolist()), strict=True)))
 
 
 class Lifetimes(Struct, frozen=True, eq=False):
@@ -42,28 +65,13 @@ class Lifetimes(Struct, frozen=True, eq=False):
         return map(self.kinds.__getitem__, self.of_call.tolist())
 
 
-class _Touch(Struct, frozen=True):
-    first: int
-    last: int
-
-
-_Touches = dict[Scope, dict[str, _Touch]]
-
 _Kinds = tuple[CallLife, ...]
 
 
 class KnownLives(Struct, frozen=True):
     """The lives found so far: programs that share tasks, and call them in the same orders, share kinds of lives."""
 
-    _touches: dict[int, tuple[Program, dict[str, _Touches]]] = field(default_factory=dict)
-    _kinds: dict[tuple[object, ...], tuple[_Kinds, list[int]]] = field(default_factory=dict)
-
-    def touches_of(self, program: Program) -> dict[str, _Touches]:
-        """Return what each task of a program touches."""
-        key = id(program.tasks)
-        if key not in self._touches:  # kept with the program, so that no other tasks get their identity
-            self._touches[key] = program, {name: _touches(program, task) for name, task in program.tasks.items()}
-        return self._touches[key][1]
+    _kinds: dict[tuple[object, ...], tuple[Program, tuple[_Kinds, list[int]]]] = field(default_factory=dict)
 
     def kinds_of(self, program: Program, orders: Sequence[Ints], step: Ints, of_call: Ints) -> tuple[_Kinds, list[int]]:
         """Return the kinds of lives of a program's calls.
@@ -72,86 +80,67 @@ class KnownLives(Struct, frozen=True):
         touch STEP buffers; the places of these in it come second. ``of_call``: the kind that each of these would have.
         """
         key = id(program.tasks), of_call.tobytes(), step.tobytes(), *[tasks.tobytes() for tasks in orders]
-        if key not in self._kinds:
-            self._kinds[key] = _kinds(self.touches_of(program), orders, step, of_call)
-        return self._kinds[key]
+        if key not in self._kinds:  # kept with the program, so that no other tasks get their identity
+            self._kinds[key] = program, _kinds(program, orders, step, of_call)
+        return self._kinds[key][1]
 
 
 def lifetimes(program: Program, known: KnownLives | None = None) -> Lifetimes:
     """Return the births and deaths of buffers in every call of a program. ``known``: what was found so far."""
-    known = known or KnownLives()
-    coded, touches = CodedCalls.of(program), known.touches_of(program)
+    known, coded, uses = known or KnownLives(), CodedCalls.of(program), program.touches.uses
     of_call, num_kinds, orders = np.zeros(len(coded.tasks), dtype=np.int64), 0, list[Ints]()
     for calls in coded.by_sequence():
         orders.append(coded.tasks[calls[0]])
         of_call[calls] = num_kinds + np.arange(len(orders[-1]))
         num_kinds += len(orders[-1])
-    in_step = np.array([bool(found[Scope.STEP]) for found in touches.values()], dtype=np.bool_)
+    in_step = np.bincount(uses.task[program.touches.is_of[Scope.STEP][uses.buffer]], minlength=len(program.tasks))
     step = np.flatnonzero(in_step[coded.tasks])
     kinds, ending = known.kinds_of(program, orders, coded.tasks[step], of_call[step])
     of_call[step[ending]] = np.arange(num_kinds, len(kinds))
     return Lifetimes(kinds, of_call)
 
 
-def _kinds(
-    touches: Mapping[str, _Touches], orders: Sequence[Ints], step: Ints, of_call: Ints
-) -> tuple[_Kinds, list[int]]:
+def _kinds(program: Program, orders: Sequence[Ints], step: Ints, of_call: Ints) -> tuple[_Kinds, list[int]]:
     """Return kinds of lives (see ``KnownLives.kinds_of``)."""
-    names, kinds = [*touches], list[CallLife]()
-    of_microbatch, of_step = ({name: found[scope] for name, found in touches.items()} for scope in _BORN)
+    names, kinds = tuple(program.buffers), list[CallLife]()
     for tasks in orders:
-        kinds += _lives_of_sequence([names[task] for task in tasks.tolist()], of_microbatch)
-    ends = _ends([names[task] for task in step.tolist()], of_step)
-    for place, life in ends.items():
+        ends = _ends(program, tasks, Scope.MICROBATCH)
+        kinds += [CallLife(names, *ends.get(place, ())) for place in range(len(tasks))]
+    in_step = _ends(program, step, Scope.STEP)
+    for place, (born, dead) in in_step.items():
         before = kinds[of_call[place]]
-        kinds.append(CallLife(_merge(before.births, life.births), _merge(before.deaths, life.deaths)))
-    return tuple(kinds), [*ends]
+        kinds.append(CallLife(names, _joined(before.born, born), _joined(before.dead, dead)))
+    return tuple(kinds), [*in_step]
 
 
-def _touches(program: Program, task: Task) -> _Touches:
-    """Return the first and the last op of a task that use each of its buffers, by the buffers' scopes."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for j, op in enumerate(task.ops):
-        for name in op.reads + op.writes:
-            first.setdefault(name, j)
-            last[name] = j
-    found: dict[Scope, dict[str, _Touch]] = {scope: {} for scope in Scope}
-    for name, j in first.items():
-        found[program.buffers[name].scope][name] = _Touch(j, last[name])
-    return found
+def _ends(program: Program, tasks: Ints, scope: Scope) -> dict[int, tuple[Ends, Ends]]:
+    """Return births and deaths, by place, for tasks that are called in this order on the same instances.
+
+    The first call of a task and its last decide. Places without any are left out.
+    """
+    touches, uses = program.touches, program.touches.uses
+    places, is_called = np.arange(len(tasks)), np.zeros(len(program.tasks), np.bool_)
+    first, last = np.zeros((2, len(program.tasks)), np.int64)
+    is_called[tasks], first[tasks[::-1]], last[tasks] = True, places[::-1], places  # of several writes the last stays
+    rows = np.flatnonzero(touches.is_of[scope][uses.buffer] & is_called[uses.task])
+    task, buffer = uses.task[rows], uses.buffer[rows]
+    born, dead = np.full(touches.num_buffers, len(tasks)), np.full(touches.num_buffers, -1)
+    np.minimum.at(born, buffer, first[task])
+    np.maximum.at(dead, buffer, last[task])
+    births, deaths = (
+        _by_place(place[is_end], Ends((op - touches.first_op[uses.task])[rows][is_end], buffer[is_end]))
+        for place, op, is_end in (
+            (first[task], uses.first, first[task] == born[buffer]),
+            (last[task], uses.last, last[task] == dead[buffer]),
+        )
+    )
+    return {place: (births.get(place, _NONE), deaths.get(place, _NONE)) for place in sorted({*births, *deaths})}
 
 
-def _lives_of_sequence(tasks: Sequence[str], touches: Mapping[str, Mapping[str, _Touch]]) -> list[CallLife]:
-    """Return the births and deaths for tasks that are called in this order on the same instances."""
-    ends = _ends(tasks, touches)
-    return [ends.get(place, CallLife()) for place in range(len(tasks))]
+def _by_place(place: Ints, ends: Ends) -> Mapping[int, Ends]:
+    """Return births or deaths by the place of their call."""
+    return {at: Ends(*[column[place == at] for column in ends]) for at in distinct_values(place).tolist()}
 
 
-def _ends(tasks: Sequence[str], touches: Mapping[str, Mapping[str, _Touch]]) -> dict[int, CallLife]:
-    """Return the same of the places that have any: the first call of a task and its last decide."""
-    first: dict[str, int] = {}
-    last: dict[str, int] = {}
-    for place, task in enumerate(tasks):
-        first.setdefault(task, place)
-        last[task] = place
-    born: dict[str, int] = {}
-    dead: dict[str, int] = {}
-    for task, earliest in first.items():
-        for name in touches[task]:
-            born[name] = min(born.get(name, earliest), earliest)
-            dead[name] = max(dead.get(name, last[task]), last[task])
-    births: dict[int, list[tuple[int, str]]] = {}
-    deaths: dict[int, list[tuple[int, str]]] = {}
-    for name, place in born.items():
-        births.setdefault(place, []).append((touches[tasks[place]][name].first, name))
-    for name, place in dead.items():
-        deaths.setdefault(place, []).append((touches[tasks[place]][name].last, name))
-    return {
-        place: CallLife(tuple(sorted(births.get(place, ()))), tuple(sorted(deaths.get(place, ()))))
-        for place in {*births, *deaths}
-    }
-
-
-def _merge(a: Iterable[tuple[int, str]], b: Iterable[tuple[int, str]]) -> tuple[tuple[int, str], ...]:
-    return tuple(sorted((*a, *b)))
+def _joined(a: Ends, b: Ends) -> Ends:
+    return Ends(*map(np.concatenate, zip(a, b, strict=True)))
