@@ -456,7 +456,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
 def _first_opening(program: Program) -> int:
     """Return the index of the first call that opens a stay on a stage, 0 where no call does."""
-    first_calls = Calls.of(program.calls).first_calls()
+    first_calls = Calls.of(program.calls).first_calls
     return next((index for name, index in first_calls.items() if program.tasks[name].traits.opens), 0)
 
 
@@ -470,7 +470,7 @@ def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, TaskCalls]:
     is_single = (numbers == id(None)) | (numbers == id(SENT))
     step_rows = np.arange(0, len(units), max(len(calls), 1))[:, None]
     found = {}
-    for name, first in calls.first_calls().items():
+    for name, first in calls.first_calls.items():
         of_task = (step_rows + np.flatnonzero(calls.tasks == calls.tasks[first])).ravel()
         rows_of = _rows_by_pattern(numbers[of_task], patterns)
         found[name] = TaskCalls(of_task, nodes[of_task], rows_of, is_single[of_task])

@@ -86,7 +86,8 @@ def _kind(program: Program, calls: CodedCalls) -> tuple[object, ...]:
 
 
 def _check_lags(program: Program) -> None:
-    if not np.isin(Calls.of(program.calls).lags, (0, 1)).all():
+    lags = Calls.of(program.calls).lags
+    if lags.min(initial=0) < 0 or lags.max(initial=0) > 1:
         wrong = next(call for call in program.calls if call.lag not in {0, 1})
         raise CheckError(
             f"role {program.role_name}: call of {wrong.task!r} completes the step {wrong.lag} before its own; "
@@ -104,7 +105,7 @@ def _check_roles(plan: Plan) -> None:
 
 def _check_tasks(program: Program) -> None:
     """Raise CheckError unless every call names a task of the program, and every task has an op."""
-    for name in Calls.of(program.calls).counts():
+    for name in Calls.of(program.calls).called():
         if name not in program.tasks:
             raise CheckError(f"role {program.role_name}: call of unknown task {name!r}")
     for name, task in program.tasks.items():

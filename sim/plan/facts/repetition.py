@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Program
-from sim.sorting import distinct_values
+from sim.sorting import distinct_values, first_places, run_begins, sorted_order
 
 Ints = NDArray[np.int64]
 
@@ -120,22 +120,30 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
 
         Calls are in order; those of no micro-batch are together, too.
         """
-        order = np.argsort(self.microbatches, kind="stable")
-        begins = np.flatnonzero(np.diff(self.microbatches[order], prepend=NO_MICROBATCH - 1))
+        order = sorted_order(self.microbatches - NO_MICROBATCH)
+        begins = np.flatnonzero(run_begins(self.microbatches[order]))
         counts = np.diff(begins, append=len(order))
         for count in distinct_values(counts).tolist():
             calls = order[begins[counts == count][:, None] + np.arange(count)]
-            tasks = self.tasks[calls].tobytes()
+            of_calls = self.tasks[calls]
+            if (of_calls == of_calls[0]).all():  # as in most programs
+                yield calls
+                continue
+            tasks = of_calls.tobytes()
             width, numbers = len(tasks) // len(calls), dict[bytes, int]()
-            of_calls = [numbers.setdefault(tasks[at : at + width], at) for at in range(0, len(tasks), width)]
+            sequence_of = [numbers.setdefault(tasks[at : at + width], at) for at in range(0, len(tasks), width)]
             for number in numbers.values():
-                yield calls[np.array(of_calls) == number]
+                yield calls[np.array(sequence_of) == number]
 
     def first_of_tasks(self, calls: Ints) -> list[int]:
         """Return, of calls in order, the first of each task, in order."""
-        first: Ints = calls[np.sort(np.unique(self.tasks[calls], return_index=True)[1])]
-        found: list[int] = first.tolist()
+        places = first_places(self.tasks[calls], self._num_tasks)
+        found: list[int] = calls[np.sort(places[places < len(calls)])].tolist()
         return found
+
+    @cached_property
+    def _num_tasks(self) -> int:
+        return int(self.tasks.max(initial=-1)) + 1
 
     @property
     def every(self) -> Ints:

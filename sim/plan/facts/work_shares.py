@@ -65,7 +65,7 @@ def work_shares(plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...
         shares = work_shares(plan, SAMPLE_AXES)[0]["backward.0"]
     """
     messages: _Messages = {}
-    keys = [(id(p.tasks), tuple(p.role), tuple(Calls.of(p.calls).first_calls())) for p in plan.programs]
+    keys = [(id(p.tasks), tuple(p.role), tuple(Calls.of(p.calls).first_calls)) for p in plan.programs]
     one_of = dict(zip(keys, plan.programs, strict=True))  # of those that call the same tasks in the same order
     walks = {key: _Walk(plan, program, tuple(sample_axes), messages) for key, program in one_of.items()}
     while outdated := [walk for walk in walks.values() if walk.is_outdated]:  # until the axes of no message change

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import chain, compress, pairwise
 from typing import Final, Self
 
 import numpy as np
@@ -101,17 +101,22 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
         found: Ints = places[self.tasks]
         return found
 
+    @cached_property
     def first_calls(self) -> Mapping[str, int]:
         """Return the first call of each task, in their order."""
         first = first_places(self.tasks, len(self.names))
         called = np.argsort(first)[: np.count_nonzero(first < len(self))]
         return dict(zip(map(self.names.__getitem__, called.tolist()), first[called].tolist(), strict=True))
 
+    def called(self) -> list[str]:
+        """Return the tasks that are called, in the order of their names here."""
+        return list(compress(self.names, np.bincount(self.tasks, minlength=len(self.names)).tolist()))
+
     def counts(self) -> Mapping[str, int]:
         """Return how many calls of each task there are, in the order of their first calls."""
         counts = np.bincount(self.tasks, minlength=len(self.names))
         numbers = {name: number for number, name in enumerate(self.names)}
-        return {name: int(counts[numbers[name]]) for name in self.first_calls()}
+        return {name: int(counts[numbers[name]]) for name in self.first_calls}
 
 
 def num_ops_of(program: Program) -> int:

@@ -36,7 +36,7 @@ class SegmentCalls:
 
     def around(self, calls: Calls) -> Calls:
         """Return a rank's calls, with these calls inserted at their places."""
-        first = calls.first_calls()
+        first = calls.first_calls
         inserted = {first[f"forward.{stage}"]: before for stage, before in self.before.items()}
         return Calls.joined(self.begin, calls.with_inserted(inserted), self.end)
 

@@ -152,7 +152,7 @@ class StageProgramBuilder:
 
     def build(self, pipeline_calls: Calls) -> Program:
         """Return the program with these forwards, backwards and messages."""
-        groups, called = self._write_stages(), pipeline_calls.first_calls()
+        groups, called = self._write_stages(), pipeline_calls.first_calls
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
         self.around = self._write_around(groups)
         if self.job.training.types.casts:
@@ -169,7 +169,7 @@ class StageProgramBuilder:
         ``other``: the builder of that rank, which writes the program under its own names if these are asked for.
         """
         program, called = self.written
-        names = dict(zip(pipeline_calls.first_calls(), called, strict=True))
+        names = dict(zip(pipeline_calls.first_calls, called, strict=True))
         renamed = tuple(names.get(name, name) for name in pipeline_calls.names)
         own = Namesake(tuple(program.tasks), partial(other.build, pipeline_calls))
         calls = self._calls(Calls(renamed, *pipeline_calls.columns))
@@ -180,7 +180,7 @@ class StageProgramBuilder:
         calls = self.around(pipeline_calls.without(self.idle))
         if not self.casts:
             return calls
-        first = calls.first_calls()
+        first = calls.first_calls
         return calls.with_inserted({first[task]: [Call(cast)] for task, cast in self.casts.items()})
 
     def _sends_tokens(self, op: Op) -> bool:

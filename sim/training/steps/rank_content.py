@@ -77,7 +77,7 @@ def _of_layers(job: DenseTraining, layers: Iterable[int]) -> Iterator[LayerConte
 
 
 def _called(calls: Calls, stages: tuple[int, ...]) -> Iterator[CalledTask]:
-    for name in calls.first_calls():
+    for name in calls.first_calls:
         kind, _, rest = name.partition(".")
         stage, _, part = rest.partition("@")
         yield CalledTask(kind, stages.index(int(stage)), part)

@@ -58,7 +58,7 @@ def test_they_are_joined_and_changed_one_by_one(
     assert list(held.counts().items()) == [
         (task, sum(call.task == task for call in calls)) for task in dict.fromkeys(call.task for call in calls)
     ]
-    assert held.first_calls() == {task: [call.task for call in calls].index(task) for task in held.counts()}
+    assert held.first_calls == {task: [call.task for call in calls].index(task) for task in held.counts()}
     places = {place for place in places if place < len(calls)}
     inserted = [call for at, own in enumerate(calls) for call in (*(more if at in places else ()), own)]
     assert held.with_inserted(dict.fromkeys(places, more)) == inserted
