@@ -114,8 +114,23 @@ class LeftOutPeriods(Struct, frozen=True):
 Unit = tuple[int, int, int, Pattern | None]
 """One call of a simulated rank: (rank, call, node, pattern). Without a pattern its ops are nodes from ``node`` on."""
 
-NODE_OF_UNIT: Final = itemgetter(2)
-PATTERN_OF_UNIT: Final = itemgetter(3)
+_NODE, _PATTERN = itemgetter(2), itemgetter(3)
+
+
+class UnitColumns(Struct, frozen=True, eq=False):
+    """The nodes of calls, and the identities of their patterns; ``patterns``: by identity."""
+
+    nodes: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+    patterns: Mapping[int, Pattern | None]
+
+    @classmethod
+    def of(cls, units: Sequence[Unit]) -> "UnitColumns":
+        """Return those of some calls."""
+        patterns = list(map(_PATTERN, units))
+        nodes = np.fromiter(map(_NODE, units), np.int64, len(units))
+        numbers = np.fromiter(map(id, patterns), np.int64, len(units))
+        return cls(nodes, numbers, {id(pattern): pattern for pattern in set(patterns)})
 
 
 class Graph(Struct):

@@ -49,11 +49,11 @@ class Walk:
     def __init__(self, run: SimulatedRun) -> None:
         self.run, graph = run, run.graph
         self.waited_for = _waited_for(run)
-        places = [place for place, (_, _, _, pattern) in enumerate(graph.units) if pattern is not SENT]
-        bases = np.array([graph.units[place][2] for place in places], dtype=np.int64)
+        places = np.flatnonzero(run.units.numbers != id(SENT))
+        bases = run.units.nodes[places]
         by_base = np.argsort(bases, kind="stable")
         self.bases: list[int] = bases[by_base].tolist()
-        self.places: list[int] = np.array(places, dtype=np.int64)[by_base].tolist()
+        self.places: list[int] = places[by_base].tolist()
         self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}
         self.entry_nodes = {place: node for node, place in graph.entries.items()}
         self.ways: dict[tuple[Pattern, int, int], tuple[NDArray[np.int64], Times]] = {}

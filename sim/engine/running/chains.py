@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import NODE_OF_UNIT, PATTERN_OF_UNIT, SENT, Graph, NodeKind
+from sim.engine.compiling.graph import SENT, Graph, NodeKind, UnitColumns
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
 from sim.plan.facts.sections import Cut, Section
@@ -106,12 +106,11 @@ class Chains:
             np.array([len(of_rank[name].ops) if name in of_rank else 0 for name in found.names])[found.tasks]
             for of_rank, found in zip(tasks, calls, strict=True)
         ]
-        firsts = np.fromiter(map(NODE_OF_UNIT, graph.units), np.int64, len(graph.units))
-        patterns = np.fromiter(map(id, map(PATTERN_OF_UNIT, graph.units)), np.int64, len(graph.units))
-        sizes = np.where(patterns == id(None), np.concatenate(num_ops), 1)
-        sizes[patterns == id(SENT)] = 0
+        units = UnitColumns.of(graph.units)
+        sizes = np.where(units.numbers == id(None), np.concatenate(num_ops), 1)
+        sizes[units.numbers == id(SENT)] = 0
         places_in_call = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        of[np.repeat(firsts, sizes) + places_in_call] = np.repeat(np.arange(len(sizes)), sizes)
+        of[np.repeat(units.nodes, sizes) + places_in_call] = np.repeat(np.arange(len(sizes)), sizes)
         exits = [(node, block) for block, found in graph.blocks.items() for node in found.exits.values()]
         entries = [(entry, block) for entry, (block, _) in graph.entries.items()]
         paths = [(path, block) for path, (block, _, _) in graph.early_exits.items()]

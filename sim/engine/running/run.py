@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import NODE_OF_UNIT, PATTERN_OF_UNIT, SENT, Graph, Pattern, PricedTask, Unit
+from sim.engine.compiling.graph import SENT, Graph, Pattern, PricedTask, Unit, UnitColumns
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.folding.folding import Folding
 from sim.engine.running.loop import EventLoop
@@ -237,7 +237,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return the node with which each step begins: the first opening call of any rank. Steps count from there."""
         found: list[list[int]] = [[] for _ in range(self.num_steps)]
         for rank, program in self.programs.items():
-            units, first = self._units_of(rank), _first_opening(program)
+            units, first = self.units_of(rank), _first_opening(program)
             for step, nodes in enumerate(found):
                 nodes += [node for _, _, node, _ in units[first + step * len(program.calls) :][:1]]
         return [min(reversed(nodes), key=self.loop.starts_s.__getitem__) for nodes in found]
@@ -245,7 +245,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
     @property
     def last_step_begin_s(self) -> float:
         """Return when the first call of the last of several steps was let go: it need not be an opening call."""
-        last = (self._units_of(rank)[-len(program.calls) :] for rank, program in self.programs.items())
+        last = (self.units_of(rank)[-len(program.calls) :] for rank, program in self.programs.items())
         return min((self.loop.starts_s[node] for units in last for _, _, node, _ in units), default=0.0)
 
     # --- all ops of the step -------------------------------------------------------------------------------
@@ -362,18 +362,22 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
     @cached_property
     def _calls(self) -> dict[int, dict[str, TaskCalls]]:
-        return {rank: _by_task(program, self._units_of(rank)) for rank, program in self.programs.items()}
-
-    def _units_of(self, rank: int) -> Sequence[Unit]:
-        """Return the calls of a rank in order, over all steps: ranks are compiled one after the other."""
-        begin, end = self._units_at[rank]
-        return self.graph.units[begin:end]
+        return {rank: _by_task(self.programs[rank], self.units, places) for rank, places in self._units_at.items()}
 
     @cached_property
-    def _units_at(self) -> Mapping[int, tuple[int, int]]:
-        """Return from where to where the calls of each rank stand in the graph."""
+    def units(self) -> UnitColumns:
+        """Return the calls of all simulated ranks as columns."""
+        return UnitColumns.of(self.graph.units)
+
+    def units_of(self, rank: int) -> Sequence[Unit]:
+        """Return the calls of a rank in order, over all steps: ranks are compiled one after the other."""
+        return self.graph.units[self._units_at[rank]]
+
+    @cached_property
+    def _units_at(self) -> Mapping[int, slice]:
+        """Return where the calls of each rank stand in the graph."""
         ends = list(accumulate(self.num_steps * len(program.calls) for program in self.programs.values()))
-        return dict(zip(self.programs, pairwise([0, *ends]), strict=True))
+        return {rank: slice(*both) for rank, both in zip(self.programs, pairwise([0, *ends]), strict=True)}
 
     def _task_times(self, rank: int, calls: range) -> Iterator[TaskTimes]:
         """Yield the times of some of a rank's calls, counted over all steps."""
@@ -460,19 +464,15 @@ def _first_opening(program: Program) -> int:
     return next((index for name, index in first_calls.items() if program.tasks[name].traits.opens), 0)
 
 
-def _by_task(program: Program, units: Sequence[Unit]) -> dict[str, TaskCalls]:
-    """Return the calls of each task of a program, in the order of first use; ``units``: of one step or several."""
-    calls = Calls.of(program.calls)
-    nodes = np.fromiter(map(NODE_OF_UNIT, units), np.int64, len(units))
-    of_units = list(map(PATTERN_OF_UNIT, units))
-    numbers = np.fromiter(map(id, of_units), np.int64, len(units))
-    patterns = dict(zip(numbers.tolist(), of_units, strict=True))
+def _by_task(program: Program, units: UnitColumns, own: slice) -> dict[str, TaskCalls]:
+    """Return the calls of each task of a rank, in the order of first use. ``own``: its units, of all steps."""
+    calls, nodes, numbers = Calls.of(program.calls), units.nodes[own], units.numbers[own]
     is_single = (numbers == id(None)) | (numbers == id(SENT))
-    step_rows = np.arange(0, len(units), max(len(calls), 1))[:, None]
+    step_rows = np.arange(0, len(nodes), max(len(calls), 1))[:, None]
     found = {}
     for name, first in calls.first_calls.items():
         of_task = (step_rows + np.flatnonzero(calls.tasks == calls.tasks[first])).ravel()
-        rows_of = _rows_by_pattern(numbers[of_task], patterns)
+        rows_of = _rows_by_pattern(numbers[of_task], units.patterns)
         found[name] = TaskCalls(of_task, nodes[of_task], rows_of, is_single[of_task])
     return found
 

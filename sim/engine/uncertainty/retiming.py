@@ -200,17 +200,16 @@ def _apart(run: SimulatedRun) -> tuple[Ints, ...]:
     """Return of each simulated rank nodes whose ends are a period apart, the ends of calls; none without a period."""
     if run.repeated is None:
         return ()
-    wanted = {(rank, call) for rank, calls in run.repeated.apart.items() for call in calls}
-    joint = {node: run.graph.joints[index].members[0] for node, index in run.graph.joint_of.items()}
-    node_of: dict[tuple[int, int], int] = {}
-    for rank, call, node, pattern in run.graph.units:
-        if (rank, call) in wanted:
-            program = run.programs[rank]
-            last = analyse(program.tasks[program.calls[call].task]).last.get(MAIN_STREAM, 0) if pattern is None else 0
-            node_of[rank, call] = joint.get(node + last, node + last)
-    return tuple(
-        np.array([node_of[rank, call] for call in calls], np.int64) for rank, calls in run.repeated.apart.items()
-    )
+    graph, found = run.graph, list[Ints]()
+    for rank, calls in run.repeated.apart.items():
+        program, units, nodes = run.programs[rank], run.units_of(rank), list[int]()
+        for call in calls:
+            _, _, node, pattern = units[call]
+            if pattern is None:
+                node += analyse(program.tasks[program.calls[call].task]).last.get(MAIN_STREAM, 0)
+            nodes.append(graph.joints[graph.joint_of[node]].members[0] if node in graph.joint_of else node)
+        found.append(np.array(nodes, np.int64))
+    return tuple(found)
 
 
 class _Nodes:
