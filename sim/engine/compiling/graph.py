@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from itertools import chain
 from operator import itemgetter
 from typing import Final
 
@@ -160,6 +161,12 @@ class Graph(Struct):
     def kinds_of_nodes(self) -> NDArray[np.uint8]:
         """Return the kinds as numbers."""
         return np.frombuffer(bytes(self.kinds), dtype=np.uint8)
+
+    @property
+    def message_columns(self) -> NDArray[np.int64]:
+        """Return the sends, the journeys and the receives of messages, a row each."""
+        columns = np.fromiter(chain.from_iterable(self.messages), np.int64, 3 * len(self.messages))
+        return columns.reshape(-1, 3).T
 
     def add(self, kind: NodeKind, duration_s: float = 0.0, shared: Activity = NOTHING) -> int:
         """Add a node that waits for nothing yet; return its index. ``shared``: its activity on shared resources."""

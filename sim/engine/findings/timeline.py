@@ -104,7 +104,7 @@ def _add_links(
     Ops that have no row of their own, as their task has one for all, are left out.
     """
     if run.graph.messages:
-        sends, _, receives = np.array(run.graph.messages).T
+        sends, _, receives = run.graph.message_columns
         sent, received = np.where(sends == receives, sent_by[sends], row_of[sends]), row_of[receives]
         shown = (sent >= 0) & (received >= 0)
         builder.extend_messages(sent[shown], received[shown])

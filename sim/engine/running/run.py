@@ -1,57 +1,38 @@
 """A simulated run: when every op of every simulated rank ran."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import SENT, Graph, Pattern, PricedTask, Unit, UnitColumns
+from sim.engine.compiling.graph import SENT, Graph, PricedTask, Unit, UnitColumns
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.folding.folding import Folding
+from sim.engine.running.called import TaskCalls, calls_by_task
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.memory import MemoryUse
 from sim.engine.running.paced import Paced
 from sim.engine.running.period import Part, Repeated, Times
 from sim.engine.running.plan_facts import PlanFacts
 from sim.engine.running.rank_paces import RankPaces
-from sim.engine.running.task_times import TaskTimes
+from sim.engine.running.task_times import TaskTimes, TimesOfRanks
 from sim.plan.words.buffer import Tier
 from sim.plan.words.calls import Calls
 from sim.plan.words.op import Recv
 from sim.plan.words.program import Plan, Program, Task
-from sim.sorting import distinct_values
+from sim.sorting import run_begins
+
+Ints = NDArray[np.int64]
 
 STEADY: Final = 1e-5
 """Steps whose periods differ by no more than this part are taken to be alike."""
 
 MOST_KEPT_NODES: Final = 1_000_000
 """The times of a longer run are not kept, but made for one finding after the other: they would fill the memory."""
-
-
-class TaskCalls(Struct, frozen=True):
-    """Calls of one task of one rank: which, the node of each, and which of them run by which pattern (None: by none).
-
-    ``is_single``: whose ops are nodes of their own.
-    """
-
-    calls: NDArray[np.int64]
-    nodes: NDArray[np.int64]
-    rows_of: Mapping[Pattern | None, NDArray[np.int64]]
-    is_single: NDArray[np.bool_]
-
-    def within(self, calls: range) -> "TaskCalls":
-        """Return those among ``calls``, which are in a row."""
-        if len(self.calls) and calls.start <= self.calls[0] and self.calls[-1] < calls.stop:
-            return self
-        kept = (self.calls >= calls.start) & (self.calls < calls.stop)
-        row = np.cumsum(kept) - 1
-        rows_of = {pattern: row[rows[kept[rows]]] for pattern, rows in self.rows_of.items() if kept[rows].any()}
-        return TaskCalls(self.calls[kept], self.nodes[kept], rows_of, self.is_single[kept])
 
 
 class SimulatedRun(Struct, dict=True, eq=False):
@@ -77,10 +58,9 @@ class SimulatedRun(Struct, dict=True, eq=False):
     paced: Paced | None = None
     simulate_whole: Callable[[], "SimulatedRun"] | None = None
     facts: PlanFacts = field(default_factory=PlanFacts)
-    _kept_times: dict[int, list[TaskTimes]] = {}
     _rank_paces: dict[int, RankPaces] = {}
     _paces_in_a_row: dict[int, RankPaces] = {}
-    _uncounted_times: dict[int, list[TaskTimes]] = {}
+    _uncounted: list[list[TimesOfRanks]] = []
 
     @property
     def num_events(self) -> int:
@@ -131,7 +111,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
                 (step * num_calls + first, step * num_calls + stop)
                 for step in range(self.num_steps) for first, stop in self.paced.repeated[rank]
             ]  # fmt: skip
-            tasks = list(self._task_times(rank, range(self.num_steps * num_calls)))
+            tasks = self._task_times(rank, range(self.num_steps * num_calls))
             self._paces_in_a_row[rank] = RankPaces(tasks, repeated, self.paced.times, self._shown_calls(rank))
         return self._paces_in_a_row[rank]
 
@@ -251,24 +231,45 @@ class SimulatedRun(Struct, dict=True, eq=False):
     # --- all ops of the step -------------------------------------------------------------------------------
 
     def task_times(self, rank: int) -> Sequence[TaskTimes]:
-        """Return the times of a simulated rank in the step, task by task in the order of first use.
+        """Return the times of a simulated rank in the step, task by task in the order of first use."""
+        return self._times_of[rank] if self._keeps_times else self._by_rank(self._shown([rank]))[rank]
 
-        Every finding asks for them: those of runs that are not too long are kept.
+    def times_together(self) -> Iterable[TimesOfRanks]:
+        """Return the same of all simulated ranks, task by task; ranks that share a task are together.
+
+        Every finding asks for the times: those of runs that are not too long are kept.
         """
-        if rank in self._kept_times:
-            return self._kept_times[rank]
-        origin_s, first = self.origin_s, self._shown_calls(rank).start
-        found = self._uncounted_times.pop(rank, None) or self._shown_times(rank)
-        if self.num_steps > 1:
-            found = [
-                replace(
-                    times, calls=times.calls - first, starts_s=times.starts_s - origin_s, ends_s=times.ends_s - origin_s
-                )
-                for times in found
-            ]
-        if len(self.loop.ends_s) <= MOST_KEPT_NODES:
-            self._kept_times[rank] = found
-        return found
+        return self._together if self._keeps_times else chain.from_iterable(self._shown([r]) for r in self.programs)
+
+    @cached_property
+    def _together(self) -> list[TimesOfRanks]:
+        return self._shown(list(self.programs))
+
+    @cached_property
+    def _times_of(self) -> Mapping[int, Sequence[TaskTimes]]:
+        return self._by_rank(self._together)
+
+    @property
+    def _keeps_times(self) -> bool:
+        return len(self.loop.ends_s) <= MOST_KEPT_NODES
+
+    def _by_rank(self, found: Iterable[TimesOfRanks]) -> dict[int, list[TaskTimes]]:
+        """Return times rank by rank, each with its tasks in the order of first use."""
+        named: dict[int, dict[str, TaskTimes]] = {}
+        for together in found:
+            for rank, times in together.of_each():
+                named.setdefault(rank, {})[times.task.name] = times
+        return {
+            rank: [of_rank[name] for name in self._calls[rank] if name in of_rank] for rank, of_rank in named.items()
+        }
+
+    def _shown(self, ranks: Sequence[int]) -> list[TimesOfRanks]:
+        """Return the times of some ranks in the step that is shown, from its begin."""
+        if self.num_steps == 1:
+            return self._made(ranks)
+        origin_s, firsts = self.origin_s, {rank: self._shown_calls(rank).start for rank in ranks}
+        found = self._uncounted.pop() if self._uncounted else self._made(ranks)
+        return [times.counted_from(firsts, origin_s) for times in found]
 
     def _shown_calls(self, rank: int) -> range:
         """Return the calls of the step that is shown, counted over all steps."""
@@ -276,13 +277,12 @@ class SimulatedRun(Struct, dict=True, eq=False):
         first = max(self.num_steps - 2, 0) * num_calls
         return range(first, first + num_calls)
 
-    def _shown_times(self, rank: int) -> list[TaskTimes]:
-        """Return the times of a rank in the step that is shown, counted from the begin of the first one."""
-        calls = self._shown_calls(rank)
+    def _made(self, ranks: Sequence[int]) -> list[TimesOfRanks]:
+        """Return the same counted from the begin of the first step."""
         if self.paced is None or self.num_steps == 1:
-            return list(self._task_times(rank, calls))
-        shown = (times.within(calls) for times in self.paces_in_a_row(rank).tasks)
-        return [times for times in shown if len(times.calls)]
+            return self._in_calls({rank: self._shown_calls(rank) for rank in ranks})
+        shown = ((rank, of.within(self._shown_calls(rank))) for rank in ranks for of in self.paces_in_a_row(rank).tasks)
+        return [TimesOfRanks.alone(rank, times) for rank, times in shown if len(times.calls)]
 
     def window(self, rank: int) -> tuple[Sequence[TaskTimes], tuple[Part, ...]]:
         """Return the times of a rank in all steps, and the parts of time that make up the step for it.
@@ -302,7 +302,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         if self.num_steps == 1:
             return self.task_times(rank), 0.0
         num_calls = len(self.programs[rank].calls)
-        return list(self._task_times(rank, range(self.num_steps * num_calls))), self._main_begin_s(rank)
+        return self._task_times(rank, range(self.num_steps * num_calls)), self._main_begin_s(rank)
 
     def _main_begin_s(self, rank: int) -> float:
         """Return when a rank begins the first call of the step that is shown with an op on its main stream.
@@ -348,13 +348,10 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """
         if self.num_steps == 1:
             return 0.0
-        begins_s = []
-        for rank in self.programs:
-            found = self._shown_times(rank)
-            begins_s += [times.starts_s.min() for times in found]
-            if len(self.loop.ends_s) <= MOST_KEPT_NODES:
-                self._uncounted_times[rank] = found
-        return float(min(begins_s, default=0.0))
+        if not self._keeps_times:
+            return min((of.begin_s for rank in self.programs for of in self._made([rank])), default=0.0)
+        self._uncounted.append(self._made(list(self.programs)))
+        return min((of.begin_s for of in self._uncounted[0]), default=0.0)
 
     def called(self, rank: int) -> Mapping[str, TaskCalls]:
         """Return the calls of each task of a simulated rank, over all steps, in the order of first use."""
@@ -362,7 +359,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
     @cached_property
     def _calls(self) -> dict[int, dict[str, TaskCalls]]:
-        return {rank: _by_task(self.programs[rank], self.units, places) for rank, places in self._units_at.items()}
+        return {rank: calls_by_task(self.programs[rank], self.units, places) for rank, places in self._units_at.items()}
 
     @cached_property
     def units(self) -> UnitColumns:
@@ -379,36 +376,51 @@ class SimulatedRun(Struct, dict=True, eq=False):
         ends = list(accumulate(self.num_steps * len(program.calls) for program in self.programs.values()))
         return {rank: slice(*both) for rank, both in zip(self.programs, pairwise([0, *ends]), strict=True)}
 
-    def _task_times(self, rank: int, calls: range) -> Iterator[TaskTimes]:
-        """Yield the times of some of a rank's calls, counted over all steps."""
-        for name, every in self._calls[rank].items():
-            chosen = every if self.num_steps == 1 else every.within(calls)
-            if len(chosen.calls):
-                yield self._times(self.programs[rank].tasks[name], chosen)
+    def _task_times(self, rank: int, calls: range) -> list[TaskTimes]:
+        """Return the times of some of a rank's calls, counted over all steps."""
+        return [times for together in self._in_calls({rank: calls}) for _, times in together.of_each()]
 
-    def _times(self, task: Task, units: TaskCalls) -> TaskTimes:
-        num_ops = len(task.ops)
-        starts = np.empty((len(units.calls), num_ops))
-        ends = np.empty((len(units.calls), num_ops))
-        for pattern, rows in units.rows_of.items():
-            nodes = units.nodes[rows]
-            if pattern is None:
-                ops = nodes[:, None] + np.arange(num_ops)
-                starts[rows], ends[rows] = self._node_starts[ops], self._node_ends[ops]
-            else:
-                offsets, durations_s = np.array(pattern.offsets), np.array(pattern.durations_s)
-                released = self._released(nodes, pattern)
-                alone = len(offsets) == 1
-                starts[rows] = released + offsets if alone else (released[:, :, None] + offsets).max(axis=1)
-                ends[rows] = starts[rows] + durations_s
-        own = np.where(units.is_single, units.nodes, -1)
-        return TaskTimes(task, units.calls, own, starts, ends, wired=SENT in units.rows_of)
+    def _in_calls(self, calls_of: Mapping[int, range]) -> list[TimesOfRanks]:
+        """Return the times of some of the calls of ranks, counted over all steps."""
+        found: dict[tuple[int, str, bool], dict[int, TaskCalls]] = {}
+        for rank, calls in calls_of.items():
+            tasks = id(self.programs[rank].tasks)
+            for name, every in self._calls[rank].items():
+                chosen = every if self.num_steps == 1 else every.within(calls)
+                if len(chosen.calls):
+                    found.setdefault((tasks, name, SENT in chosen.rows_of), {})[rank] = chosen
+        return [
+            TimesOfRanks.of(
+                {rank: len(called.calls) for rank, called in of_ranks.items()},
+                self._times(self.programs[next(iter(of_ranks))].tasks[name], TaskCalls.joined([*of_ranks.values()])),
+            )
+            for (_, name, _), of_ranks in found.items()
+        ]
 
-    def _released(self, nodes: NDArray[np.int64], pattern: Pattern) -> Times:
-        """Return when each entry of each block was released, blocks x entries."""
-        if len(pattern.entries) == 1:
-            return self._released_s[nodes][:, None]
-        return np.array([self.graph.blocks[node].released_s for node in nodes.tolist()])
+    def _times(self, task: Task, called: TaskCalls) -> TaskTimes:
+        nodes, num_ops = called.nodes, len(task.ops)
+        patterns = [(pattern, rows) for pattern, rows in called.rows_of.items() if pattern is not None]
+        alone = [(pattern, rows) for pattern, rows in patterns if len(pattern.entries) == 1]
+        if alone:  # all rows as if they had one entry; those that have none or several are written once more
+            which = np.zeros(len(nodes), np.int64)
+            which[np.concatenate([rows for _, rows in alone])] = np.repeat(
+                np.arange(len(alone)), [len(rows) for _, rows in alone]
+            )
+            starts = np.array([pattern.offsets[0] for pattern, _ in alone])[which]
+            starts += self._released_s[nodes, None]
+            ends = np.array([pattern.durations_s for pattern, _ in alone])[which]
+            ends += starts
+        else:
+            starts, ends = np.empty((len(nodes), num_ops)), np.empty((len(nodes), num_ops))
+        for pattern, rows in (found for found in patterns if len(found[0].entries) > 1):
+            released = np.array([self.graph.blocks[node].released_s for node in nodes[rows].tolist()])
+            starts[rows] = (released[:, :, None] + np.array(pattern.offsets)).max(axis=1)
+            ends[rows] = starts[rows] + np.array(pattern.durations_s)
+        if (single := called.rows_of.get(None)) is not None:
+            ops = nodes[single, None] + np.arange(num_ops)
+            starts[single], ends[single] = self._node_starts[ops], self._node_ends[ops]
+        own = np.where(called.is_single, nodes, -1)
+        return TaskTimes(task, called.calls, own, starts, ends, wired=SENT in called.rows_of)
 
     @property
     def _released_s(self) -> Times:
@@ -420,38 +432,39 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return the start of every op that is a node; a receive's is its message's, or when its stream is free."""
         starts, ends = self._released_s.copy(), self._node_ends
         sent_s = np.zeros(len(starts))
-        if self.graph.messages:
-            sends, _, receives = np.array(self.graph.messages).T
-            sent_s[receives] = self._released_s[sends]
-            if self.paced is not None:
-                sent_s[receives] += self.paced.on_the_way_s(sends, receives)
-        for rank in self.programs:
-            for nodes in self._receives(rank):
-                free_s = np.concatenate([[0.0], ends[nodes[:-1]]])
-                if self.paced is not None:
-                    free_s[1:] += self.paced.between_s(nodes[:-1], nodes[1:])
-                starts[nodes] = np.minimum(np.maximum(free_s, sent_s[nodes]), ends[nodes])
+        sends, _, receives = self.graph.message_columns
+        sent_s[receives] = self._released_s[sends]
+        if self.paced is not None:
+            sent_s[receives] += self.paced.on_the_way_s(sends, receives)
+        nodes, queues = self._receives
+        free_s = np.roll(ends[nodes], 1)
+        if self.paced is not None:
+            free_s += self.paced.between_s(np.roll(nodes, 1), nodes)
+        free_s[run_begins(queues)] = 0.0
+        starts[nodes] = np.minimum(np.maximum(free_s, sent_s[nodes]), ends[nodes])
         return starts
 
-    def _receives(self, rank: int) -> list[NDArray[np.int64]]:
-        """Return the nodes of a rank's receives on each stream, in order."""
-        streams: dict[str, list[tuple[NDArray[np.int64], ...]]] = {}
-        for name, found in self._calls[rank].items():
-            rows = found.rows_of.get(None)
-            if rows is None:
-                continue
-            received: dict[str, list[int]] = {}
-            for j, op in enumerate(self.programs[rank].tasks[name].ops):
-                if isinstance(op, Recv):
-                    received.setdefault(op.stream, []).append(j)
-            for stream, ops in received.items():
-                calls, nodes = np.repeat(found.calls[rows], len(ops)), np.add.outer(found.nodes[rows], ops).ravel()
-                streams.setdefault(stream, []).append((calls, np.tile(ops, len(rows)), nodes))
-        in_order = []
-        for parts in streams.values():
-            calls, places, nodes = (np.concatenate(column) for column in zip(*parts, strict=True))
-            in_order.append(nodes[np.lexsort((places, calls))])
-        return in_order
+    @property
+    def _receives(self) -> tuple[Ints, Ints]:
+        """Return the nodes of all receives, those of one stream of a rank after the other, in order, and a number.
+
+        It is that of the stream.
+        """
+        numbers, parts = dict[tuple[int, str], int](), [np.zeros((4, 0), np.int64)]
+        for rank, of_tasks in self._calls.items():
+            for name, found in of_tasks.items():
+                received = _receives(self.programs[rank].tasks[name])
+                rows = found.rows_of.get(None) if received else None
+                if rows is not None:
+                    streams = [numbers.setdefault((rank, stream), len(numbers)) for _, stream in received]
+                    ops = np.array([op for op, _ in received])
+                    columns = np.broadcast_arrays(
+                        streams, found.calls[rows, None], ops, np.add.outer(found.nodes[rows], ops)
+                    )
+                    parts.append(np.reshape(columns, (4, -1)))
+        queues, calls, places, nodes = np.concatenate(parts, axis=1)
+        order = np.lexsort((places, calls, queues))
+        return nodes[order], queues[order]
 
     @property
     def _node_ends(self) -> Times:
@@ -464,23 +477,6 @@ def _first_opening(program: Program) -> int:
     return next((index for name, index in first_calls.items() if program.tasks[name].traits.opens), 0)
 
 
-def _by_task(program: Program, units: UnitColumns, own: slice) -> dict[str, TaskCalls]:
-    """Return the calls of each task of a rank, in the order of first use. ``own``: its units, of all steps."""
-    calls, nodes, numbers = Calls.of(program.calls), units.nodes[own], units.numbers[own]
-    is_single = (numbers == id(None)) | (numbers == id(SENT))
-    step_rows = np.arange(0, len(nodes), max(len(calls), 1))[:, None]
-    found = {}
-    for name, first in calls.first_calls.items():
-        of_task = (step_rows + np.flatnonzero(calls.tasks == calls.tasks[first])).ravel()
-        rows_of = _rows_by_pattern(numbers[of_task], units.patterns)
-        found[name] = TaskCalls(of_task, nodes[of_task], rows_of, is_single[of_task])
-    return found
-
-
-def _rows_by_pattern(
-    numbers: NDArray[np.int64], patterns: Mapping[int, Pattern | None]
-) -> dict[Pattern | None, NDArray[np.int64]]:
-    """Return the places of calls by their patterns, whose identities are ``numbers``: mostly one for all of a task."""
-    if len(numbers) and (numbers == numbers[0]).all():
-        return {patterns[int(numbers[0])]: np.arange(len(numbers))}
-    return {patterns[number]: np.flatnonzero(numbers == number) for number in distinct_values(numbers).tolist()}
+def _receives(task: Task) -> list[tuple[int, str]]:
+    """Return the receives of a task, by number, and their streams."""
+    return [(op, found.stream) for op, found in enumerate(task.ops) if isinstance(found, Recv)]

@@ -17,8 +17,13 @@ from numpy.typing import NDArray
 from sim.engine.running.period import EQUAL, Times
 from sim.engine.running.rank_paces import RankPaces
 from sim.engine.running.run import SimulatedRun
-from sim.engine.running.task_times import TaskTimes
+from sim.engine.running.task_times import TaskTimes, TimesOfRanks
 from sim.plan.facts.repetition import Repetition
+from sim.plan.words.program import Task
+from sim.sorting import distinct_values
+
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 IN_A_PERIOD: Final = (1, 2, 3, 4, 6)
 """Largest number of repetitions in a period: messages and buckets may come around less often than calls."""
@@ -44,24 +49,39 @@ def steady_period(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) ->
 
     ``repetition_of``: what repeats in the programs of the run, by simulated rank.
     """
-    once = [rows for rank in run.programs for rows in _rows(run, rank, repetition_of[rank])]
+    once = list(_rows(run, repetition_of))
     for repetitions in IN_A_PERIOD:
-        tasks = [replace(rows, count=repetitions * rows.count) for rows in once]
+        tasks = [replace(rows, counts=repetitions * rows.counts) for rows in once]
         for length_s in _lengths_s(tasks):
-            begin_s = _begin_s(tasks, length_s)
+            unlike = [_is_unlike(rows, length_s) for rows in tasks]
+            begin_s = _begin_s(tasks, unlike, length_s)
             if begin_s is not None and all(_repeats(rows, begin_s, begin_s + length_s) for rows in tasks):
-                apart = {rank: _apart(tasks, rank, length_s) for rank in run.programs}
-                return Steady(begin_s, begin_s + length_s, repetitions, apart)
+                return Steady(begin_s, begin_s + length_s, repetitions, _apart(run, tasks, unlike))
     return None
 
 
-def _apart(tasks: Sequence["_Rows"], rank: int, length_s: float) -> tuple[int, ...]:
-    """Return the last calls that are a period apart, two or more: of the main line of work, if it has a part in it."""
-    own = [rows for rows in tasks if rows.rank == rank and rows.count]
-    rows = next((rows for rows in own if rows.main), own[0])
-    last = int(np.flatnonzero(~_is_unlike(rows, length_s))[-1])
-    first = max(rows.first, last - (MOST_APART - 1) * rows.count)
-    return tuple(rows.calls[last : first - 1 if first else None : -rows.count].tolist()[::-1])
+def _apart(run: SimulatedRun, tasks: "Sequence[_Rows]", unlike: Sequence[Flags]) -> dict[int, tuple[int, ...]]:
+    """Return, of every rank, the last calls that are a period apart, two or more.
+
+    They are of the main line of work, if it has a part in the period.
+    """
+    of_rank: dict[int, dict[str, tuple[_Rows, int, Flags]]] = {rank: {} for rank in run.programs}
+    for rows, of_rows in zip(tasks, unlike, strict=True):
+        for place in np.flatnonzero(rows.counts).tolist():
+            of_rank[rows.together.ranks[place]][rows.task.name] = rows, place, of_rows
+    found = {}
+    for rank, own in of_rank.items():
+        in_order = [own[name] for name in run.called(rank) if name in own]
+        found[rank] = _last_apart(*next((each for each in in_order if each[0].task.traits.coalesces), in_order[0]))
+    return found
+
+
+def _last_apart(rows: "_Rows", place: int, unlike: Flags) -> tuple[int, ...]:
+    """Return the last calls of a rank that are a period apart."""
+    begin, stop, count = (int(column[place]) for column in (rows.first, rows.stop, rows.counts))
+    last = begin + int(np.flatnonzero(~unlike[begin:stop])[-1])
+    first = max(begin, last - (MOST_APART - 1) * count)
+    return tuple(rows.together.times.calls[first + (last - first) % count : last + 1 : count].tolist())
 
 
 def drifts_apart(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> bool:
@@ -70,12 +90,14 @@ def drifts_apart(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> 
     Replicas that do not wait for each other within a step do so where one has a slow device.
     """
     paces_s = []
-    for rank in run.programs:
-        rows = next(rows for rows in _rows(run, rank, repetition_of[rank]) if rows.count)
-        ends = rows.stop - 1 - rows.count * np.arange(3)
-        if ends[-1] < rows.first:
+    for rank, program in run.programs.items():
+        repetition, counts = repetition_of[rank], repetition_of[rank].of_task(program)
+        times = next(times for times in run.task_times(rank) if times.task.name in counts)
+        first, stop = np.searchsorted(times.calls, (repetition.first, repetition.stop)).tolist()
+        ends = stop - 1 - counts[times.task.name] * np.arange(3)
+        if ends[-1] < first:
             return False
-        last_s, before_s = -np.diff(rows.starts_s[ends, 0])
+        last_s, before_s = -np.diff(times.starts_s[ends, 0])
         if abs(last_s - before_s) > EQUAL * last_s:
             return False
         paces_s.append(last_s)
@@ -159,68 +181,88 @@ def _around(moment_s: float, length_s: float) -> tuple[float, float, float]:
     return moment_s - length_s, moment_s, moment_s + length_s
 
 
-class _Rows(Struct, frozen=True):
-    """The times of all calls of one task of one rank, x ops: of those that repeat, rows ``first`` to ``stop``.
+class _Rows(Struct, frozen=True, eq=False):
+    """The times of all calls of a task: of those of rank k that repeat, rows ``first[k]`` to ``stop[k]``.
 
-    ``count``: how many calls of the task one period has. ``main``: the task is of the main line of work.
+    ``counts[k]``: how many of its calls one period has.
     """
 
-    rank: int
-    main: bool
-    calls: NDArray[np.int64]
-    starts_s: Times
-    ends_s: Times
-    first: int
-    stop: int
-    count: int
+    together: TimesOfRanks
+    first: Ints
+    stop: Ints
+    counts: Ints
+
+    @property
+    def task(self) -> Task:
+        """Return the task."""
+        return self.together.times.task
+
+    @property
+    def begins(self) -> Ints:
+        """Return the first row of every rank."""
+        return self.together.stops - self.together.num_calls
+
+    @property
+    def repeated(self) -> Ints:
+        """Return by rank how many calls repeat one a period before."""
+        return np.where(self.counts, np.maximum(self.stop - self.first - self.counts, 0), 0)
 
 
-def _rows(run: SimulatedRun, rank: int, repetition: Repetition) -> Iterator[_Rows]:
-    counts = repetition.of_task(run.programs[rank])
-    for times in run.task_times(rank):
-        first, stop = np.searchsorted(times.calls, (repetition.first, repetition.stop)).tolist()
-        count, main = counts.get(times.task.name, 0), times.task.traits.coalesces
-        yield _Rows(rank, main, times.calls, times.starts_s, times.ends_s, first, stop, count)
+def _rows(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> Iterator[_Rows]:
+    counts_of = {rank: repetition.of_task(run.programs[rank]) for rank, repetition in repetition_of.items()}
+    for together in run.times_together():
+        name, begins = together.times.task.name, together.stops - together.num_calls
+        edges = np.array([(repetition_of[rank].first, repetition_of[rank].stop) for rank in together.ranks])
+        before = together.times.calls[:, None] < np.repeat(edges, together.num_calls, axis=0)
+        first, stop = begins + np.add.reduceat(before, begins, dtype=np.int64).T
+        yield _Rows(together, first, stop, np.array([counts_of[rank].get(name, 0) for rank in together.ranks]))
 
 
 def _lengths_s(tasks: Sequence[_Rows]) -> list[float]:
     """Return how long a period may last: what is between calls of one task at the end, and halfway."""
     for rows in tasks:
-        if rows.count and rows.stop - rows.first > rows.count:
-            last, halfway = rows.stop - 1, (rows.first + rows.count + rows.stop) // 2
-            found = [float(rows.starts_s[at, 0] - rows.starts_s[at - rows.count, 0]) for at in (last, halfway)]
+        for place in np.flatnonzero(rows.repeated).tolist()[:1]:
+            first, stop, count = (int(column[place]) for column in (rows.first, rows.stop, rows.counts))
+            starts_s = rows.together.times.starts_s[:, 0]
+            found = [float(starts_s[at] - starts_s[at - count]) for at in (stop - 1, (first + count + stop) // 2)]
             return [length_s for length_s in dict.fromkeys(found) if length_s > 0.0]
     return []
 
 
-def _begin_s(tasks: Sequence[_Rows], length_s: float) -> float | None:
+def _begin_s(tasks: Sequence[_Rows], unlike: Sequence[Flags], length_s: float) -> float | None:
     """Return the begin of the first stretch as long as a period in which only repeated calls run."""
-    unlike = [_unlike(rows, length_s) for rows in tasks]
-    starts_s, ends_s = (np.concatenate(times) for times in zip(*unlike, strict=True))
+    times = [(rows.together.times, of_rows) for rows, of_rows in zip(tasks, unlike, strict=True)]
+    starts_s = np.concatenate([found.starts_s[rows].min(axis=1) for found, rows in times])
+    ends_s = np.concatenate([found.ends_s[rows].max(axis=1) for found, rows in times])
     order = np.argsort(starts_s, kind="stable")
     starts_s, ends_s = starts_s[order], np.maximum.accumulate(ends_s[order])
     long_enough = np.flatnonzero(starts_s[1:] - ends_s[:-1] >= (1.0 - EQUAL) * length_s)
     return float(ends_s[long_enough[0]]) if len(long_enough) else None
 
 
-def _unlike(rows: _Rows, length_s: float) -> tuple[Times, Times]:
-    """Return when the calls begin and end that do not repeat the one a period before."""
-    unlike = _is_unlike(rows, length_s)
-    return rows.starts_s[unlike].min(axis=1), rows.ends_s[unlike].max(axis=1)
-
-
-def _is_unlike(rows: _Rows, length_s: float) -> NDArray[np.bool_]:
+def _is_unlike(rows: _Rows, length_s: float) -> Flags:
     """Return which calls do not repeat the one a period before."""
-    unlike = np.ones(len(rows.starts_s), dtype=np.bool_)
-    if rows.count and rows.stop - rows.first > rows.count:
-        early, late = slice(rows.first, rows.stop - rows.count), slice(rows.first + rows.count, rows.stop)
-        off_s = [np.abs(times[late] - times[early] - length_s).max(axis=1) for times in (rows.starts_s, rows.ends_s)]
+    times, repeated = rows.together.times, rows.repeated
+    unlike = np.ones(len(times.calls), dtype=np.bool_)
+    for count in distinct_values(rows.counts[repeated > 0]).tolist():
+        own = np.flatnonzero(rows.counts == count)
+        late = np.repeat(rows.first[own] + count - np.cumsum(repeated[own]) + repeated[own], repeated[own])
+        late += np.arange(len(late))
+        off_s = [_off_s(each, count, length_s)[late - count] for each in (times.starts_s, times.ends_s)]
         unlike[late] = np.maximum(*off_s) > EQUAL * length_s
     return unlike
 
 
+def _off_s(times_s: Times, count: int, length_s: float) -> Times:
+    """Return by how much at most the ops of a call are not a period before those of the call so many rows later."""
+    apart_s = times_s[count:] - times_s[:-count]
+    apart_s -= length_s
+    off_s: Times = np.abs(apart_s, out=apart_s).max(axis=1)
+    return off_s
+
+
 def _repeats(rows: _Rows, begin_s: float, end_s: float) -> bool:
-    """Return whether of every op as many calls begin between two moments as a period has."""
-    slack_s = EQUAL * (end_s - begin_s)
-    begun = [(rows.starts_s < moment_s - slack_s).sum(axis=0) for moment_s in (begin_s, end_s)]
-    return bool((begun[1] - begun[0] == rows.count).all())
+    """Return whether of every op as many calls begin between two moments as a period has, on every rank."""
+    slack_s, starts_s = EQUAL * (end_s - begin_s), rows.together.times.starts_s
+    begun = (starts_s >= begin_s - slack_s) & (starts_s < end_s - slack_s)
+    return bool((np.add.reduceat(begun, rows.begins, dtype=np.int64) == rows.counts[:, None]).all())

@@ -1,6 +1,7 @@
 """When the ops of a task ran, in all its calls."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
@@ -30,6 +31,67 @@ class TaskTimes(Struct, frozen=True):
         rows = slice(*np.searchsorted(self.calls, (calls.start, calls.stop)).tolist())
         return replace(
             self, calls=self.calls[rows], nodes=self.nodes[rows], starts_s=self.starts_s[rows], ends_s=self.ends_s[rows]
+        )
+
+
+class TimesOfRanks(Struct, frozen=True, eq=False):
+    """All calls of one task of several ranks, one rank's after the other's: those of ``ranks[k]`` end at ``stops[k]``.
+
+    for rank, times in found.of_each():
+        print(rank, times.starts_s.min())
+    """
+
+    ranks: tuple[int, ...]
+    stops: NDArray[np.int64]
+    times: TaskTimes
+
+    @classmethod
+    def of(cls, num_calls: Mapping[int, int], times: TaskTimes) -> "TimesOfRanks":
+        """Return the times of ranks that call the task so many times."""
+        return cls(tuple(num_calls), np.cumsum([*num_calls.values()]), times)
+
+    @classmethod
+    def alone(cls, rank: int, times: TaskTimes) -> "TimesOfRanks":
+        """Return the times of one rank."""
+        return cls.of({rank: len(times.calls)}, times)
+
+    @property
+    def begin_s(self) -> float:
+        """Return when the first op begins."""
+        return float(self.times.starts_s.min())
+
+    @property
+    def num_calls(self) -> NDArray[np.int64]:
+        """Return how many calls each rank has."""
+        return np.diff(self.stops, prepend=0)
+
+    def of_each(self) -> Iterator[tuple[int, TaskTimes]]:
+        """Yield the times of each rank; they are not copied."""
+        found = self.times
+        for rank, (begin, stop) in zip(self.ranks, pairwise([0, *self.stops.tolist()]), strict=True):
+            rows = slice(begin, stop)
+            yield (
+                rank,
+                replace(
+                    found,
+                    calls=found.calls[rows],
+                    nodes=found.nodes[rows],
+                    starts_s=found.starts_s[rows],
+                    ends_s=found.ends_s[rows],
+                ),
+            )
+
+    def counted_from(self, first: Mapping[int, int], begin_s: float) -> "TimesOfRanks":
+        """Return the same with each rank's calls counted from its first, and times from a moment."""
+        found = self.times
+        return replace(
+            self,
+            times=replace(
+                found,
+                calls=found.calls - np.repeat([first[rank] for rank in self.ranks], self.num_calls),
+                starts_s=found.starts_s - begin_s,
+                ends_s=found.ends_s - begin_s,
+            ),
         )
 
 

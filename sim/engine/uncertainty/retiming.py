@@ -391,5 +391,5 @@ def _add_blocks(nodes: _Nodes, rows: _Rows, blocks: Mapping[int, tuple[int, int,
 
 def _add_journeys(nodes: _Nodes) -> None:
     """Let messages on their way err as their sends do."""
-    sends, journeys, _ = np.array(nodes.run.graph.messages, dtype=np.int64).reshape(-1, 3).T
+    sends, journeys, _ = nodes.run.graph.message_columns
     nodes.rows[journeys] = nodes.rows[sends]
