@@ -1,6 +1,6 @@
 """When every collective and message of a run moved its bytes, and how fast."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import chain
 from typing import Any, Final
@@ -9,14 +9,15 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import Graph, NodeKind
+from sim.engine.compiling.graph import Graph, NodeKind, PricedTask
 from sim.engine.prices.activity import Activity
 from sim.engine.prices.traffic import signature
 from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
-from sim.engine.running.task_times import TaskTimes
+from sim.engine.running.task_times import TimesOfRanks
 from sim.plan.words.op import Collective, Compute, Op, Send
 from sim.plan.words.program import Program, Task
+from sim.sorting import sorted_order
 
 Ints = NDArray[np.int64]
 
@@ -91,14 +92,20 @@ def transfers(run: SimulatedRun) -> Transfers:
     An op alone on its links moves its bytes evenly once its latency is over; one that shares them, as fast as the
     event loop let it.
     """
-    flows, key_of = _Flows(run), _keys(run.graph)
-    parts = [_NONE]
-    for rank in run.programs:
-        for times in run.task_times(rank):
-            if moving := flows.of_ops(rank, times.task):
-                parts.append(_moved_by(run, rank, times, moving, key_of))
+    flows, key_of, parts = _Flows(run), _keys(run.graph), [_NONE]
+    moving = {
+        (rank, task): flows.of_ops(rank, program.tasks[task])
+        for rank, program in run.programs.items() for task in run.called(rank)
+    }  # fmt: skip
+    for times in run.times_together() if run.paced is None else _one_by_one(run):
+        found = [moving[rank, times.times.task.name] for rank in times.ranks]
+        for ops in dict.fromkeys(tuple(of_rank) for of_rank in found):
+            if ops:
+                places = [place for place, of_rank in enumerate(found) if tuple(of_rank) == ops]
+                flow_of = np.array([list(found[place].values()) for place in places])
+                parts.append(_moved_by(run, times.of_some(places), ops, flow_of, key_of))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = np.argsort(columns[0], kind="stable")
+    order = sorted_order(columns[0])
     flow_of, starts, begins, ends, keys, counts, apart_s = (column[order] for column in columns)
     occupancy_s = np.array([flow.activity.occupancy_s for flow in flows.found])
     spans = _spans(run, begins, ends, keys, occupancy_s[flow_of])
@@ -114,16 +121,16 @@ class _Flows:
         self._numbers: dict[tuple[object, ...], int] = {}
         self._known: dict[tuple[int, int], int | None] = {}
 
-    def of_ops(self, rank: int, task: Task) -> list[tuple[int, int]]:
-        """Return the ops of a simulated rank's task that move bytes for which it answers, each with its flow."""
+    def of_ops(self, rank: int, task: Task) -> dict[int, int]:
+        """Return the flow of every op, by number, of a simulated rank's task that moves bytes for which it answers."""
         program, activities = self.run.programs[rank], self.run.priced[rank][task.name].activities
-        moving = []
+        moving = {}
         for at, (place, activity) in enumerate(zip(program.distinct_ops.of_task[task.name], activities, strict=True)):
             if activity.uses_links:
                 if (rank, place) not in self._known:
                     self._known[rank, place] = self._number(rank, program, task.ops[at], activity)
                 if (number := self._known[rank, place]) is not None:
-                    moving.append((at, number))
+                    moving[at] = number
         return moving
 
     def _number(self, rank: int, program: Program, op: Op, activity: Activity) -> int | None:
@@ -138,22 +145,36 @@ class _Flows:
         return number
 
 
+def _one_by_one(run: SimulatedRun) -> Iterator[TimesOfRanks]:
+    """Yield the times of ranks one by one."""
+    for rank in run.programs:
+        yield from (TimesOfRanks.alone(rank, times) for times in run.task_times(rank))
+
+
 def _moved_by(
-    run: SimulatedRun, rank: int, times: TaskTimes, ops_and_flows: Sequence[tuple[int, int]], key_of: Ints
+    run: SimulatedRun, found: TimesOfRanks, ops: tuple[int, ...], flow_of: Ints, key_of: Ints
 ) -> tuple[NDArray[Any], ...]:
-    """Return the transfers of some ops in all calls of their task, op by op: columns as in ``_NONE``."""
-    moving, flow_of = np.array(ops_and_flows, dtype=np.int64).T
-    ops, activities = times.task.ops, run.priced[rank][times.task.name].activities
-    latencies_s = [0.0 if isinstance(ops[at], Send) else activities[at].latency_s for at in moving.tolist()]
+    """Return the transfers of some ops in all calls of their task, op by op: columns as in ``_NONE``.
+
+    ``flow_of``: their flows, ranks x ops. Where ranks have paces of their own, they are those of one.
+    """
+    times, moving, num_calls = found.times, np.array(ops), found.num_calls
+    latencies_s = [_latencies_s(run.priced[rank][times.task.name], times.task, ops) for rank in found.ranks]
     starts_s, ends_s = times.starts_s[:, moving], times.ends_s[:, moving]
     keys, own = np.full(starts_s.shape, _ALONE), times.nodes >= 0
     keys[own] = key_of[times.nodes[own, None] + moving]
-    paces_s = np.zeros_like(starts_s) if run.paced is None else run.rank_paces(rank).paces_of(times)[:, moving]
+    first = found.ranks[0]
+    paces_s = np.zeros_like(starts_s) if run.paced is None else run.rank_paces(first).paces_of(times)[:, moving]
     columns = (
-        np.broadcast_to(flow_of, starts_s.shape), starts_s, starts_s + np.array(latencies_s), ends_s, keys,
-        run.counts(rank, times, moving), paces_s,
+        np.repeat(flow_of, num_calls, axis=0), starts_s, starts_s + np.repeat(latencies_s, num_calls, axis=0), ends_s,
+        keys, run.counts(first, times, moving), paces_s,
     )  # fmt: skip
     return tuple([column.T.ravel() for column in columns])
+
+
+def _latencies_s(priced: PricedTask, task: Task, ops: Sequence[int]) -> list[float]:
+    """Return how long ops of a task wait before their bytes move."""
+    return [0.0 if isinstance(task.ops[op], Send) else priced.activities[op].latency_s for op in ops]
 
 
 def _counter(run: SimulatedRun) -> Callable[[int, Op], int]:
@@ -210,5 +231,5 @@ def _spans(
         np.concatenate([ends[alone], table[ours, 2]]),
         np.concatenate([1 / alone_s[alone], table[ours, 3]]),
     ]
-    order = np.argsort(spans, kind="stable")
+    order = sorted_order(spans)
     return spans[order], columns[0][order], columns[1][order], columns[2][order]

@@ -28,7 +28,10 @@ class TaskTimes(Struct, frozen=True):
 
     def within(self, calls: range) -> "TaskTimes":
         """Return those of the calls that are among some in a row; they are not copied."""
-        rows = slice(*np.searchsorted(self.calls, (calls.start, calls.stop)).tolist())
+        return self.at_rows(slice(*np.searchsorted(self.calls, (calls.start, calls.stop)).tolist()))
+
+    def at_rows(self, rows: slice | NDArray[np.int64]) -> "TaskTimes":
+        """Return those of the calls at some places."""
         return replace(
             self, calls=self.calls[rows], nodes=self.nodes[rows], starts_s=self.starts_s[rows], ends_s=self.ends_s[rows]
         )
@@ -69,17 +72,18 @@ class TimesOfRanks(Struct, frozen=True, eq=False):
         """Yield the times of each rank; they are not copied."""
         found = self.times
         for rank, (begin, stop) in zip(self.ranks, pairwise([0, *self.stops.tolist()]), strict=True):
-            rows = slice(begin, stop)
-            yield (
-                rank,
-                replace(
-                    found,
-                    calls=found.calls[rows],
-                    nodes=found.nodes[rows],
-                    starts_s=found.starts_s[rows],
-                    ends_s=found.ends_s[rows],
-                ),
-            )
+            yield rank, found.at_rows(slice(begin, stop))
+
+    def of_some(self, places: Sequence[int]) -> "TimesOfRanks":
+        """Return the times of the ranks at some places in ``ranks``."""
+        if len(places) == len(self.ranks):
+            return self
+        num_calls = self.num_calls[list(places)]
+        begins = self.stops[list(places)] - num_calls
+        rows = np.repeat(begins - np.cumsum(num_calls) + num_calls, num_calls) + np.arange(num_calls.sum())
+        return TimesOfRanks(
+            tuple(self.ranks[place] for place in places), np.cumsum(num_calls), self.times.at_rows(rows)
+        )
 
     def counted_from(self, first: Mapping[int, int], begin_s: float) -> "TimesOfRanks":
         """Return the same with each rank's calls counted from its first, and times from a moment."""
