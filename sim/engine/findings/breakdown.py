@@ -61,23 +61,24 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
         try:
             return _of_own_pace(own, step)
         except UnlikeError:  # every op of the step is looked at, at the time that its pace gives it
-            return _of_parts({stream: own.unrolled(places) for stream, places in _places(own).items()}, (step,))
-    tasks, parts = run.window(rank)
-    streams: dict[str, list[tuple[Times, Times]]] = {}
+            spans, clock = {stream: own.unrolled(places) for stream, places in _places(own).items()}, _Clock.of((step,))
+            return _of_parts(spans, (step,), {stream: clock.inside_s(*found) for stream, found in spans.items()})
+    (tasks, parts), streams = run.window(rank), dict[str, list[tuple[Times, Times]]]()
     for times in tasks:
         for stream, ops in run.facts.by_stream(times.task).items():
             streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
     joined = {stream: _joined(found) for stream, found in streams.items()}
-    return _of_parts(joined, parts)
+    return _of_parts(joined, parts, run.busy_s[rank])
 
 
-def _of_parts(streams: Mapping[str, tuple[Times, Times]], parts: Sequence[Part]) -> Breakdown:
+def _of_parts(
+    streams: Mapping[str, tuple[Times, Times]], parts: Sequence[Part], busy_s: Mapping[str, float]
+) -> Breakdown:
     """Return the same of parts of time, from the starts and ends of the ops of each stream."""
     clock, causes = _Clock.of(parts), _causes(streams)
-    busy = {stream: clock.inside_s(*spans) for stream, spans in sorted(streams.items())}
     in_order = {stream: _in_order(*spans) for stream, spans in streams.items()}
     gaps, exposed = _expose(clock, _gaps(clock, *in_order.get(MAIN_STREAM, _NOTHING)), in_order, causes)
-    return Breakdown(busy, {**exposed, BUBBLE: clock.inside_s(*gaps)})
+    return Breakdown(dict(sorted(busy_s.items())), {**exposed, BUBBLE: clock.inside_s(*gaps)})
 
 
 def _places(own: RankPaces) -> Mapping[str, NDArray[np.int64]]:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.memory import KnownMemory, MemoryUse, memory_use
-from sim.plan.facts.work_shares import TaskShares, work_shares
+from sim.plan.facts.work_shares import TaskShares, WorkShares, work_shares
 from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Collective, Op
 from sim.plan.words.program import Plan, Program, Task
@@ -24,6 +24,7 @@ class PlanFacts(Struct, eq=False):
     _known: KnownMemory = field(default_factory=KnownMemory)
     _shares: dict[tuple[int, tuple[str, ...]], tuple[Plan, tuple[TaskShares, ...]]] = {}
     _streams: dict[int, tuple[tuple[Op, ...], StreamOps]] = {}
+    _purposes: dict[int, tuple[tuple[WorkShares, ...], NDArray[np.float64]]] = {}
 
     def memory_of(self, program: Program, tier: Tier) -> MemoryUse:
         """Return the memory of a rank that runs a program, in one tier."""
@@ -47,6 +48,13 @@ class PlanFacts(Struct, eq=False):
         if id(task.ops) not in self._streams:
             self._streams[id(task.ops)] = task.ops, _by_stream(task.ops)
         return self._streams[id(task.ops)][1]
+
+    def purposes(self, task: Task, shares: tuple[WorkShares, ...]) -> NDArray[np.float64]:
+        """Return the shares of a task's ops on the main stream: ops x fields. ``shares``: of all its ops."""
+        if id(shares) not in self._purposes:
+            of_ops = [shares[op] for op in self.by_stream(task)[MAIN_STREAM].tolist()]
+            self._purposes[id(shares)] = shares, np.array(of_ops)
+        return self._purposes[id(shares)][1]
 
 
 def counted_stream(op: Op) -> str:

@@ -1,6 +1,6 @@
 """A simulated run: when every op of every simulated rank ran."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from typing import Final
@@ -294,6 +294,43 @@ class SimulatedRun(Struct, dict=True, eq=False):
         if self.repeated is not None:
             return tasks, self.repeated.parts(self.iteration_time_s - self._later_s)
         return tasks, (Part(begin_s, self.iteration_time_s),)
+
+    @cached_property
+    def seconds_of_ops(self) -> Mapping[int, Mapping[str, Times]]:
+        """Return how long each op of every task takes in the step, all calls together, by simulated rank.
+
+        It is what of the time makes up the step for the rank (``window``), and needs no paces of ranks.
+        """
+        found: dict[int, dict[str, Times]] = {rank: {} for rank in self.programs}
+        for ranks, task, seconds in self._seconds:
+            for rank, of_rank in zip(ranks, seconds, strict=True):
+                found[rank][task.name] = of_rank
+        return found
+
+    @cached_property
+    def busy_s(self) -> Mapping[int, Mapping[str, float]]:
+        """Return the same by the stream that ops count for."""
+        found: dict[int, dict[str, float]] = {rank: {} for rank in self.programs}
+        for ranks, task, seconds in self._seconds:
+            for stream, ops in self.facts.by_stream(task).items():
+                for rank, of_rank in zip(ranks, seconds[:, ops].sum(axis=1).tolist(), strict=True):
+                    found[rank][stream] = found[rank].get(stream, 0.0) + of_rank
+        return found
+
+    @cached_property
+    def _seconds(self) -> list[tuple[tuple[int, ...], Task, Times]]:
+        """Return of every task the ranks that share it, and how long each is at its ops: ranks x ops."""
+        return [(of.ranks, of.times.task, of.seconds_in(parts)) for of, parts in self._windows()]
+
+    def _windows(self) -> Iterator[tuple[TimesOfRanks, tuple[Part, ...]]]:
+        """Yield the times of all ranks in all steps, and the parts of time that make up the step for them."""
+        if self.num_steps == self.plan.num_steps == 1:
+            _, parts = self.window(next(iter(self.programs)))
+            yield from ((together, parts) for together in self.times_together())
+            return
+        for rank in self.programs:
+            tasks, parts = self.window(rank)
+            yield from ((TimesOfRanks.alone(rank, times), parts) for times in tasks)
 
     def _from_begin(self, rank: int) -> tuple[Sequence[TaskTimes], float]:
         """Return the times of a rank in all steps, and when the step begins for it."""
