@@ -77,12 +77,13 @@ class TimesOfRanks(Struct, frozen=True, eq=False):
     def seconds_in(self, parts: Sequence[Part]) -> Times:
         """Return how long every rank is at each op in parts of time, as often as these happen: ranks x ops."""
         begins, found = self.stops - self.num_calls, self.times
-        seconds, starts_s, ends_s = 0.0, np.empty_like(found.starts_s), np.empty_like(found.ends_s)
+        starts_s, ends_s = np.empty_like(found.starts_s), np.empty_like(found.ends_s)
+        seconds: Times = np.zeros((len(self.ranks), starts_s.shape[1]))
         for part in parts:
             np.clip(found.starts_s, part.begin_s, part.end_s, out=starts_s)
             np.clip(found.ends_s, part.begin_s, part.end_s, out=ends_s)
-            seconds = seconds + part.times * np.add.reduceat(np.subtract(ends_s, starts_s, out=ends_s), begins)
-        return np.asarray(seconds)
+            seconds += part.times * np.add.reduceat(np.subtract(ends_s, starts_s, out=ends_s), begins)
+        return seconds
 
     def of_some(self, places: Sequence[int]) -> "TimesOfRanks":
         """Return the times of the ranks at some places in ``ranks``."""
