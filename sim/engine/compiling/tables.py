@@ -41,7 +41,7 @@ class TaskTable(Struct, dict=True):
     another.
     ``first_sources`` are the single sources that its first op on the main stream reads, ``late_sources`` the
     others. ``steady``: its links can be those of the steady state (see the compiler).
-    ``on_main``: on a stream that coalescing tasks use. ``message``: one send or receive and nothing else;
+    ``on_main``: on a stream that coalescing tasks use. ``sends``: it has one. ``message``: one send or receive alone;
     ``channel`` is then its axis, offset, direction, is a send, and ``wire`` what stands for its messages where they
     come in order (see channels); ``receives`` gives the node of a receive's next message. ``last_ops``: each stream's
     last op. ``joint_ops``: collectives of several simulated ranks. ``units`` and ``last_unit`` are filled in while
@@ -60,6 +60,7 @@ class TaskTable(Struct, dict=True):
     main_ends_last: dict[str, bool]
     per_microbatch: dict[str, bool]
     on_main: bool
+    sends: bool
     message: bool
     is_send: bool
     channel: Channel
@@ -107,6 +108,7 @@ class _Outline(Struct, frozen=True):
     main_ends_last: dict[str, bool]
     per_microbatch: dict[str, bool]
     on_main: bool
+    sends: bool
     is_send: bool
     channel: Channel
     last_ops: tuple[tuple[str, int], ...]
@@ -163,13 +165,13 @@ def tabulate(
     ``in_team``: calls may be blocks with all of them (see teams).
     """
     streams, outlines = _main_streams(program, shapes), known.outlines(program, shapes)
+    coalescable = {NodeKind.FIXED, NodeKind.SHARED, *([NodeKind.MEMBER] if in_team else [])}
     recipes, tables = _Recipes(_sharing(priced, contention), joint), dict[str, TaskTable]()
     for name, task in program.tasks.items():
         shape, activities = shapes[name], priced[name].activities
         recipe = recipes.of_ops(task.ops, program.distinct_ops.of_task[name], activities)
-        coalescable = (NodeKind.FIXED, NodeKind.SHARED, *([NodeKind.MEMBER] if in_team else []))
-        local = all(kind in coalescable for _, kind, _, _ in recipe)
-        local = local and not any(isinstance(op, Send) for op in task.ops)
+        kinds = {kind for _, kind, _, _ in recipe}
+        local = kinds <= coalescable and not outlines[name].sends
         tables[name] = TaskTable(
             task=task,
             shape=shape,
@@ -178,10 +180,11 @@ def tabulate(
             may_coalesce=name not in single,
             candidate=task.traits.coalesces and name not in single and local and MAIN_STREAM in shape.first
             and shape.first.keys() == streams,
-            contended=any(kind is NodeKind.SHARED for _, kind, _, _ in recipe),
+            contended=NodeKind.SHARED in kinds,
             recipe=recipe,
             message=len(task.ops) == 1 and isinstance(task.ops[0], Send | Recv),
-            joint_ops=tuple(j for j, (_, kind, _, _) in enumerate(recipe) if kind is NodeKind.MEMBER),
+            joint_ops=tuple(j for j, (_, kind, _, _) in enumerate(recipe) if kind is NodeKind.MEMBER)
+            if NodeKind.MEMBER in kinds else (),
             **asdict(outlines[name]),
         )  # fmt: skip
     _connect(tables, known.links(program, shapes))
@@ -204,6 +207,7 @@ def _outline(program: Program, name: str, shape: TaskShape, streams: Set[str]) -
         main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
         per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
         on_main=not streams.isdisjoint(shape.first),
+        sends=any(isinstance(op, Send) for op in program.tasks[name].ops),
         is_send=isinstance(op, Send),
         channel=channel_of(op) if isinstance(op, Send | Recv) else NO_CHANNEL,
         last_ops=tuple(shape.last.items()),
@@ -219,12 +223,15 @@ class _Recipes(Struct, frozen=True):
 
     def of_ops(self, ops: Sequence[Op], places: Sequence[int], activities: Sequence[Activity]) -> list[Recipe]:
         """Return the recipes of ops. ``places``: theirs among the distinct ops of their program."""
-        keys, known = list(zip(places, map(id, activities), strict=True)), self._known
-        for key, op, activity in zip(keys, ops, activities, strict=True):
-            if key not in known:
+        known, recipes = self._known, list[Recipe]()
+        for place, op, activity in zip(places, ops, activities, strict=True):
+            key = place, id(activity)
+            recipe = known.get(key)
+            if recipe is None:
                 kind = _kind(op, activity, self.sharing, self.joint)
-                known[key] = op, kind, lasting_s(op, kind, activity), activity
-        return [known[key] for key in keys]
+                recipe = known[key] = op, kind, lasting_s(op, kind, activity), activity
+            recipes.append(recipe)
+        return recipes
 
 
 def _sharing(priced: Mapping[str, PricedTask], contention: Contention) -> set[int]:

@@ -10,7 +10,7 @@ that nothing else does (see ``sim.engine.folding.slack``). Ranks that take turns
 told apart by their turns where these change no time (see ``sim.engine.folding.turns``).
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -32,7 +32,6 @@ from sim.sorting import distinct_values
 Ints = NDArray[np.int64]
 
 NEVER_BINDS: Final = NONE
-NO_LINK: Final = NONE
 
 
 class Folding(Struct, frozen=True, dict=True):
@@ -54,7 +53,7 @@ class Folding(Struct, frozen=True, dict=True):
     orbits: Orbits | None = None
     _classes: dict[tuple[object, ...], tuple[int, ...]] = field(default_factory=dict)
     _folded: dict[tuple[int, int], tuple[Activity, Activity]] = field(default_factory=dict)
-    _places: dict[Hashable, "_Places"] = field(default_factory=dict)
+    _places: dict[bytes, "_Places"] = field(default_factory=dict)
 
     def same_as(self, other: "Folding") -> bool:
         """Return whether another folding has the same classes of ranks, links and groups."""
@@ -95,42 +94,39 @@ class Folding(Struct, frozen=True, dict=True):
 
     def _fold(self, alike: int, activity: Activity) -> Activity:
         """Return what an activity and all that are like it demand of one link of each class, and of simulated ranks."""
-        at = self._place_of(activity.demands)
-        each_s = _seconds(activity.demands)
-        own = dict(zip(at.own, each_s[at.others].tolist(), strict=True))
-        shares = each_s[at.links] * alike / at.sizes
-        demands = zip(at.classes, np.bincount(at.where, shares).tolist(), strict=True)
-        return Activity(activity.latency_s, (*own.items(), *demands), activity.occupancy_s, activity.yields)
+        demands = activity.demands
+        folded = self._columns(alike, demands) if isinstance(demands, LinkDemands) else self._few(alike, demands)
+        return Activity(activity.latency_s, tuple(folded), activity.occupancy_s, activity.yields)
 
-    def _place_of(self, demands: Sequence[Demand]) -> "_Places":
-        """Return where demands go: of the same resources, to the same."""
-        key: Hashable
-        names: tuple[Resource, ...] = ()
-        if isinstance(demands, LinkDemands):
-            numbers, key = demands.links, demands.links.tobytes()
-        else:
-            key = names = tuple([name for name, _ in demands])
-            numbers = np.array([name[1] if is_link(name) else NO_LINK for name in names], dtype=np.int64)
-        if key not in self._places:
-            self._places[key] = self._place(names, numbers)
-        return self._places[key]
-
-    def _place(self, names: Sequence[Resource], numbers: Ints) -> "_Places":
-        """Return where the demands on resources go; ``numbers``: those of the links among them."""
+    def _few(self, alike: int, demands: Sequence[Demand]) -> list[Demand]:
+        """Return the same of a few demands, of which arrays would take longer."""
         assert self.link_class is not None
         assert self.class_size is not None
-        others, links = np.flatnonzero(numbers == NO_LINK), np.flatnonzero(numbers != NO_LINK)
-        of_links = self.link_class[numbers[links]]
-        kept = of_links != NEVER_BINDS
+        own, of_classes = dict[Resource, float](), dict[int, float]()
+        for resource, seconds in demands:
+            if not is_link(resource):
+                own[self._simulated(resource)] = seconds
+            elif (found := int(self.link_class[resource[1]])) != NEVER_BINDS:
+                of_classes[found] = of_classes.get(found, 0.0) + seconds * alike / int(self.class_size[found])
+        return [*own.items(), *[(("link", found), of_classes[found]) for found in sorted(of_classes)]]
+
+    def _columns(self, alike: int, demands: LinkDemands) -> list[Demand]:
+        """Return the same of demands on links alone; of the same links they go to the same classes."""
+        key = demands.links.tobytes()
+        if key not in self._places:
+            self._places[key] = self._place(demands.links)
+        at = self._places[key]
+        shares = demands.seconds[at.links] * alike / at.sizes
+        return list(zip(at.classes, np.bincount(at.where, shares).tolist(), strict=True))
+
+    def _place(self, links: Ints) -> "_Places":
+        """Return where the demands on links go."""
+        assert self.link_class is not None
+        assert self.class_size is not None
+        of_links = self.link_class[links]
+        kept = np.flatnonzero(of_links != NEVER_BINDS)
         classes, where = np.unique(of_links[kept], return_inverse=True)
-        return _Places(
-            others,
-            [self._simulated(names[index]) for index in others.tolist()],
-            links[kept],
-            where,
-            self.class_size[of_links[kept]],
-            [("link", name) for name in classes.tolist()],
-        )
+        return _Places(kept, where, self.class_size[of_links[kept]], [("link", name) for name in classes.tolist()])
 
     def _simulated(self, resource: Resource) -> Resource:
         """Return the resource of the rank that is simulated for the one whose resource this is."""
@@ -140,21 +136,15 @@ class Folding(Struct, frozen=True, dict=True):
 
 
 class _Places(Struct, frozen=True):
-    """Where an activity's demands go: those of numbers ``others`` to ``own``, those of numbers ``links`` to classes.
+    """Where an activity's demands go: those of numbers ``links`` to classes, the k-th to ``classes[where[k]]``.
 
-    Of the k-th of ``links`` the class is ``classes[where[k]]``, which has ``sizes[k]`` links.
+    That class has ``sizes[k]`` links.
     """
 
-    others: Ints
-    own: Sequence[Resource]
     links: Ints
     where: Ints
     sizes: Ints
     classes: Sequence[Resource]
-
-
-def _seconds(demands: Sequence[Demand]) -> NDArray[np.float64]:
-    return demands.seconds if isinstance(demands, LinkDemands) else np.array([seconds for _, seconds in demands])
 
 
 def _equal(one: Ints | None, other: Ints | None) -> bool:

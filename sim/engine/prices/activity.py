@@ -76,10 +76,14 @@ class Activity(Struct, frozen=True, dict=True):
         """Return how long it lasts when alone, without the others that it may stand for."""
         return self.latency_s + (self.single_s or self.occupancy_s)
 
-    @cached_property
+    @property
     def listed(self) -> "Activity":
         """Return the same with its demands in a tuple, for those who look at each of them again and again."""
-        return replace(self, demands=tuple(self.demands)) if isinstance(self.demands, LinkDemands) else self
+        return self._listed if isinstance(self.demands, LinkDemands) else self
+
+    @cached_property
+    def _listed(self) -> "Activity":
+        return replace(self, demands=tuple(self.demands))
 
     @cached_property
     def uses_links(self) -> bool:

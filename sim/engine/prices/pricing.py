@@ -65,6 +65,7 @@ class ClusterPricing(Struct, frozen=True, dict=True):
     _signatures: dict[tuple[object, ...], int] = {}
     _known: dict[tuple[int, int], tuple[int, Program, Op]] = {}
     _kernels: dict[tuple[str, int], KernelTime] = {}
+    _seconds: dict[tuple[int, str, float], tuple[float, float, float]] = {}
     _computes: dict[int, dict[int, Activity]] = {}
     _collectives: dict[tuple[object, ...], Activity] = {}
     _messages: dict[tuple[int, int, int], Activity] = {}
@@ -78,8 +79,8 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         profile = profile or self.profile
         profiles = {name: profile if known is self.profile else known for name, known in self.profiles.items()}
         other = replace(
-            self, profile=profile, profiles=profiles, software=software, _kernels={}, _computes={}, _collectives={},
-            _messages={}, _uses=self._uses if profile.network == self.profile.network else {},
+            self, profile=profile, profiles=profiles, software=software, _kernels={}, _seconds={}, _computes={},
+            _collectives={}, _messages={}, _uses=self._uses if profile.network == self.profile.network else {},
         )  # fmt: skip
         if profile.network == self.profile.network:
             other.__dict__["network"] = self.network
@@ -141,17 +142,25 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         of_rank = self._computes.setdefault(rank, {})
         found = of_rank.get(number)
         if found is None:
-            device = self._device_types[rank]
-            time = self._kernel_time(plan, program, op, device)
             slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
-            compute_s = time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction
-            memory_s = time.memory_s * slowdown
-            if device.kind == "cpu":  # a core that waits for its memory does nothing else
-                compute_s = max(compute_s, memory_s)
-            demands = ((("compute", rank), compute_s), (("memory", rank), memory_s))
-            used = tuple(demand for demand in demands if demand[1] > 0)
-            found = of_rank[number] = Activity(time.latency_s * slowdown, used)
+            key = (number, self._device_types[rank].name, slowdown)
+            if key not in self._seconds:
+                self._seconds[key] = self._seconds_of(plan, program, op, self._device_types[rank], slowdown)
+            latency_s, compute_s, memory_s = self._seconds[key]
+            demands = [(("compute", rank), compute_s), (("memory", rank), memory_s)]
+            found = of_rank[number] = Activity(latency_s, tuple([demand for demand in demands if demand[1] > 0]))
         return found
+
+    def _seconds_of(
+        self, plan: Plan, program: Program, op: Compute, device: DeviceSpec, slowdown: float
+    ) -> tuple[float, float, float]:
+        """Return how long a kernel waits, computes, and moves bytes of a device's memory."""
+        time = self._kernel_time(plan, program, op, device)
+        compute_s = time.compute_s * slowdown / self._profile_of(device).sustained.clock_fraction
+        memory_s = time.memory_s * slowdown
+        if device.kind == "cpu":  # a core that waits for its memory does nothing else
+            compute_s = max(compute_s, memory_s)
+        return time.latency_s * slowdown, compute_s, memory_s
 
     @cached_property
     def _slowdowns(self) -> list[float]:
