@@ -7,7 +7,7 @@ once, as everywhere else. Nothing else changes: the imports stay where readers a
 
 A package can wait too. Its modules are imported as usual, and its own file, ``__init__.py``, is run when a name of the
 package is first asked for. SimPy's asks for its version among all installed packages, which takes longer than the two
-modules of it that the event loop needs.
+modules of it that the event loop needs. That of ``numpy.random`` loads generators that nothing here asks for.
 
 ``importlib.util.LazyLoader`` does the same but for two things: before Python 3.12 a second thread may see a module
 half loaded, and a module that failed to load is taken for loaded afterwards.
@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any, Final
 
 ON_USE: Final = frozenset({
+    "numpy.random",
     "scenarios.choices.decide",
     "scenarios.choices.operators",
     "scenarios.commands.shared.bar",
@@ -49,6 +50,7 @@ ON_USE: Final = frozenset({
     "scenarios.workloads.training.long_run.saving",
     "scenarios.workloads.training.long_run.summarise",
     "sim.cluster.topology.parse",
+    "sim.engine.uncertainty.generators",
     "sim.reliability.study",
     "sim.training.data.offload",
     "sim.training.data.operators",

@@ -12,12 +12,13 @@ import numpy as np
 from msgspec import Struct
 
 from sim.engine.running.run import SimulatedRun
+from sim.engine.uncertainty import generators
 from sim.engine.uncertainty.errors import ErrorClass, ModelErrors
 from sim.engine.uncertainty.first_order import relative_deviation
 from sim.engine.uncertainty.jitter import jitter_logarithms
 from sim.engine.uncertainty.loadings import STEP, Loadings, Source
 from sim.engine.uncertainty.longest_path import Floats
-from sim.engine.uncertainty.normal import even_probabilities, generator, normal_quantiles
+from sim.engine.uncertainty.normal import even_probabilities, normal_quantiles
 
 Erring = tuple[ErrorClass, int | None]
 """A class of calls, on one simulated rank where devices differ at random."""
@@ -46,7 +47,7 @@ def drawn(
 
 def _normals(sources: Sequence[Source], moved: Floats, seed: int, num_draws: int) -> Floats:
     """Return standard normal draws, sources x draws, even along the direction that ``moved`` is."""
-    normal = np.array([generator(seed, source).standard_normal(num_draws) for source in sources])
+    normal = np.array([generators.generator(seed, source).standard_normal(num_draws) for source in sources])
     deviation = relative_deviation(moved, 0.0)
     if deviation > 0.0:
         direction = moved / deviation

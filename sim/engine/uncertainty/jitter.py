@@ -20,9 +20,10 @@ import numpy as np
 
 from sim.engine.findings.critical_path import kind_of
 from sim.engine.running.run import SimulatedRun
+from sim.engine.uncertainty import generators
 from sim.engine.uncertainty.errors import ModelErrors
 from sim.engine.uncertainty.longest_path import Floats
-from sim.engine.uncertainty.normal import even_probabilities, generator, normal_quantiles
+from sim.engine.uncertainty.normal import even_probabilities, normal_quantiles
 
 
 def jitter_logarithms(run: SimulatedRun, errors: ModelErrors, num_draws: int) -> Mapping[tuple[int, str], Floats]:
@@ -36,7 +37,7 @@ def jitter_logarithms(run: SimulatedRun, errors: ModelErrors, num_draws: int) ->
     for rank in run.programs if families else ():
         spent = _spent_s(run, rank)
         moved = np.array([spent.get(family, 0.0) for family in families]) * sigma
-        random = generator(run.plan.seed, ("jitter", rank))
+        random = generators.generator(run.plan.seed, ("jitter", rank))
         normal = _of_slowest(moved, run.folding.multiplicity[rank], random, num_draws)
         for family, deviation, row in zip(families, sigma.tolist(), normal, strict=True):
             already = math.log(errors.drawn.slowdown(family, rank))

@@ -1,17 +1,11 @@
-"""Random numbers by name, equally likely parts of a normal distribution, and quantiles of what was drawn."""
+"""Equally likely parts of a normal distribution, and quantiles of what was drawn."""
 
 from collections.abc import Sequence
 from statistics import NormalDist
-from zlib import crc32
 
 import numpy as np
 
 from sim.engine.uncertainty.longest_path import Floats
-
-
-def generator(seed: int, name: object) -> "np.random.Generator":
-    """Return the random generator of a name. Its draws do not depend on the generators of other names."""
-    return np.random.Generator(np.random.PCG64([seed, crc32(repr(name).encode())]))
 
 
 def normal_quantiles(probabilities: Floats) -> Floats:

@@ -9,8 +9,8 @@ from typing import Any
 from costmodels.spread import Spread
 from sim.engine.prices.activity import Activity, Pricing
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
+from sim.engine.uncertainty.generators import generator
 from sim.engine.uncertainty.loadings import loadings
-from sim.engine.uncertainty.normal import generator
 from sim.plan.words.op import Op
 from sim.plan.words.program import Plan, Program
 
