@@ -7,7 +7,7 @@ from typing import Protocol
 
 from sim.plan.session.protocol import Session
 from sim.plan.words.program import Plan
-from traces.timeline import Timeline
+from traces import timeline as timelines
 
 
 class Backend(Protocol):
@@ -17,6 +17,6 @@ class Backend(Protocol):
         """Return a session of so many ranks, to be entered."""
         ...
 
-    def run(self, plan: Plan) -> Timeline:
+    def run(self, plan: Plan) -> "timelines.Timeline":
         """Return the timeline of one step of ``plan``."""
         ...

@@ -8,7 +8,7 @@ from typing import Literal, Self
 from msgspec.structs import replace
 
 from backends.protocol import Backend
-from sim.engine.findings.timeline import timeline
+from sim.engine.findings import timeline as run_timeline
 from sim.engine.folding.folding import fold as fold_ranks
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.activity import Pricing
@@ -19,11 +19,11 @@ from sim.plan.checking.check import check
 from sim.plan.errors import CheckError, SessionError
 from sim.plan.facts.namesakes import apart, sharing_tasks
 from sim.plan.facts.rank_work import RankWork, program_work
+from sim.plan.session import residents as persistent
 from sim.plan.session.observations import NoObservations, Observations
 from sim.plan.session.protocol import StepResult
-from sim.plan.session.residents import Residents
 from sim.plan.words.program import Plan
-from traces.timeline import Timeline
+from traces import timeline as timelines
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +48,9 @@ class SimulatedBackend(Backend):
         """Return the whole run: times, graph and counts. Raises CheckError for a plan that cannot run."""
         return repriced(simulation_of(plan, fold=self.fold, notice=self.notice), self.pricing)
 
-    def run(self, plan: Plan) -> Timeline:
+    def run(self, plan: Plan) -> "timelines.Timeline":
         """Return the timeline of one step of ``plan``."""
-        return timeline(self.simulate(plan), self.detail)
+        return run_timeline.timeline(self.simulate(plan), self.detail)
 
 
 class SimulatedSession:
@@ -74,7 +74,7 @@ class SimulatedSession:
     ) -> None:
         self._num_ranks, self._pricing, self._fold, self._notice = num_ranks, pricing, fold, notice
         self._observations = observations or NoObservations()
-        self._residents = Residents()
+        self._residents = persistent.Residents()
         self._is_open = False
 
     @property
@@ -83,7 +83,7 @@ class SimulatedSession:
         return self._num_ranks
 
     @property
-    def residents(self) -> Residents:
+    def residents(self) -> "persistent.Residents":
         """Return the persistent buffers that the steps so far have left on every rank."""
         return self._residents
 

@@ -5,10 +5,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from scenarios.report.blocks import Block
-from traces.timeline import Timeline
+from scenarios.report import blocks as report
+from traces import timeline as timelines
 
-WriteOutcome = Callable[[Mapping[str, Any], Timeline | None, Sequence[Block], Path], None]
+WriteOutcome = Callable[[Mapping[str, Any], "timelines.Timeline | None", "Sequence[report.Block]", Path], None]
 """A writer of summary, timeline and blocks into a folder; see ``scenarios.results.outcome_files``."""
 
 

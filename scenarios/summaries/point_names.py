@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from scenarios.errors import printable
-from scenarios.summaries.sweep import SweepSummary
+from scenarios.summaries import sweep
 
 _WORD: Final = re.compile(r"[\w.-]+")
 _SAYS_LITTLE: Final = frozenset({"degree", "method", "bandwidth", "latency", "nodes"})
 
 
-def varied(summary: SweepSummary[Any]) -> dict[str, str]:
+def varied(summary: "sweep.SweepSummary[Any]") -> dict[str, str]:
     """Return the keys with several values, each with its shortest unique name: its last parts.
 
     A last part that says little alone keeps the one before: ``tensor.degree``.
@@ -36,7 +36,7 @@ def written(value: Any) -> str:
     return printable(text).replace("\n", "\\n")
 
 
-def label(summary: SweepSummary[Any], values: Mapping[str, Any]) -> str:
+def label(summary: "sweep.SweepSummary[Any]", values: Mapping[str, Any]) -> str:
     """Return a point's name: words alone, other values with their key."""
     named = []
     for key, short in varied(summary).items():

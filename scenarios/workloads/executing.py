@@ -11,7 +11,7 @@ from msgspec.structs import fields
 from backends.execution.silence import SILENCE_S
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.option import option_seconds
-from scenarios.report.blocks import Block
+from scenarios.report import blocks as report
 from scenarios.summaries.as_json import as_json
 
 Device = Literal["cpu", "cuda"]
@@ -64,7 +64,7 @@ class Executed(ABC):
         return found
 
     @abstractmethod
-    def blocks(self) -> Sequence[Block]:
+    def blocks(self) -> "Sequence[report.Block]":
         """Return the report."""
 
     @abstractmethod

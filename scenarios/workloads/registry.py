@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from scenarios.errors import Origin, ScenarioError, suggestion
 from scenarios.reading.documents.yaml_tree import Document, describe
-from scenarios.reading.sections.json_schema import definitions_of
+from scenarios.reading.sections import json_schema as section_schema
 from scenarios.reading.sections.section import keys_of
 from scenarios.workloads.workload import Workload
 
@@ -99,7 +99,7 @@ def json_schema() -> dict[str, Any]:
     choice: dict[str, Any] = {}
     for kind in (*KINDS[1:], KINDS[0])[::-1]:  # inside out: the first kind is the last else
         schema = kind.workload.schema
-        definitions |= definitions_of(schema)
+        definitions |= section_schema.definitions_of(schema)
         reference: dict[str, Any] = {"$ref": f"#/$defs/{schema.__name__}"}
         if refused := [found for each in kind.workload.unread for found in each.json_schemas()]:
             reference |= {"not": {"anyOf": refused}}

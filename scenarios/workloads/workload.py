@@ -17,18 +17,18 @@ from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.overrides import apply_overrides
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.values import ScenarioSection
-from scenarios.report.blocks import Block, Card, Section
+from scenarios.report import blocks as report
 from scenarios.report.charts import thumbnail
 from scenarios.report.slots import shown_schedule
 from scenarios.results.registry import load_writer
+from scenarios.summaries import sweep
 from scenarios.summaries.as_json import as_json
 from scenarios.summaries.point_names import label
 from scenarios.summaries.steps.advice import AdviceLevel
-from scenarios.summaries.sweep import SweepSummary
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.unread import Unread, refuse_unread
-from traces.timeline import Timeline
+from traces import timeline as timelines
 
 Detail = Literal["op", "task"]
 
@@ -67,9 +67,9 @@ class Swept(Struct, frozen=True):
     ``best``: the point to take, in a line; ``explained``: the meaning of columns; ``warnings``: unusual points.
     """
 
-    cards: tuple[Card, ...]
+    cards: "tuple[report.Card, ...]"
     best: str = ""
-    sections: tuple[Section, ...] = ()
+    sections: "tuple[report.Section, ...]" = ()
     explained: str = ""
     warnings: tuple[str, ...] = ()
 
@@ -97,7 +97,7 @@ class Outcome(ABC):
         return found
 
     @property
-    def timeline(self) -> Timeline | None:
+    def timeline(self) -> "timelines.Timeline | None":
         """Return the timeline, or None for a kind of work without one."""
         return None
 
@@ -106,13 +106,13 @@ class Outcome(ABC):
         """Return the results that a sweep compares: a frozen dataclass of plain values."""
 
     @abstractmethod
-    def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
+    def blocks(self, *, drawn: bool = True) -> "Sequence[report.Block]":
         """Return the report, for terminals, pages and notebooks.
 
         ``drawn``: with the charts that need the timeline; a terminal does not show them.
         """
 
-    def closing(self) -> Sequence[Block]:
+    def closing(self) -> "Sequence[report.Block]":
         """Return the last blocks of a terminal, with the advice; empty for a kind of work that seeks none."""
         return ()
 
@@ -129,7 +129,7 @@ class Compared(Struct, frozen=True):
     """What a sweep compares: the row of a result, and its timeline where pictures are drawn and the kind has one."""
 
     row: object
-    timeline: Timeline | None = None
+    timeline: "timelines.Timeline | None" = None
 
 
 class Workload(ABC, Generic[S]):
@@ -238,7 +238,7 @@ class Workload(ABC, Generic[S]):
             scenario, f"a scenario of {self.name} has no pipeline schedule", "name one of training or textbook"
         )
 
-    def swept(self, summary: SweepSummary[Any], pictures: "Sequence[thumbnail.Thumbnail]") -> Swept:
+    def swept(self, summary: "sweep.SweepSummary[Any]", pictures: "Sequence[thumbnail.Thumbnail]") -> Swept:
         """Return the report of a sweep beside its table, from its summary and its points' pictures: the best point.
 
         There is none where no point has a result to sort by.
@@ -250,7 +250,9 @@ class Workload(ABC, Generic[S]):
             return Swept(())
         shown = next((column.words(least) for column in self.columns if column.key == self.order), f"{least:g}")
         name = label(summary, best.set)
-        return Swept((Card(f"Least {self.ordered_by}", shown, name),), f"least {self.ordered_by}: {name}, {shown}")
+        return Swept(
+            (report.Card(f"Least {self.ordered_by}", shown, name),), f"least {self.ordered_by}: {name}, {shown}"
+        )
 
     def advised(self, found: Outcome, level: AdviceLevel) -> Outcome:
         """Return a result with advice in its summary, where this kind of work gives some; the result itself if not."""

@@ -39,7 +39,7 @@ from sim.cluster.link_use import LinkCost, LinkUse, hop_sums, link_use, side_by_
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
 from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.rings import Ring, nvlink_rings
-from sim.cluster.topology.fabrics.torus import Torus
+from sim.cluster.topology.fabrics import torus
 from sim.cluster.topology.links import NONE, AnyInts, LinkKind, num_hops
 from sim.cluster.topology.topology import Topology
 from sim.sorting import distinct
@@ -360,7 +360,7 @@ class Network(Struct, frozen=True, dict=True):
             flows = _uneven_flows(table, cost.algorithm, batch).flows
             payload = flows.parts
             flow_bytes = payload * cost.wire_overhead
-        elif cost.algorithm == "tree" and kind == "all_reduce" and isinstance(self.topology.fabric, Torus):
+        elif cost.algorithm == "tree" and kind == "all_reduce" and isinstance(self.topology.fabric, torus.Torus):
             flows = tree_flows(batch.ranks_per_node)
             payload = flows.parts * num_bytes
             flow_bytes = payload * cost.wire_overhead

@@ -9,13 +9,12 @@ VLDB 2023).
 
 from bisect import bisect_left, insort
 from collections.abc import Hashable
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from costmodels.memory import allocated_bytes
 
-AllocatorName = Literal["caching", "chunks", "pages"]
 PAGE_BYTES: Final = 4 * 2**20
 CHUNK_BYTES: Final = 64 * 2**20
 _MIB: Final = 2**20

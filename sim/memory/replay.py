@@ -5,7 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from sim.memory.allocators import Allocator, AllocatorName, CachingAllocator, ChunkAllocator, PagePool
+from sim.memory.allocators import Allocator, CachingAllocator, ChunkAllocator, PagePool
+from sim.memory.spec import AllocatorName
 from sim.plan.facts.liveness import lifetimes
 from sim.plan.words.buffer import Scope, Tier
 from sim.plan.words.program import Program

@@ -4,8 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sim.memory.allocators import AllocatorName
-
+AllocatorName = Literal["caching", "chunks", "pages"]
 Manager = Literal["on_demand", "deepspeed", "angel_ptm", "gemini"]
 Placement = Literal["static", "auto"]
 Update = Literal["synchronous", "lock_free"]

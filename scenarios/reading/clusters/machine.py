@@ -8,7 +8,7 @@ from operator import itemgetter
 
 from msgspec.structs import replace
 
-from costmodels.calibration.document import CalibratedProfile
+from costmodels.calibration import document as calibration
 from costmodels.collectives.network import COLLNET
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
@@ -16,7 +16,7 @@ from costmodels.hardware import DeviceSpec, NodeSpec, StorageSpec, list_nodes, l
 from scenarios.errors import ScenarioError, suggestion
 from scenarios.reading.clusters.plain import AS_CATALOGUED, NetworkFactors, completed, network_factors
 from scenarios.reading.clusters.profile_file import PROFILE_HINT, read_profile
-from scenarios.reading.documents.named_file import named_file
+from scenarios.reading.documents import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, StragglerSection
 from scenarios.reading.schema.values import MAX_WORLD_SIZE
@@ -48,7 +48,7 @@ class ClusterSpec:
     node_types: tuple[tuple[str, int], ...] = ()
     jitter: tuple[tuple[str, float], ...] = ()
     wiring: Topology | None = field(default=None, compare=False, repr=False)
-    calibrated: CalibratedProfile | None = field(default=None, repr=False)
+    calibrated: "calibration.CalibratedProfile | None" = field(default=None, repr=False)
     network: NetworkFactors = AS_CATALOGUED
     device_price_usd_per_s: float | None = None
     storage: StorageSpec | None = None
@@ -125,7 +125,7 @@ def cluster_spec(document: Document, section: ClusterSection) -> ClusterSpec:
     )
 
 
-def _node_spec(name: str, calibrated: CalibratedProfile | None, network: NetworkFactors) -> NodeSpec:
+def _node_spec(name: str, calibrated: "calibration.CalibratedProfile | None", network: NetworkFactors) -> NodeSpec:
     node = load_node(name)
     return network.applied_to(node if calibrated is None else calibrated.node_spec(node))
 
@@ -247,11 +247,13 @@ def _least_devices(document: Document, section: ClusterSection, node: str, topol
     return section.devices_per_node or least
 
 
-def _calibrated(document: Document, section: ClusterSection, types: list[tuple[str, int]]) -> CalibratedProfile | None:
+def _calibrated(
+    document: Document, section: ClusterSection, types: list[tuple[str, int]]
+) -> "calibration.CalibratedProfile | None":
     """Return the profile of the file that a scenario names, if it names one."""
     if section.profile is None:
         return None
-    found = read_profile(named_file(document, PROFILE, section.profile, PROFILE_HINT))
+    found = read_profile(named_file.named_file(document, PROFILE, section.profile, PROFILE_HINT))
     names = sorted({name for name, _ in types})
     key, origin = "cluster.profile", document.origin(PROFILE)
     if not all(found.holds_for(name) for name in names):

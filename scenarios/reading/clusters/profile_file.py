@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from costmodels.calibration.document import CalibratedProfile, parse_calibrated
+from costmodels.calibration import document as calibration
 from costmodels.errors import CatalogueError
 from costmodels.hardware import load_node
 from scenarios.errors import Origin, ScenarioError
@@ -15,19 +15,19 @@ _OTHERS: Final = {"a table of measurements": {"base", "thresholds"}, "a scenario
 """Other kinds of files that users may mistake for a profile, with keys that identify them."""
 
 
-def read_profile(path: Path) -> CalibratedProfile:
+def read_profile(path: Path) -> "calibration.CalibratedProfile":
     """Return the profile of a file. Raises ScenarioError, with the file, for whatever is wrong with it."""
     return profile_of(read_document(path, PROFILE_HINT))
 
 
-def profile_of(document: Document) -> CalibratedProfile:
+def profile_of(document: Document) -> "calibration.CalibratedProfile":
     """Return the profile of a file that was read. Raises ScenarioError as ``read_profile``."""
     path = document.source
     other = next((words for words, keys in _OTHERS.items() if keys & document.data.keys()), "")
     if other:
         raise ScenarioError(Origin(str(path)), "", f"this is {other}, not a profile", PROFILE_HINT)
     try:
-        calibrated = parse_calibrated(path.stem, document.data)
+        calibrated = calibration.parse_calibrated(path.stem, document.data)
         _refuse_unknown_node(calibrated.node)
     except CatalogueError as error:
         rule, _, remedy = str(error).partition("; ")

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from scenarios.errors import ScenarioError, nearest, suggestion
-from scenarios.reading.documents.other_names import name_elsewhere
+from scenarios.reading.documents import other_names
 from scenarios.reading.documents.yaml_tree import Document, KeyPath, describe
 from scenarios.reading.schema.model import (
     MODEL_SECTIONS,
@@ -153,7 +153,7 @@ def _unknown_remedy(path: KeyPath, owner: type[Section] | None, schema: type[Sec
         return f"{form} brings its own family: leave this key out (--set model='{{{form}: ...}}' replaces the section)"
     if path[:-1] == ("model",) and (family := _family_with(name, owner)):
         return f"only models of family: {family} have it"
-    return name_elsewhere(name, known, key_paths(schema)) or suggestion(name, known)
+    return other_names.name_elsewhere(name, known, key_paths(schema)) or suggestion(name, known)
 
 
 def _family_with(name: str, owner: type[Section] | None) -> str:

@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any, Final, TypeVar
 
 from scenarios.errors import Origin, ScenarioError
-from scenarios.reading.documents.value_list import split_values
+from scenarios.reading.documents import value_list
 from scenarios.reading.documents.yaml_tree import MAX_DEPTH, Document, KeyPath, describe, read_value
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def _with_sweep(error: ScenarioError, overrides: Sequence[str]) -> ScenarioError
 
 def _is_list(values: str) -> bool:
     try:
-        return len(list(split_values(values, Origin()))) > 1
+        return len(list(value_list.split_values(values, Origin()))) > 1
     except ScenarioError:
         return False
 

@@ -6,8 +6,7 @@ from msgspec import Meta
 
 from scenarios.reading.quantities import Bandwidth, Bytes, DurationOrZero
 from scenarios.reading.sections.section import Section
-from sim.memory.allocators import AllocatorName
-from sim.memory.spec import Manager, Placement, Update
+from sim.memory.spec import AllocatorName, Manager, Placement, Update
 
 
 class DrivesSection(Section):

@@ -4,7 +4,7 @@ from typing import Any, Final, Literal
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.actions import ACTIONS_HINT, read_actions
-from scenarios.reading.documents.named_file import named_file
+from scenarios.reading.documents import named_file
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.parallel import DelayPipelineSection, PipelineSection
 from scenarios.reading.schema.training import DelayTrainingSection, TrainingSection
@@ -46,7 +46,7 @@ def pipeline_spec(
     if method == "local" and "schedule" not in written_keys(section):
         keys["schedule"] = LOCAL_SCHEDULE
     if "actions" in keys:
-        keys["actions"] = read_actions(named_file(document, _ACTIONS, keys["actions"], ACTIONS_HINT))
+        keys["actions"] = read_actions(named_file.named_file(document, _ACTIONS, keys["actions"], ACTIONS_HINT))
     stated = keys.pop("token_slices", None)
     if stated == "auto":
         stated = None if section.schedule in SLICED_SCHEDULES else 1  # of which the specification says that it has none

@@ -12,7 +12,7 @@ from scenarios.workloads.steps.findings.rates import Rates
 from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT, Breakdown, breakdown
 from sim.engine.running.run import SimulatedRun
-from sim.memory.replay import ALLOCATORS, reserved
+from sim.memory import replay
 from sim.plan.words.buffer import Tier
 from sim.plan.words.program import Plan
 
@@ -70,7 +70,7 @@ def _allocator_use(scenario: StepScenario, run: SimulatedRun) -> AllocatorUse | 
     name = scenario.allocator
     if name is None:
         return None
-    uses = [reserved(run.program_in_full(rank), ALLOCATORS[name]()) for rank in run.programs]
+    uses = [replay.reserved(run.program_in_full(rank), replay.ALLOCATORS[name]()) for rank in run.programs]
     most = max(uses, key=lambda use: use.reserved_bytes)
     return AllocatorUse(
         name=name,

@@ -10,23 +10,23 @@ from msgspec import structs
 from backends.simulated import SimulatedBackend, repriced
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.located import located
-from scenarios.report.blocks import Block
+from scenarios.report import blocks as report
 from scenarios.report.pages import run_page
 from scenarios.summaries.steps.advice import AdviceSummary
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.summaries.steps.step_row import StepRow
 from scenarios.workloads.effort import Announce
+from scenarios.workloads.steps import last_plan
 from scenarios.workloads.steps.effort import effort_of
 from scenarios.workloads.steps.findings.tensor_axes import tensor_axes_of
 from scenarios.workloads.steps.intervals import errors_of
-from scenarios.workloads.steps.last_plan import LastPlan
 from scenarios.workloads.steps.pricing import locating_algorithms
 from scenarios.workloads.steps.row import row_of
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.steps.summarise import summarise
 from scenarios.workloads.workload import Compared, Detail, Outcome
+from sim.engine.findings import timeline as run_timeline
 from sim.engine.findings.link_use import LinkUse, link_use
-from sim.engine.findings.timeline import folded_timeline, timeline
 from sim.engine.folding.folding import Folding
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
@@ -35,7 +35,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.running.shorter import Shorter
 from sim.plan.words.calls import num_ops_of
 from sim.plan.words.program import Plan
-from traces.timeline import Timeline
+from traces import timeline as timelines
 
 MAX_UNFOLDED_OPS: Final = 15_000_000
 
@@ -52,19 +52,21 @@ class SimulatedStep(Outcome):
     links: LinkUse | None = None
 
     @cached_property
-    def timeline(self) -> Timeline:
+    def timeline(self) -> "timelines.Timeline":
         """Return the timeline: every op or task in the detail asked for; where none was, what repeats once."""
-        return folded_timeline(self.run) if self.detail is None else timeline(self.run, self.detail)
+        if self.detail is None:
+            return run_timeline.folded_timeline(self.run)
+        return run_timeline.timeline(self.run, self.detail)
 
     def with_advice(self, advice: AdviceSummary) -> "SimulatedStep":
         """Return the step with advice in its summary."""
         return replace(self, summary=structs.replace(self.summary, advice=advice))
 
-    def blocks(self, *, drawn: bool = True) -> Sequence[Block]:
+    def blocks(self, *, drawn: bool = True) -> "Sequence[report.Block]":
         """Return the report of the step."""
         return self.scenario.blocks(run_page.FoundStep(self.summary, self.timeline if drawn else None, self.links))
 
-    def closing(self) -> Sequence[Block]:
+    def closing(self) -> "Sequence[report.Block]":
         """Return the advice, and the size of the simulation."""
         return (run_page.closing_block(self.summary),)
 
@@ -107,7 +109,7 @@ def simulate(
 
 
 @collector_paused()
-def compared(last: LastPlan, scenario: StepScenario, *, drawn: bool) -> Compared:
+def compared(last: "last_plan.LastPlan", scenario: StepScenario, *, drawn: bool) -> Compared:
     """Return the row of one of several steps, to the last bit that of ``simulate``; ``last``: of the plan before it.
 
     Raises as ``simulate``, but for what a scenario says beside its step (``StepScenario.says_more``).
@@ -116,7 +118,7 @@ def compared(last: LastPlan, scenario: StepScenario, *, drawn: bool) -> Compared
     pricing = last.pricing(scenario)
     with locating_algorithms(scenario.document, scenario.algorithms):
         run = repriced(last.simulation(scenario), pricing)
-    return Compared(row_of(scenario, run, pricing), timeline(run, "task") if drawn else None)
+    return Compared(row_of(scenario, run, pricing), run_timeline.timeline(run, "task") if drawn else None)
 
 
 def step_found(found: Outcome) -> SimulatedStep:

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from costmodels.hardware import DeviceSpec
 from costmodels.software import Software
 from scenarios.reading.clusters.machine import ClusterSpec
-from scenarios.report.blocks import Block
+from scenarios.report import blocks as report
 from scenarios.report.pages import run_page
 from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.step import StepSummary
-from scenarios.workloads.steps.findings.changes import Change, Counterfactual, Overrides
+from scenarios.workloads.steps.findings import changes as step_changes
 from scenarios.workloads.steps.findings.rates import Rates
 from scenarios.workloads.workload import Scenario, unable
 from sim.engine.prices.activity import Pricing
 from sim.engine.running.run import SimulatedRun
-from sim.memory.allocators import AllocatorName
+from sim.memory.spec import AllocatorName
 from sim.plan.facts.content import content_digest
 from sim.plan.words.program import Plan
-from sim.training.pipeline.evaluate import StageTimes
+from sim.training.pipeline import evaluate
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.job import DenseTraining, OpenTraining, TextbookTraining, TrainingJob
 
@@ -69,7 +69,7 @@ class StepScenario(Scenario, ABC):
 
     @property
     @abstractmethod
-    def stage_times(self) -> StageTimes | None:
+    def stage_times(self) -> "evaluate.StageTimes | None":
         """Return the stated times of a virtual stage, None where prices say them."""
 
     @property
@@ -132,22 +132,22 @@ class StepScenario(Scenario, ABC):
         return summary
 
     @abstractmethod
-    def blocks(self, found: "run_page.FoundStep") -> Sequence[Block]:
+    def blocks(self, found: "run_page.FoundStep") -> "Sequence[report.Block]":
         """Return the report of the simulated step."""
 
     @abstractmethod
-    def changes(self) -> Sequence[Change]:
+    def changes(self) -> "Sequence[step_changes.Change]":
         """Return the changes that may make the step faster; some may be refused, or not fit in memory."""
 
-    def remedies(self) -> Sequence[Change]:
+    def remedies(self) -> "Sequence[step_changes.Change]":
         """Return the changes that take less memory, the mildest first; none where nothing is held."""
         return ()
 
-    def ladder(self) -> Sequence[Overrides]:
+    def ladder(self) -> "Sequence[step_changes.Overrides]":
         """Return changes to put on top of each other until the step fits, those that cost little time first."""
         return ()
 
-    def counterfactuals(self) -> Sequence[Counterfactual]:
+    def counterfactuals(self) -> "Sequence[step_changes.Counterfactual]":
         """Return the causes of lost time that may be taken away to see what they cost."""
         return ()
 

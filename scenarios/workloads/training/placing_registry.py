@@ -10,7 +10,7 @@ from scenarios.workloads.steps.running import SimulatedStep
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.workload import Detail
 from sim.engine.prices.pricing import ClusterPricing
-from sim.moe.balancing.replicas import Placed
+from sim.moe.balancing import replicas
 from sim.plan.words.program import Plan
 from sim.training.spec.job import DenseTraining
 
@@ -27,13 +27,13 @@ class SimulateMoving(Protocol):
 class Deciding(Protocol):
     """Functions of ``placing.decisions``."""
 
-    def placements_of(self, job: DenseTraining, pricing: ClusterPricing) -> tuple[Placed, ...]:
+    def placements_of(self, job: DenseTraining, pricing: ClusterPricing) -> "tuple[replicas.Placed, ...]":
         """Return the placement of every step."""
 
-    def placed_job(self, job: DenseTraining, placed: Placed, step: int) -> DenseTraining:
+    def placed_job(self, job: DenseTraining, placed: "replicas.Placed", step: int) -> DenseTraining:
         """Return the job of a step."""
 
-    def placed_plan(self, job: DenseTraining, placed: Placed, name: str) -> Plan:
+    def placed_plan(self, job: DenseTraining, placed: "replicas.Placed", name: str) -> Plan:
         """Return the plan of a step."""
 
 

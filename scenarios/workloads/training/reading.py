@@ -11,7 +11,7 @@ from scenarios.reading.degrees import resolve_degrees
 from scenarios.reading.documents.checking import check_document
 from scenarios.reading.documents.located import located
 from scenarios.reading.documents.yaml_tree import Document
-from scenarios.reading.models.moe_systems import with_moe_system
+from scenarios.reading.models import moe_systems
 from scenarios.reading.models.written_out import written_out
 from scenarios.reading.schema.layer_ranges import layers_of
 from scenarios.reading.schema.memory import MemorySection
@@ -45,7 +45,7 @@ def read_training(document: Document, overrides: tuple[str, ...], kind: Workload
     if checked.moe is not None:
         if isinstance(checked.model, PresetModel | HuggingFaceModel):
             document = written_out(document, checked.model)
-        document = with_moe_system(document, checked.moe.system)
+        document = moe_systems.with_moe_system(document, checked.moe.system)
         checked = check_document(document, DenseScenario)
     document, model = read_transformer(document, checked.model, checked.seed, _model_of)
     with located(document):

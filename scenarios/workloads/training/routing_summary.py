@@ -7,7 +7,7 @@ from scenarios.summaries.steps.routing import RoutingSummary
 from scenarios.summaries.steps.step import StepSummary
 from sim.engine.findings.breakdown import EXPERT_WAIT
 from sim.moe.statistics import max_over_mean, shares
-from sim.training.layers.rank_routing import loads_of_ranks
+from sim.training.layers import rank_routing
 from sim.training.spec.job import TrainingJob
 
 
@@ -16,7 +16,7 @@ def routing_summary(job: TrainingJob, summary: StepSummary) -> RoutingSummary | 
     routing, experts = job.routing, job.model.experts
     if routing is None or experts is None:
         return None
-    of_rank = max_over_mean(loads_of_ranks(job))
+    of_rank = max_over_mean(rank_routing.loads_of_ranks(job))
     layer = int(np.argmax(of_rank))
     waiting_s = mean_exposed_s(summary.roles).get(EXPERT_WAIT, 0.0)
     return RoutingSummary(

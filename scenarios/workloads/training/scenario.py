@@ -12,25 +12,24 @@ from scenarios.choices import decide, operators
 from scenarios.errors import ScenarioError
 from scenarios.reading.clusters.machine import ClusterSpec
 from scenarios.reading.documents.located import located
-from scenarios.report.blocks import Block
+from scenarios.report import blocks as report
 from scenarios.report.pages import run_page
 from scenarios.summaries.steps.algorithm import algorithm_name
 from scenarios.summaries.steps.resolved import Resolved
 from scenarios.summaries.steps.step import StepSummary
 from scenarios.summaries.steps.study import StudySummary
-from scenarios.workloads.steps.findings.changes import Change, Counterfactual, Overrides
+from scenarios.workloads.steps.findings import changes as step_changes
 from scenarios.workloads.steps.findings.rates import Rates, rates_of
 from scenarios.workloads.steps.pricing import cluster_pricing, locating_algorithms
 from scenarios.workloads.steps.scenario import StepScenario
-from scenarios.workloads.training import goal, lock_free
+from scenarios.workloads.training import goal, lock_free, placing_registry
 from scenarios.workloads.training.changes import against_memory, against_time, causes
 from scenarios.workloads.training.long_run import saving, summarise
-from scenarios.workloads.training.placing_registry import load_deciding
 from scenarios.workloads.training.resolved import resolved_step
 from scenarios.workloads.training.routing_summary import routing_summary
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
-from sim.moe.balancing.replicas import Placed
+from sim.moe.balancing import replicas
 from sim.plan.facts.content import content_digest
 from sim.plan.words.program import Plan
 from sim.reliability import study
@@ -59,7 +58,7 @@ class TrainingScenario(StepScenario):
     reliability: ReliabilitySpec | OpenReliability | None = None
     length_from: str = "model.sequence_length"
     tokens: int | None = None
-    placed: Placed | None = None
+    placed: "replicas.Placed | None" = None
 
     @property
     def pipeline(self) -> PipelineSpec:
@@ -133,7 +132,7 @@ class TrainingScenario(StepScenario):
 
     def _with_experts_placed(self) -> "TrainingScenario":
         """Return the scenario at its last step, with the placement of it."""
-        deciding, job = load_deciding(), self.dense_job
+        deciding, job = placing_registry.load_deciding(), self.dense_job
         with located(self.document):
             placements = deciding.placements_of(job, self.pricing())
         job = deciding.placed_job(job, placements[-1], len(placements) - 1)
@@ -143,7 +142,7 @@ class TrainingScenario(StepScenario):
         """Return the plan of a decided scenario."""
         job = self.dense_job
         if self.placed is not None:
-            return load_deciding().placed_plan(job, self.placed, self.name)
+            return placing_registry.load_deciding().placed_plan(job, self.placed, self.name)
         if job.training.method == "local":
             return local_builder.build_local_training(job, self.name)
         build = delayed.build_delayed_training if self.pipeline.gradient_delay else build_dense_training
@@ -218,23 +217,23 @@ class TrainingScenario(StepScenario):
                 run = run.decided(saving.stall_s(saved, step_s), saved.over_steps * step_s)
             return summarise.summarise_study(run, study.study_reliability(run, step_s, self.seed), saved)
 
-    def blocks(self, found: "run_page.FoundStep") -> Sequence[Block]:
+    def blocks(self, found: "run_page.FoundStep") -> "Sequence[report.Block]":
         """Return the report of the step, and of the long run if there is one."""
         return run_page.training_blocks(found) if self.reliability is None else run_page.long_run_blocks(found)
 
-    def changes(self) -> Sequence[Change]:
+    def changes(self) -> "Sequence[step_changes.Change]":
         """Return the changes that may make the step faster."""
         return against_time.changes_of(self.job, self._written("parallel"))
 
-    def remedies(self) -> Sequence[Change]:
+    def remedies(self) -> "Sequence[step_changes.Change]":
         """Return the changes that take less memory, the mildest first."""
         return against_memory.remedies_of(self.job, self._written("parallel"))
 
-    def ladder(self) -> Sequence[Overrides]:
+    def ladder(self) -> "Sequence[step_changes.Overrides]":
         """Return changes to put on top of each other until the step fits, those that cost little time first."""
         return against_memory.ladder_of(self.job, self._written("parallel"))
 
-    def counterfactuals(self) -> Sequence[Counterfactual]:
+    def counterfactuals(self) -> "Sequence[step_changes.Counterfactual]":
         """Return slow parts, oversubscription and recomputation, where there are some."""
         return list(causes.counterfactuals_of(self.job, self._written("cluster"), self.cluster.wiring))
 

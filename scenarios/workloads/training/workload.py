@@ -5,18 +5,17 @@ from collections.abc import Callable, Sequence
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.report.charts import thumbnail
 from scenarios.report.slots import shown_schedule
+from scenarios.summaries import sweep
 from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.steps.step_row import StepRow
-from scenarios.summaries.sweep import SweepSummary
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
-from scenarios.workloads.steps import schedule, swept
+from scenarios.workloads.steps import last_plan, schedule, swept
 from scenarios.workloads.steps.advising import advise
 from scenarios.workloads.steps.executing.registry import load_execution
-from scenarios.workloads.steps.last_plan import LastPlan
 from scenarios.workloads.steps.row import COLUMNS
 from scenarios.workloads.steps.running import SimulatedStep, compared, simulate, step_found
-from scenarios.workloads.training.placing_registry import load_executing, load_lock_free_execution, load_moving
+from scenarios.workloads.training import placing_registry
 from scenarios.workloads.training.reading import read_training
 from scenarios.workloads.training.scenario import TrainingScenario
 from scenarios.workloads.training.schema import UNREAD, DenseScenario
@@ -52,7 +51,7 @@ class TrainingStep(Workload[TrainingScenario]):
     ) -> SimulatedStep:
         """Return one simulated step, and the long run if it is asked for; of steps with moving experts the last."""
         if scenario.moves_experts:
-            return load_moving()(scenario, detail=detail, fold=fold, announce=announce)
+            return placing_registry.load_moving()(scenario, detail=detail, fold=fold, announce=announce)
         return simulate(scenario, detail=detail, fold=fold, announce=announce)
 
     def likeness(self, scenario: TrainingScenario) -> tuple[bytes, ...]:
@@ -61,7 +60,7 @@ class TrainingStep(Workload[TrainingScenario]):
 
     def simulator(self, *, drawn: bool = False) -> Callable[[TrainingScenario], Compared]:
         """Return what simulates one scenario after the other, and holds the last plan."""
-        last, one = LastPlan(), super().simulator(drawn=drawn)
+        last, one = last_plan.LastPlan(), super().simulator(drawn=drawn)
 
         def simulated(scenario: TrainingScenario) -> Compared:
             return one(scenario) if scenario.says_more else compared(last, scenario, drawn=drawn)
@@ -76,8 +75,8 @@ class TrainingStep(Workload[TrainingScenario]):
         """Return the executed plan; of steps with moving experts all of them; with a lock-free update the training."""
         scenario.refuse_shared_load()
         if scenario.is_lock_free:
-            return load_lock_free_execution()(scenario, options)
-        return (load_executing() if scenario.moves_experts else load_execution())(scenario, options)
+            return placing_registry.load_lock_free_execution()(scenario, options)
+        return (placing_registry.load_executing() if scenario.moves_experts else load_execution())(scenario, options)
 
     def has_lanes(self, scenario: TrainingScenario) -> bool:
         """Return whether there is a pipeline."""
@@ -91,7 +90,7 @@ class TrainingStep(Workload[TrainingScenario]):
         """Return the pipeline schedule as CSV."""
         return schedule.schedule_text(scenario)
 
-    def swept(self, summary: SweepSummary[StepRow], pictures: "Sequence[thumbnail.Thumbnail]") -> Swept:
+    def swept(self, summary: "sweep.SweepSummary[StepRow]", pictures: "Sequence[thumbnail.Thumbnail]") -> Swept:
         """Return times, memory and pipelines of the points."""
         return swept.swept_steps(summary, pictures)
 

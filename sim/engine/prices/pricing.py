@@ -16,16 +16,15 @@ from costmodels.kernels import KERNELS, Work
 from costmodels.profile import Profile, network_parameters
 from costmodels.roofline import KernelTime, times_of_kernels
 from costmodels.software import Software
+from sim.cluster import host_paths, levelling
 from sim.cluster.cluster import Cluster
-from sim.cluster.host_paths import HostPaths
-from sim.cluster.levelling import LevelledExchanges
 from sim.cluster.link_use import LinkCost, LinkUse
 from sim.cluster.network import Network
 from sim.cluster.nominal import is_switched, library_on
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.symmetry import link_images
+from sim.engine.prices import host
 from sim.engine.prices.activity import Activity, LinkDemands, Resource
-from sim.engine.prices.host import HostPricing
 from sim.engine.prices.numbering import numbered, numbered_to_ten_digits
 from sim.engine.prices.traffic import Exchange, Load, exchanges, signature
 from sim.engine.prices.variation import Variation
@@ -303,14 +302,14 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         return Network(topology, self.cluster.devices, libraries)
 
     @cached_property
-    def levelled(self) -> LevelledExchanges:
+    def levelled(self) -> "levelling.LevelledExchanges":
         """Return the costs of exchanges in which every member stands for the busiest."""
-        return LevelledExchanges(self.network, self.algorithms.get("all_to_all", "auto"))
+        return levelling.LevelledExchanges(self.network, self.algorithms.get("all_to_all", "auto"))
 
     @cached_property
-    def hosts(self) -> HostPricing:
+    def hosts(self) -> "host.HostPricing":
         """Return the prices of the hosts' work."""
-        return HostPricing(self.cluster, HostPaths(self.cluster.topology, self.cluster.devices))
+        return host.HostPricing(self.cluster, host_paths.HostPaths(self.cluster.topology, self.cluster.devices))
 
     # --- what folding must respect -------------------------------------------------------------------------
 

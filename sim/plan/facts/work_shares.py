@@ -12,7 +12,7 @@ from math import prod
 from operator import or_
 from typing import Any, Final, NamedTuple
 
-from sim.plan.functions.experts import filled_slots
+from sim.plan.functions import experts
 from sim.plan.functions.gradients import is_recomputed
 from sim.plan.words.buffer import Kind
 from sim.plan.words.calls import Calls
@@ -229,12 +229,12 @@ class _Walk:
             self.chosen[op.writes[2]] = sum(min(count, capacity) for count in forced) / (len(forced) * capacity)
         if isinstance(op, Compute) and "expected_choices" in op.attributes:
             num_experts, capacity = self.program.buffers[op.writes[-1]].shape[-1], op.attributes["capacity"]
-            found = filled_slots(op.attributes["expected_choices"], num_experts, capacity)
+            found = experts.filled_slots(op.attributes["expected_choices"], num_experts, capacity)
             self.chosen[op.writes[-1]] = found / (num_experts * capacity)
         if isinstance(op, Compute) and op.kernel == "dispatch":
             choices = prod(self.program.buffers[op.reads[1]].shape)
             num_experts, capacity = op.attributes["num_experts"], op.attributes["capacity"]
-            evenly = filled_slots(choices, num_experts, capacity) / (num_experts * capacity)
+            evenly = experts.filled_slots(choices, num_experts, capacity) / (num_experts * capacity)
             self.filled[op.writes[0]] = self.chosen.get(op.reads[1], evenly)
             return
         read = [self.filled[name] for name in op.reads if name in self.filled] if self.filled else []

@@ -46,7 +46,7 @@ def router_biases(tracer: ProgramTracer) -> list[RouterBias]:
 
 def route_biased(
     t: TaskTracer, name: str, logits: Tensor, state: RouterBias, *, top_k: int, capacity: int, limit: tuple[int, int]
-) -> ex.Routes:
+) -> "ex.Routes":
     """Return the experts with the best sum of sigmoid and bias, weighed by their sigmoids over the sum of these.
 
     ``limit``: number of groups of experts, and of those from which a token chooses; see ``experts.route_limited``.

@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import Struct
 
 from sim.plan.errors import RecordingError, SessionError
+from sim.plan.session import residents
 from sim.plan.session.protocol import Array, Observed, Seen
-from sim.plan.session.residents import observed_shapes
 from sim.plan.words.program import Plan
 
 SCHEMA: Final = "meshtwin.recording/1"
@@ -39,7 +39,7 @@ def shapes_by_name(plan: Plan) -> dict[str, dict[int, tuple[int, ...]]]:
     """Return the shapes of all observed buffers of a plan, by buffer and by rank of the session."""
     found: dict[str, dict[int, tuple[int, ...]]] = {name: {} for name in sorted(plan.observed)}
     for rank, here in enumerate(plan.session_ranks) if plan.observed else ():
-        for name, shape in observed_shapes(plan, rank).items():
+        for name, shape in residents.observed_shapes(plan, rank).items():
             found[name][here] = shape
     return found
 

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.plan.facts.rank_work import RankWork
-from sim.plan.session.residents import Residents
+from sim.plan.session import residents as persistent
 from sim.plan.words.program import Plan
 
 State = TypeVar("State")
@@ -61,7 +61,7 @@ class Session(Protocol):
         ...
 
     @property
-    def residents(self) -> Residents:
+    def residents(self) -> "persistent.Residents":
         """Return the persistent buffers that earlier plans left on each rank."""
         ...
 

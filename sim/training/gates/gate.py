@@ -137,7 +137,7 @@ class Gate(ABC):
     options: ClassVar[frozenset[str]] = frozenset()
 
     @abstractmethod
-    def routes(self, g: Choosing) -> ex.Routes:
+    def routes(self, g: Choosing) -> "ex.Routes":
         """Emit the gate's op; return the slots and weights of every token."""
 
     def check(self, spec: GateOptions) -> None:

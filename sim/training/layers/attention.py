@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from sim.plan.functions import basic as f
-from sim.plan.functions.cached_tokens import CachedTokens
+from sim.plan.functions import cached_tokens
 from sim.plan.functions.token_part import Scoring
 from sim.plan.functions.tracing import TaskTracer, Tensor
 from sim.training.layers import latent_attention
@@ -22,7 +22,7 @@ def _attended(b: LayerBuilder, t: TaskTracer, index: int, x: Tensor) -> Tensor:
     """Return the heads' results [s, b, n, e], before they are projected to the hidden state."""
     m, name, kind = b.model, f"layer{index}", b.model.kind_of(index)
     latent, base = m.latent_attention, kind.rotary_base
-    if latent is not None and isinstance(b.part, CachedTokens):
+    if latent is not None and isinstance(b.part, cached_tokens.CachedTokens):
         return latent_attention.cached_latent_attention(b, t, name, x, base, b.part)
     q, k, v = _qkv(b, t, name, x, base) if latent is None else latent_attention.latent_qkv(b, t, name, x, latent, base)
     if b.part:

@@ -12,7 +12,7 @@ from sim.plan.functions.token_part import TokenPart
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.buffer import Part
 from sim.plan.words.layout import REPLICATED, Layout
-from sim.training.layers.rank_routing import RankRouting
+from sim.training.layers import rank_routing
 from sim.training.pipeline.spec import Recompute, RecomputeMethod
 from sim.training.sequence.method import SequenceMethod
 from sim.training.sequence.unshared import Unshared
@@ -44,7 +44,7 @@ class LayerBuilder(Struct, frozen=True):
     """Of layers that are recomputed whole: how many of a stage, and which; None: all, one by one."""
     recompute_layers: tuple[int, ...] | None = None
     """Of layers that are recomputed whole: which of the model; None: see above."""
-    routing: RankRouting | None = None
+    routing: "rank_routing.RankRouting | None" = None
     """The forced routing of this rank and of those that share experts with it; None: no routing is forced."""
     checkpoint_early_stop: bool = False
     """Backward runs again only what it needs of a checkpointed function, not all of it."""

@@ -10,8 +10,8 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from sim.training.errors import MicrobatchError, SpecError
+from sim.training.pipeline import evaluate
 from sim.training.pipeline.actions import Action
-from sim.training.pipeline.evaluate import StageTimes, StuckError, end_times
 from sim.training.pipeline.placement import Placement, loop
 
 Schedule = Literal[
@@ -185,7 +185,7 @@ def _check_group(p: int, m: int, size: int) -> None:
         raise SpecError(GROUP_KEY, rule, f"write a divisor of {m}, or one that leaves {p} or more")
 
 
-def check_times(schedule: Schedule, times: StageTimes) -> None:
+def check_times(schedule: Schedule, times: "evaluate.StageTimes") -> None:
     """Refuse durations with which a fixed zero-bubble order would stall."""
     if schedule in ("zb_h1", "zb_h2") and times.weight_s > min(times.forward_s, times.input_s):
         rule = (
@@ -231,8 +231,8 @@ def check_actions(actions: Actions, num_ranks: int, virtual_stages: int, num_mic
     for rank, order in enumerate(actions):
         _check_whole(rank, order, placement.stages[rank], num_microbatches)
     try:
-        end_times(actions, placement, StageTimes(1.0, 1.0, 1.0))
-    except StuckError as error:
+        evaluate.end_times(actions, placement, evaluate.StageTimes(1.0, 1.0, 1.0))
+    except evaluate.StuckError as error:
         raise SpecError(ACTIONS_KEY, str(error), "move what these actions wait for ahead of them") from error
 
 

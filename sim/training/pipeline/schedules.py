@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from sim.training.pipeline import greedy
+from sim.training.pipeline import evaluate, greedy
 from sim.training.pipeline.actions import LETTERS, Order, alternating
 from sim.training.pipeline.bidirectional import chimera, dualpipe, dualpipe_v
-from sim.training.pipeline.evaluate import Times
 from sim.training.pipeline.placement import Placement, bidirectional, blocks, loop, v_shape
 from sim.training.pipeline.rules import TRAITS, custom_placement
 from sim.training.pipeline.spec import PipelineSpec
@@ -110,7 +109,7 @@ SCHEDULES: Mapping[str, Callable[[int, int, int], list[Order]]] = {
 """
 
 
-def orders(pipeline: PipelineSpec, num_microbatches: int, times: Times | None = None) -> list[Order]:
+def orders(pipeline: PipelineSpec, num_microbatches: int, times: "evaluate.Times | None" = None) -> list[Order]:
     """Return every rank's actions under the pipeline's schedule. ``times``: durations for which ``zb_auto`` is made."""
     p, v = pipeline.degree, pipeline.virtual_stages
     match pipeline.schedule:

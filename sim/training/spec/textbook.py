@@ -3,8 +3,8 @@
 from msgspec import Struct
 
 from sim.training.errors import MicrobatchError, SpecError
+from sim.training.pipeline import evaluate
 from sim.training.pipeline.deferral import check_deferral, deferred_part
-from sim.training.pipeline.evaluate import StageTimes
 from sim.training.pipeline.rules import SLICES_KEY, check_times
 from sim.training.pipeline.spec import PipelineSpec, check_schedule
 from sim.training.spec.method import LocalUpdate, Method, check_auxiliary, check_method
@@ -73,10 +73,10 @@ class TextbookTraining(Struct, frozen=True, kw_only=True):
         return deferred_part(self.times.forward_s, self.times.input_s + self.times.weight_s)
 
     @property
-    def times(self) -> StageTimes:
+    def times(self) -> "evaluate.StageTimes":
         """Return the times of one virtual stage."""
         model, share = self.model, self.pipeline.virtual_stages
-        return StageTimes(
+        return evaluate.StageTimes(
             model.forward_s / share, model.backward_input_s / share, model.backward_weight_s / share, model.hop_s
         )
 

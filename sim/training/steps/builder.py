@@ -9,11 +9,11 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sim.plan.functions.assigned_gradients import assign_gradients
+from sim.plan.functions import assigned_gradients
+from sim.plan.functions import token_slices as slicing
 from sim.plan.functions.float8 import Float8Products, cast_weights
 from sim.plan.functions.gradients import backpropagate
 from sim.plan.functions.linear import Products, WeightGradient
-from sim.plan.functions.token_slices import TokenSlice, token_slices
 from sim.plan.functions.tracing import MAIN_STREAM, Parameter, ProgramTracer, Record, TaskTracer, Tensor
 from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
 from sim.plan.words.calls import Calls
@@ -25,8 +25,7 @@ from sim.plan.words.stream import Purpose, stream_of
 from sim.training.data import offload, operators, segments, sharding, tiered
 from sim.training.data.axes import training_mesh
 from sim.training.data.optimizer import write_step_end
-from sim.training.layers.node_copies import Nodes
-from sim.training.layers.rank_routing import RankRouting, busiest_routing, rank_routings
+from sim.training.layers import node_copies, rank_routing
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
@@ -79,16 +78,16 @@ def build_dense_training(
     return Plan(name, mesh, tuple(programs), job.seed, barrier=pipeline.has_barrier)
 
 
-def routings_of_roles(job: DenseTraining, mesh: Mesh) -> Iterable[RankRouting | None]:
+def routings_of_roles(job: DenseTraining, mesh: Mesh) -> "Iterable[rank_routing.RankRouting | None]":
     """Return the routing of each role that a forced routing makes of a pipeline rank; where none is forced, None."""
     routing, experts = job.routing, job.model.experts
     if routing is None or experts is None:
         return (None,)
     number, first = job.parallel.expert_nodes, experts.first_dense_layers
-    nodes = Nodes(number, experts.gating.limit(experts)) if number > 1 else None
+    nodes = node_copies.Nodes(number, experts.gating.limit(experts)) if number > 1 else None
     if experts.rank_load == "busiest":
-        return (busiest_routing(routing, job.parallel, first, nodes),)
-    return rank_routings(routing, mesh, first, experts.replicas, nodes)
+        return (rank_routing.busiest_routing(routing, job.parallel, first, nodes),)
+    return rank_routing.rank_routings(routing, mesh, first, experts.replicas, nodes)
 
 
 @dataclass(slots=True)
@@ -109,7 +108,7 @@ class StageProgramBuilder:
     rank: int
     splits: frozenset[int]
     sharer: Mapping[str, int] = field(default_factory=dict)
-    routing: RankRouting | None = None
+    routing: "rank_routing.RankRouting | None" = None
     pairs: Set[Pair] = frozenset()
     tracer: ProgramTracer = field(init=False)
     model: TransformerBuilder = field(init=False)
@@ -193,7 +192,7 @@ class StageProgramBuilder:
         """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""
         refuse_uncountable(self.tracer.buffers.values(), calls)
         program = Program(dict(self.tracer.role), dict(self.tracer.buffers), dict(tasks), Calls.of(calls))
-        return assign_gradients(program) if self.job.training.set_gradients_to_none else program
+        return assigned_gradients.assign_gradients(program) if self.job.training.set_gradients_to_none else program
 
     def _write_stages(self) -> dict[int, list[Parameter]]:
         """Write the tasks of all virtual stages; return their parameters by stage of the model."""
@@ -337,10 +336,10 @@ class StageProgramBuilder:
         return self.loss
 
     @property
-    def _parts(self) -> tuple[TokenSlice | None, ...]:
+    def _parts(self) -> "tuple[slicing.TokenSlice | None, ...]":
         """Return the slices in which a sequence goes through the pipeline; None: it goes whole."""
         pipeline = self.job.parallel.pipeline
-        return token_slices(pipeline.token_slices) if pipeline.num_slices > 1 else (None,)
+        return slicing.token_slices(pipeline.token_slices) if pipeline.num_slices > 1 else (None,)
 
     @property
     def _crossing(self) -> Boundary:
@@ -386,7 +385,7 @@ class Pass(Struct, frozen=True):
     """A virtual stage's way through a sequence, or through one slice of it."""
 
     stage: int
-    part: TokenSlice | None = None
+    part: "slicing.TokenSlice | None" = None
 
     @property
     def label(self) -> str:

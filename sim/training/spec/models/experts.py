@@ -5,11 +5,11 @@ from typing import Final, Literal
 
 from msgspec.structs import replace
 
+from sim.moe import sources
+from sim.moe.balancing import replicas as balancing
 from sim.moe.balancing.placement_policy import MovingExperts
-from sim.moe.balancing.replicas import Replicas
 from sim.moe.errors import RoutingError
 from sim.moe.routing import Routing, RoutingShape, RoutingSource
-from sim.moe.sources import Even
 from sim.training.errors import SpecError
 from sim.training.gates.gate import GATE_KEY, Gate, GateOptions
 from sim.training.gates.registry import ExpertGate, gate_of
@@ -49,7 +49,7 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
     rank_load: RankLoad = "own"
     """``own``: each rank has the rows of its experts; ``busiest``: all have those of the busiest, layer by layer."""
 
-    replicas: Replicas | None = None
+    replicas: "balancing.Replicas | None" = None
     """Where experts lie, if not in equal parts on the ranks that share them out; with ``dispatch: exact``."""
 
     moving: MovingExperts | None = None
@@ -156,7 +156,7 @@ class ExpertsSpec(GateOptions, frozen=True, kw_only=True):
         in_turn = self.routing == "balanced" and self.dispatch == "slots" and not self.limits_groups
         if self.routing == "learned" or in_turn:
             return None
-        source = Even() if isinstance(self.routing, str) else self.routing
+        source = sources.Even() if isinstance(self.routing, str) else self.routing
         try:
             routing = _routing(source, shape)
         except RoutingError as error:
