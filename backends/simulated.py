@@ -1,7 +1,6 @@
 """The simulated backend: cost models say how long each operation takes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Self
 
@@ -19,14 +18,13 @@ from sim.plan.checking.check import check
 from sim.plan.errors import CheckError, SessionError
 from sim.plan.facts.namesakes import apart, sharing_tasks
 from sim.plan.facts.rank_work import RankWork, program_work
+from sim.plan.session import observations as observed
 from sim.plan.session import residents as persistent
-from sim.plan.session.observations import NoObservations, Observations
 from sim.plan.session.protocol import StepResult
 from sim.plan.words.program import Plan
 from traces import timeline as timelines
 
 
-@dataclass(frozen=True, slots=True)
 class SimulatedBackend(Backend):
     """Simulates plans with given prices. ``detail``: rows per op or per task; None: by the plan's size.
 
@@ -34,23 +32,28 @@ class SimulatedBackend(Backend):
     is known which ranks are alike, and again where a plan that might have repeated itself does not.
     """
 
-    pricing: Pricing
-    fold: bool = True
-    detail: Literal["op", "task"] | None = None
-    observations: Observations = field(default_factory=NoObservations)
-    notice: Notice | None = None
+    def __init__(
+        self,
+        pricing: Pricing,
+        fold: bool = True,
+        detail: Literal["op", "task"] | None = None,
+        observations: "observed.Observations | None" = None,
+        notice: Notice | None = None,
+    ) -> None:
+        self.pricing, self._fold, self._detail, self._notice = pricing, fold, detail, notice
+        self._observations = observations
 
     def session(self, num_ranks: int) -> "SimulatedSession":
         """Return a session of so many ranks."""
-        return SimulatedSession(num_ranks, self.pricing, self.observations, fold=self.fold, notice=self.notice)
+        return SimulatedSession(num_ranks, self.pricing, self._observations, fold=self._fold, notice=self._notice)
 
     def simulate(self, plan: Plan) -> SimulatedRun:
         """Return the whole run: times, graph and counts. Raises CheckError for a plan that cannot run."""
-        return repriced(simulation_of(plan, fold=self.fold, notice=self.notice), self.pricing)
+        return repriced(simulation_of(plan, fold=self._fold, notice=self._notice), self.pricing)
 
     def run(self, plan: Plan) -> "timelines.Timeline":
         """Return the timeline of one step of ``plan``."""
-        return run_timeline.timeline(self.simulate(plan), self.detail)
+        return run_timeline.timeline(self.simulate(plan), self._detail)
 
 
 class SimulatedSession:
@@ -67,13 +70,13 @@ class SimulatedSession:
         self,
         num_ranks: int,
         pricing: Pricing,
-        observations: Observations | None = None,
+        observations: "observed.Observations | None" = None,
         *,
         fold: bool = True,
         notice: Notice | None = None,
     ) -> None:
         self._num_ranks, self._pricing, self._fold, self._notice = num_ranks, pricing, fold, notice
-        self._observations = observations or NoObservations()
+        self._observations = observations or observed.NoObservations()
         self._residents = persistent.Residents()
         self._is_open = False
 

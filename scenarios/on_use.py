@@ -74,6 +74,7 @@ ON_USE: Final = frozenset({
     "sim.plan.functions.cached_tokens",
     "sim.plan.functions.experts",
     "sim.plan.functions.token_slices",
+    "sim.plan.session.observations",
     "sim.plan.session.residents",
     "sim.reliability.study",
     "sim.training.data.offload",

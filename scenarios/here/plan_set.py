@@ -1,11 +1,11 @@
 """Sets of plans that a machine runs for real, to compare what they take with what was predicted."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from costmodels.calibration.document import CalibratedProfile
 from scenarios.errors import Origin, ScenarioError

@@ -4,14 +4,13 @@ Every kind is one folder beside this file and one entry of ``registry.KINDS``. C
 Schema use the classes below. No code outside a kind's folder asks for the kind of a scenario.
 """
 
-import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from scenarios.errors import Origin, ScenarioError
 from scenarios.reading.documents.overrides import apply_overrides
@@ -28,14 +27,14 @@ from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.workloads.effort import Announce
 from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.unread import Unread, refuse_unread
+from sim.abstract import AbstractStruct
 from traces import timeline as timelines
 
 Detail = Literal["op", "task"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """A whole, checked scenario; each kind of work adds fields of its own.
+class Scenario(AbstractStruct, frozen=True, kw_only=True, eq=False):
+    """A whole, checked scenario, equal to itself alone; each kind of work adds fields of its own.
 
     ``document``: the origin of each key, for errors that only a simulation can find. ``as_read``: the file before
     ``overrides``; the file may be a pipe, which can be read only once.
@@ -46,8 +45,8 @@ class Scenario:
     source: Path
     overrides: tuple[str, ...] = ()
     workload: "Workload[Any]"
-    document: Document = field(compare=False, repr=False)
-    as_read: Document = field(compare=False, repr=False)
+    document: Document
+    as_read: Document
 
 
 S = TypeVar("S", bound=Scenario)
@@ -164,7 +163,7 @@ class Workload(ABC, Generic[S]):
         """Return the scenario of a document that overrides were put into; ``as_read``: before. Raises ScenarioError."""
         found = self.read(document, tuple(overrides))
         refuse_unread(document, self.unread)
-        return dataclasses.replace(found, as_read=as_read)
+        return replace(found, as_read=as_read)
 
     @abstractmethod
     def read(self, document: Document, overrides: tuple[str, ...]) -> S:

@@ -4,7 +4,6 @@ A law takes a case and returns its violations, none where it holds or says nothi
 them by name. Exceptions that are real stand in ``anomalies.py``, each with its reason and its bound.
 """
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -144,9 +143,7 @@ class Case:
         if changed == job:
             return self
         if changed not in self.of_jobs:
-            self.of_jobs[changed] = Case(
-                self.seed, self.data, dataclasses.replace(self.scenario, job=changed), self.folder
-            )
+            self.of_jobs[changed] = Case(self.seed, self.data, replace(self.scenario, job=changed), self.folder)
         return self.of_jobs[changed]
 
     def with_keys(self, **keys: Any) -> "Case | None":

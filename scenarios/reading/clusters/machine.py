@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from operator import itemgetter
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from costmodels.calibration import document as calibration
@@ -30,8 +30,7 @@ TOPOLOGY: KeyPath = ("cluster", "topology")
 PROFILE: KeyPath = ("cluster", "profile")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSpec:
+class ClusterSpec(Struct, frozen=True, kw_only=True):
     """The machine of a scenario: ``num_nodes`` nodes of the hardware catalogue, most often all of type ``node``.
 
     ``devices_per_node``: how many of each node's devices the job uses, at most all. ``wiring``: the links, None for
@@ -47,8 +46,8 @@ class ClusterSpec:
     devices_per_node: int
     node_types: tuple[tuple[str, int], ...] = ()
     jitter: tuple[tuple[str, float], ...] = ()
-    wiring: Topology | None = field(default=None, compare=False, repr=False)
-    calibrated: "calibration.CalibratedProfile | None" = field(default=None, repr=False)
+    wiring: Topology | None = None
+    calibrated: "calibration.CalibratedProfile | None" = None
     network: NetworkFactors = AS_CATALOGUED
     device_price_usd_per_s: float | None = None
     storage: StorageSpec | None = None

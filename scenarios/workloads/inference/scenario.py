@@ -1,7 +1,5 @@
 """From the file of an inference to its scenario."""
 
-import dataclasses
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,8 +25,7 @@ from sim.training.spec.job import ParallelSpec, PipelineSpec
 from sim.training.tensor.one_dimensional import OneDimensional
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InferenceScenario(Scenario):
+class InferenceScenario(Scenario, frozen=True, kw_only=True, eq=False):
     """An inference and the machine that it runs on."""
 
     job: InferenceJob
@@ -47,7 +44,7 @@ class InferenceScenario(Scenario):
     def in_double_precision(self) -> "InferenceScenario":
         """Return the scenario with 64 bits for all numbers that have more than eight."""
         precision = "fp8" if self.job.types.casts else "fp64"
-        return dataclasses.replace(self, job=replace(self.job, precision=precision, wide=True))
+        return replace(self, job=replace(self.job, precision=precision, wide=True))
 
 
 def read_inference(document: Document, overrides: tuple[str, ...], kind: Workload[Any]) -> InferenceScenario:

@@ -1,14 +1,11 @@
 """A job mix as a scenario."""
 
-from dataclasses import dataclass
-
 from scenarios.workloads.workload import Scenario
 from sim.jobs.policy import Policy
 from sim.jobs.simulator import Mix
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixScenario(Scenario):
+class MixScenario(Scenario, frozen=True, kw_only=True, eq=False):
     """Jobs, cluster and costs; and the policy."""
 
     mix: Mix

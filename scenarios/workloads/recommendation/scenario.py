@@ -1,7 +1,6 @@
 """A scenario of embedding tables, and the reading of its file."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from scenarios.errors import ScenarioError
 from scenarios.reading.documents.checking import check_document
@@ -35,8 +34,7 @@ MAX_WORKER_ROWS = 1_000_000_000
 """Rows of the tables times workers; it bounds the memory of a simulation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecommendationScenario(Scenario):
+class RecommendationScenario(Scenario, frozen=True, kw_only=True, eq=False):
     """The tables, the cache of their rows, and the batches that read them."""
 
     tables: Sequence[Table]
@@ -45,7 +43,7 @@ class RecommendationScenario(Scenario):
     batch_size: int
     num_batches: int
     num_unmeasured: int
-    recorded: Ints | None = field(default=None, compare=False, repr=False)
+    recorded: Ints | None = None
     """The row of each table that each sample reads, [samples, tables]; None: ids are drawn."""
     het: HetSpec | None = None
     """Workers and parameter servers; None: one device with the tables in its host's memory."""

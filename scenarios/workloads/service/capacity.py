@@ -1,7 +1,5 @@
 """The number of replicas that an objective needs, and what smaller and larger services would do."""
 
-import dataclasses
-
 from msgspec.structs import replace
 
 from costmodels.units import format_percent, format_time
@@ -20,7 +18,7 @@ def planned(scenario: ServiceScenario, wanted: float) -> tuple[ServiceScenario, 
     tried: dict[int, tuple[ServiceScenario, Served, ServiceSummary]] = {}
 
     def meets(num_replicas: int) -> bool:
-        smaller = dataclasses.replace(scenario, spec=replace(scenario.spec, num_replicas=num_replicas))
+        smaller = replace(scenario, spec=replace(scenario.spec, num_replicas=num_replicas))
         served = serve(smaller.spec, smaller.requests, smaller.cost)
         summary = summarise(smaller, served)
         tried[num_replicas] = smaller, served, summary

@@ -1,6 +1,5 @@
 """From the file of a service to its scenario."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,7 @@ _DTYPES = {"bf16": "bfloat16", "fp8": "float8_e4m3fn"}
 _DEFAULT_REQUESTS = 1000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceScenario(Scenario):
+class ServiceScenario(Scenario, frozen=True, kw_only=True, eq=False):
     """A service, its requests, and the times of its iterations."""
 
     spec: ServiceSpec

@@ -1,7 +1,6 @@
 """Simulate a step."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -25,6 +24,7 @@ from scenarios.workloads.steps.row import row_of
 from scenarios.workloads.steps.scenario import StepScenario
 from scenarios.workloads.steps.summarise import summarise
 from scenarios.workloads.workload import Compared, Detail, Outcome
+from sim.abstract import AbstractStruct
 from sim.engine.findings import timeline as run_timeline
 from sim.engine.findings.link_use import LinkUse, link_use
 from sim.engine.folding.folding import Folding
@@ -40,8 +40,7 @@ from traces import timeline as timelines
 MAX_UNFOLDED_OPS: Final = 15_000_000
 
 
-@dataclass
-class SimulatedStep(Outcome):
+class SimulatedStep(AbstractStruct, Outcome, frozen=True, dict=True):
     """A simulated step; the timeline is made on first use. ``links``: how full they are, None without a cluster."""
 
     scenario: StepScenario
@@ -60,7 +59,7 @@ class SimulatedStep(Outcome):
 
     def with_advice(self, advice: AdviceSummary) -> "SimulatedStep":
         """Return the step with advice in its summary."""
-        return replace(self, summary=structs.replace(self.summary, advice=advice))
+        return structs.replace(self, summary=structs.replace(self.summary, advice=advice))
 
     def blocks(self, *, drawn: bool = True) -> "Sequence[report.Block]":
         """Return the report of the step."""

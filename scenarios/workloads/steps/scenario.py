@@ -1,8 +1,9 @@
 """A scenario that is one step: of training on a cluster, or of a textbook schedule with stated times."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import field
 
 from costmodels.hardware import DeviceSpec
 from costmodels.software import Software
@@ -24,8 +25,7 @@ from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.job import DenseTraining, OpenTraining, TextbookTraining, TrainingJob
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepScenario(Scenario, ABC):
+class StepScenario(Scenario, frozen=True, kw_only=True, eq=False):
     """The fields of both kinds. ``cluster`` is None for stated times.
 
     ``algorithms``: of the kinds of collectives that are not left to the library. ``software``: what the framework adds.
@@ -33,7 +33,7 @@ class StepScenario(Scenario, ABC):
 
     job: TrainingJob | TextbookTraining
     cluster: ClusterSpec | None = None
-    algorithms: Mapping[str, str] = field(default_factory=dict)
+    algorithms: Mapping[str, str] = {}
     software: Software = field(default_factory=Software)
 
     @property

@@ -1,7 +1,6 @@
 """A scenario that is a textbook schedule: stages with stated times, on no particular hardware."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from costmodels.hardware import DeviceSpec
 from scenarios.errors import Origin, ScenarioError
@@ -22,8 +21,7 @@ from sim.training.steps.delayed import build_delayed_textbook
 from sim.training.steps.textbook import build_textbook
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextbookScenario(StepScenario):
+class TextbookScenario(StepScenario, frozen=True, kw_only=True, eq=False):
     """A schedule and its times."""
 
     job: TextbookTraining

@@ -1,7 +1,8 @@
 """From the file of a training step to its scenario."""
 
-import dataclasses
 from typing import Any
+
+from msgspec.structs import replace
 
 from costmodels.hardware import StorageSpec
 from scenarios.errors import ScenarioError
@@ -242,7 +243,7 @@ def _with_storage(cluster: ClusterSpec, checked: DenseScenario) -> ClusterSpec:
     storage = StorageSpec(
         capacity_bytes=round(drives.capacity), bandwidth_bytes_per_s=drives.bandwidth, latency_s=drives.latency
     )
-    return dataclasses.replace(cluster, storage=storage)
+    return replace(cluster, storage=storage)
 
 
 def _osdp(section: OsdpSection, model: TransformerSpec) -> OsdpSpec:

@@ -1,8 +1,6 @@
 """A scenario that is a step of training a transformer on a cluster."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -44,8 +42,7 @@ from sim.training.steps.builder import build_dense_training
 _BATCH: Final = "global_batch_size"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingScenario(StepScenario):
+class TrainingScenario(StepScenario, frozen=True, kw_only=True, eq=False):
     """A dense-training job and the machine that it runs on.
 
     ``reliability``: the long run on hardware that fails, None where only a step is asked for.
@@ -123,7 +120,7 @@ class TrainingScenario(StepScenario):
             return self._with_experts_placed() if self.moves_experts and self.placed is None else self
         memory_bytes = min(self.software.room_bytes(device) for device, _ in self.devices)
         with located(self.document), locating_algorithms(self.document, self.algorithms):
-            return dataclasses.replace(self, job=decide.decided(job, self.pricing(), memory_bytes))
+            return replace(self, job=decide.decided(job, self.pricing(), memory_bytes))
 
     @property
     def moves_experts(self) -> bool:
@@ -136,7 +133,7 @@ class TrainingScenario(StepScenario):
         with located(self.document):
             placements = deciding.placements_of(job, self.pricing())
         job = deciding.placed_job(job, placements[-1], len(placements) - 1)
-        return dataclasses.replace(self, job=job, placed=placements[-1])
+        return replace(self, job=job, placed=placements[-1])
 
     def build(self) -> Plan:
         """Return the plan of a decided scenario."""
@@ -247,10 +244,10 @@ class TrainingScenario(StepScenario):
         job = self.job
         batch = number * job.training.microbatch_size * job.parallel.data_degree
         try:
-            return dataclasses.replace(self, job=replace(job, training=replace(job.training, global_batch_size=batch)))
+            return replace(self, job=replace(job, training=replace(job.training, global_batch_size=batch)))
         except SpecError:
             return None
 
     def in_double_precision(self) -> "TrainingScenario":
         """Return the scenario with numbers of 64 bits."""
-        return dataclasses.replace(self, job=replace(self.job, training=replace(self.job.training, precision="fp64")))
+        return replace(self, job=replace(self.job, training=replace(self.job.training, precision="fp64")))

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 from rich.console import Console
 
 from scenarios.console.blocks import print_blocks
@@ -30,7 +31,7 @@ def step_s(path, *overrides: str) -> float:
 def test_topology_by_name_says_the_nodes_too(write) -> None:
     """A catalogue's topology names its nodes; devices and profile are those of the hardware catalogue's entry."""
     cluster = load_scenario(write(SMALL)).cluster
-    assert cluster == ClusterSpec(node="hgx-h100", num_nodes=2, devices_per_node=8)
+    assert replace(cluster, wiring=None) == ClusterSpec(node="hgx-h100", num_nodes=2, devices_per_node=8)
     assert (cluster.num_nics, cluster.wiring.num_devices) == (16, 16)
 
 

@@ -160,9 +160,7 @@ def _plain(value: object) -> object:
     if isinstance(value, Struct):
         return type(value).__name__, [_plain(getattr(value, name)) for name in value.__struct_fields__]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [
-            each.name for each in dataclasses.fields(value) if each.init and (each.compare or each.name == "wiring")
-        ]
+        names = [each.name for each in dataclasses.fields(value) if each.init and each.compare]
         return type(value).__name__, [_plain(getattr(value, name)) for name in names]
     if isinstance(value, np.ndarray):
         return value.tolist()
@@ -179,9 +177,8 @@ def _plain(value: object) -> object:
 def _read(case: Case, folder: Path, *changes: str) -> object:
     """Return what is simulated of a file with changes."""
     scenario = scenario_of(_document(case, folder), changes)
-    names = [each.name for each in dataclasses.fields(scenario)]
-    beside = {each.name for each in dataclasses.fields(Scenario)} - {"seed"}
-    return [_plain(getattr(scenario, name)) for name in names if name not in beside]
+    beside = {*Scenario.__struct_fields__} - {"seed"}
+    return [_plain(getattr(scenario, name)) for name in scenario.__struct_fields__ if name not in beside]
 
 
 def _document(case: Case, folder: Path) -> Document:

@@ -1,6 +1,5 @@
 """Operators chosen for a scenario: once, in its own numbers, told in words, and refused with the key to change."""
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -54,7 +53,7 @@ def test_a_choice_is_made_once_in_the_scenarios_own_numbers() -> None:
     assert scenario.job.parallel.osdp is not None
     assert scenario.job.parallel.osdp.choices
     training = replace(scenario.job.training, precision="fp64")
-    wide = dataclasses.replace(scenario, job=replace(scenario.job, training=training))
+    wide = replace(scenario, job=replace(scenario.job, training=training))
     assert wide.decided().job == wide.job
     names = {name for name in plan_of(wide).programs[0].buffers if name.startswith("gradient_shard.")}
     assert names == {name for name in plan_of(scenario).programs[0].buffers if name.startswith("gradient_shard.")}

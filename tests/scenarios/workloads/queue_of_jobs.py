@@ -26,8 +26,7 @@ class QueueFile(ScenarioSection):
     takes: Duration
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueueScenario(Scenario):
+class QueueScenario(Scenario, frozen=True, kw_only=True, eq=False):
     """How many jobs come, how far apart, and how long each takes; seconds."""
 
     num_jobs: int

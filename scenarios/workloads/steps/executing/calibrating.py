@@ -1,6 +1,5 @@
 """An execution between the measurements of a calibration: whatever disturbs the machine disturbs both."""
 
-import dataclasses
 import os
 from collections.abc import Sequence
 from statistics import fmean, median_low
@@ -54,8 +53,8 @@ def calibrated_execution(
         precisions=() if job is None else (job.training.precision,),
     )  # fmt: skip
     calibration = calibrate_machine(node, machine)
-    cluster = dataclasses.replace(scenario.cluster, calibrated=parse_calibrated(PROFILE, calibration.entry))
-    return dataclasses.replace(scenario, cluster=cluster), usual_execution(calibration.executions), calibration
+    cluster = replace(scenario.cluster, calibrated=parse_calibrated(PROFILE, calibration.entry))
+    return replace(scenario, cluster=cluster), usual_execution(calibration.executions), calibration
 
 
 def usual_execution(executions: Sequence[Execution]) -> Execution:

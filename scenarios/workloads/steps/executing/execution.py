@@ -117,7 +117,7 @@ def compared(
     message.
     """
     plan = execution.plan
-    priced = scenario if algorithms is None else dataclasses.replace(scenario, algorithms=algorithms)
+    priced = scenario if algorithms is None else replace(scenario, algorithms=algorithms)
     simulated = simulate(priced, detail="op", fold=True, plan=replace(plan, barrier=True))
     work = executed_work(simulated.timeline, timeline) if len(timeline) else None
     checked = None if execution.check is None else checked_numbers(execution.check)

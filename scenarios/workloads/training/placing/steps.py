@@ -1,6 +1,5 @@
 """The simulation of steps in which experts move, one after the other; the last one in full, or the first."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -52,7 +51,7 @@ def simulate_moving(
         error = steps[-1].duration_s / found.summary.iteration_time_s - 1.0
     maker = policy.maker if isinstance(policy, FlexMoE) else None
     placement = placement_summary(job, maker, steps, error)
-    return dataclasses.replace(found, summary=replace(found.summary, placement=placement))
+    return replace(found, summary=replace(found.summary, placement=placement))
 
 
 def _first_of_busiest(scenario: TrainingScenario) -> TrainingScenario:
@@ -60,7 +59,7 @@ def _first_of_busiest(scenario: TrainingScenario) -> TrainingScenario:
     job, experts = scenario.dense_job, scenario.dense_job.model.experts
     assert experts is not None
     busiest = replace(experts, moving=None, rank_load="busiest")
-    return dataclasses.replace(scenario, job=replace(job, model=replace(job.model, experts=busiest)))
+    return replace(scenario, job=replace(job, model=replace(job.model, experts=busiest)))
 
 
 def simulated_turns(
@@ -84,7 +83,7 @@ def moving_turns(session: Session, policy: FlexMoE | FasterMoE, job: DenseTraini
 def last_step(scenario: TrainingScenario, placed: Placed) -> TrainingScenario:
     """Return the scenario at its last step, in which experts lie so."""
     job = placed_job(scenario.dense_job, placed, moving_of(scenario.dense_job).steps - 1)
-    return dataclasses.replace(scenario, job=job, placed=placed)
+    return replace(scenario, job=job, placed=placed)
 
 
 def _taken(job: DenseTraining, turns: Sequence[Turn[Placed]]) -> list[TakenStep]:

@@ -1,6 +1,5 @@
 """Islands of several nodes, and clusters of several types of nodes: what a library takes their links for."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def test_domains_count_as_nodes_for_executed_step_lists() -> None:
     wiring = parse_topology("gb200-nvl72-pods", 36)
     spec = ClusterSpec(node="dgx-b200", num_nodes=36, devices_per_node=4, wiring=wiring)
     assert spec.devices_per_island == 72
-    assert dataclasses.replace(spec, wiring=None).devices_per_island == 4
+    assert replace(spec, wiring=None).devices_per_island == 4
 
 
 # --- several types of nodes ----------------------------------------------------------------------------------------
