@@ -10,10 +10,13 @@ from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Channel, Collective
 
 
-def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, stands_for: Sequence[int]) -> None:
+def link_messages(
+    graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, stands_for: Sequence[int], *, all_received: bool
+) -> None:
     """Make each receive wait for its message: the k-th send of a peer meets the k-th receive.
 
-    ``stands_for`` maps any rank to the simulated rank of its class. Raises CheckError where counts differ.
+    ``stands_for`` maps any rank to the simulated rank of its class. Raises CheckError where counts differ; but there
+    may be more sends if not ``all_received``.
     """
     for rank, compiler in ranks.items():
         for channel, receives in compiler.messages.items():
@@ -22,19 +25,21 @@ def link_messages(graph: Graph, ranks: Mapping[int, RankCompiler], mesh: Mesh, s
                 continue
             peer = stands_for[mesh.shift(rank, axis, offset)]
             sends = ranks[peer].messages.get((axis, -offset, direction, True), [])
-            _check_messages(rank, peer, channel, len(sends), len(receives))
-            graph.add_messages(sends, [receive for receive, _ in receives])
+            _check_messages(rank, peer, channel, len(sends), len(receives), all_received=all_received)
+            graph.add_messages(sends[: len(receives)], [receive for receive, _ in receives])
         for channel, wire in compiler.wires.items():
             axis, offset, _, is_send = channel
             if not is_send:
                 peer = stands_for[mesh.shift(rank, axis, offset)]
-                _check_messages(rank, peer, channel, len(wire.sends), wire.num_received)
+                _check_messages(rank, peer, channel, len(wire.sends), wire.num_received, all_received=all_received)
                 graph.messages += zip(wire.sends, wire.receives, wire.receives, strict=True)
 
 
-def _check_messages(rank: int, peer: int, channel: Channel, num_sends: int, num_receives: int) -> None:
+def _check_messages(
+    rank: int, peer: int, channel: Channel, num_sends: int, num_receives: int, *, all_received: bool
+) -> None:
     axis, _, direction, _ = channel
-    if num_sends != num_receives:
+    if num_sends < num_receives or (all_received and num_sends > num_receives):
         raise CheckError(
             f"rank {rank} posts {num_receives} {direction} receives along {axis!r} from rank {peer}, "
             f"which posts {num_sends} sends"

@@ -48,13 +48,15 @@ def compiled(
     known: KnownTasks,
     *,
     coalesce: bool,
+    all_received: bool = True,
 ) -> Structure:
     """Return the structure of a plan with as many tasks coalesced as their dependencies allow.
 
     ``programs``: by simulated rank, the plan's own, shorter ones, or several steps of each in a row, with the plan's
-    own tasks. ``known``: of these, from what was compiled before.
+    own tasks. ``known``: of these, from what was compiled before. ``all_received``: no program ends before it receives
+    what another one sends.
     """
-    job = _job(plan, folding, programs, prices, shapes, known)
+    job = _job(plan, folding, programs, prices, shapes, known, all_received=all_received)
     single = frozenset[str]()
     if not coalesce:
         single = frozenset(name for program in plan.programs for name in program.tasks)
@@ -76,6 +78,7 @@ class _Job(Struct, frozen=True):
     shapes: Mapping[int, Mapping[str, TaskShape]]
     known: KnownTasks
     teams: Mapping[int, tuple[int, ...]]
+    all_received: bool
 
 
 def _job(
@@ -85,6 +88,8 @@ def _job(
     priced: Mapping[int, Mapping[str, PricedTask]],
     shapes: Mapping[int, Mapping[str, TaskShape]],
     known: KnownTasks,
+    *,
+    all_received: bool,
 ) -> _Job:
     """Find out who may meet whom; ``shapes``: of the plan's own programs, whose tasks those of several steps share."""
     classes_of = partial(folding.classes_of, plan.mesh)
@@ -93,7 +98,7 @@ def _job(
     )
     by_program = {id(program): shapes[id(plan.program_of(rank))] for rank, program in programs.items()}
     teams = find_teams(programs, priced, contention, classes_of)
-    return _Job(plan, folding, programs, priced, contention, by_program, known, teams)
+    return _Job(plan, folding, programs, priced, contention, by_program, known, teams, all_received)
 
 
 def _compile(job: _Job, single: frozenset[str]) -> Structure:
@@ -114,7 +119,7 @@ def _compile(job: _Job, single: frozenset[str]) -> Structure:
         task = team.finish()
         if task is not None:
             raise NotCoalescableError(task)
-    link_messages(graph, ranks, mesh, folding.stands_for)
+    link_messages(graph, ranks, mesh, folding.stands_for, all_received=job.all_received)
     link_collectives(graph, ranks, mesh, folding.stands_for, contention.contended)
     return Structure(job.programs, tables, graph)
 

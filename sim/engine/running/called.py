@@ -52,13 +52,17 @@ class TaskCalls(Struct, frozen=True):
 
 
 def calls_by_task(program: Program, units: UnitColumns, own: slice) -> dict[str, TaskCalls]:
-    """Return the calls of each task of a rank, in the order of first use. ``own``: its units, of all steps."""
+    """Return the calls of each task of a rank, in the order of first use.
+
+    ``own``: its units, of all steps; of the last one those that it begins with may be all.
+    """
     calls, nodes, numbers = Calls.of(program.calls), units.nodes[own], units.numbers[own]
     is_single = (numbers == id(None)) | (numbers == id(SENT))
     step_rows = np.arange(0, len(nodes), max(len(calls), 1))[:, None]
     found = {}
     for name, first in calls.first_calls.items():
         of_task = (step_rows + np.flatnonzero(calls.tasks == calls.tasks[first])).ravel()
+        of_task = of_task[: of_task.searchsorted(len(nodes))]
         rows_of = _rows_by_pattern(numbers[of_task], units.patterns)
         found[name] = TaskCalls(of_task, nodes[of_task], rows_of, is_single[of_task])
     return found

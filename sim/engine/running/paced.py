@@ -108,8 +108,8 @@ def paced_run(
 ) -> tuple[Graph, EventLoop, Paced] | None:
     """Return the run of a short step as that of the whole one; None where it cannot be shown that it is.
 
-    ``left_out``: how many recurrences of every section. ``num_steps``: how many equal steps
-    the programs of the cuts hold.
+    ``left_out``: how many recurrences of every section. ``num_steps``: how many equal steps with sections the programs
+    of the cuts hold.
     """
     chains, edges = Chains(graph, cuts), Edges.of(graph)
     period = PERIODS[0]

@@ -113,12 +113,11 @@ class RankPaces(Struct, dict=True, eq=False):
         later_s = passes * self.paces_s[every]
         return self.ops.starts_s[every] + later_s, self.ops.ends_s[every] + later_s
 
-    @property
-    def a_step_apart(self) -> tuple[Ints, Ints]:
-        """Return the places of the ops of all steps in a row but the last, and of the same ones a step later."""
+    def a_step_apart(self, stop: int) -> tuple[Ints, Ints]:
+        """Return the places of the ops of calls before one, and of the same ones a step later."""
         is_first = self.ops.calls < len(self.shown)
         in_a_step = self._often(np.flatnonzero(is_first)) * self.ops.num_ops
-        early = np.flatnonzero(self.ops.calls < self.shown.stop)
+        early = np.flatnonzero(self.ops.calls < stop)
         return early, early + in_a_step[self.ops.numbers[early]]
 
     # --- by the clock of the compute stream ----------------------------------------------------------------

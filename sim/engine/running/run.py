@@ -39,7 +39,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
     """What the engine found out about a step; ``wall_time_s`` is what it took to fold, price, compile and run.
 
     ``num_steps``: how many were simulated in a row. Of several the step before the last is the one that is shown: what
-    comes before it and after it is there as well. Times count from its first op.
+    comes before it and after it is there as well. Times count from its first op. ``begun``: where the last one is only
+    begun, how many calls of it there are, by simulated rank; empty: all.
 
     ``repeated``: a run that passed through its period once, for the many times that the step does. ``programs`` and the
     times of ops are then those of a step with fewer micro-batches; ``whole`` has all ops. ``paced``: the same where
@@ -54,6 +55,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
     loop: EventLoop
     num_steps: int = 1
     wall_time_s: float = 0.0
+    begun: Mapping[int, int] = {}
     repeated: Repeated | None = None
     paced: Paced | None = None
     simulate_whole: Callable[[], "SimulatedRun"] | None = None
@@ -103,13 +105,16 @@ class SimulatedRun(Struct, dict=True, eq=False):
         return self._rank_paces[rank]
 
     def paces_in_a_row(self, rank: int) -> RankPaces:
-        """Return the same in all steps, from the begin of the first: calls are counted over all of them."""
+        """Return the same in all steps, from the begin of the first: calls are counted over all of them.
+
+        A step that is only begun has no sections.
+        """
         if rank not in self._paces_in_a_row:
             assert self.paced is not None
             num_calls = len(self.programs[rank].calls)
             repeated = [
                 (step * num_calls + first, step * num_calls + stop)
-                for step in range(self.num_steps) for first, stop in self.paced.repeated[rank]
+                for step in range(self.num_steps - bool(self.begun)) for first, stop in self.paced.repeated[rank]
             ]  # fmt: skip
             tasks = self._task_times(rank, range(self.num_steps * num_calls))
             self._paces_in_a_row[rank] = RankPaces(tasks, repeated, self.paced.times, self._shown_calls(rank))
@@ -217,7 +222,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return the node with which each step begins: the first opening call of any rank. Steps count from there."""
         found: list[list[int]] = [[] for _ in range(self.num_steps)]
         for rank, program in self.programs.items():
-            units, first = self.units_of(rank), _first_opening(program)
+            units, first = self.units_of(rank), first_opening(program)
             for step, nodes in enumerate(found):
                 nodes += [node for _, _, node, _ in units[first + step * len(program.calls) :][:1]]
         return [min(reversed(nodes), key=self.loop.starts_s.__getitem__) for nodes in found]
@@ -410,8 +415,13 @@ class SimulatedRun(Struct, dict=True, eq=False):
     @cached_property
     def _units_at(self) -> Mapping[int, slice]:
         """Return where the calls of each rank stand in the graph."""
-        ends = list(accumulate(self.num_steps * len(program.calls) for program in self.programs.values()))
+        ends = list(accumulate(map(self._num_units, self.programs)))
         return {rank: slice(*both) for rank, both in zip(self.programs, pairwise([0, *ends]), strict=True)}
+
+    def _num_units(self, rank: int) -> int:
+        """Return how many calls of a rank there are in the graph."""
+        num_calls = len(self.programs[rank].calls)
+        return (self.num_steps - 1) * num_calls + self.begun.get(rank, num_calls)
 
     def _task_times(self, rank: int, calls: range) -> list[TaskTimes]:
         """Return the times of some of a rank's calls, counted over all steps."""
@@ -508,7 +518,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         return self.loop.times_s[1]
 
 
-def _first_opening(program: Program) -> int:
+def first_opening(program: Program) -> int:
     """Return the index of the first call that opens a stay on a stage, 0 where no call does."""
     first_calls = Calls.of(program.calls).first_calls
     return next((index for name, index in first_calls.items() if program.tasks[name].traits.opens), 0)

@@ -50,7 +50,7 @@ class Shorter(Struct, dict=True, eq=False):
     plan: Plan
     _made: dict[int, Short | None] = {}
     _cut: dict[SectionForm, Mapping[int, Cut] | None] = {}
-    _in_a_row: dict[tuple[int, int], Cut] = {}
+    _in_a_row: dict[tuple[int, int, int], Cut] = {}
 
     @cached_property
     def times(self) -> list[int]:
@@ -145,11 +145,14 @@ class Shorter(Struct, dict=True, eq=False):
             known[id(coded)] = cut
             yield cut
 
-    def in_a_row(self, cut: Cut, num_steps: int) -> Cut:
-        """Return so many steps of a cut program of a form; ranks with one program share it, and so do runs."""
-        key = (id(cut), num_steps)
+    def in_a_row(self, cut: Cut, num_steps: int, begun: int = 0) -> Cut:
+        """Return so many steps of a cut program of a form, and so many calls of the next step.
+
+        Ranks with one program share it, and so do runs.
+        """
+        key = (id(cut), num_steps, begun)
         if num_steps > 1 and key not in self._in_a_row:
-            self._in_a_row[key] = in_a_row(cut, num_steps)
+            self._in_a_row[key] = in_a_row(cut, num_steps, begun)
         return cut if num_steps == 1 else self._in_a_row[key]
 
     @cached_property

@@ -16,6 +16,8 @@ from sim.engine.compiling.tables import KnownTasks
 from sim.engine.folding.folding import Folding, fold
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
+from sim.engine.running.again import begins_again
+from sim.engine.running.begun import first_calls
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.deadlock import refuse_deadlock
 from sim.engine.running.leads import repetitions_in_lead
@@ -23,11 +25,12 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.paced import MULTIPLE, paced_run
 from sim.engine.running.period import Repeated
 from sim.engine.running.plan_facts import PlanFacts
-from sim.engine.running.run import SimulatedRun
-from sim.engine.running.shorter import Shorter
+from sim.engine.running.run import SimulatedRun, first_opening
+from sim.engine.running.shorter import SectionForm, Shorter
 from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_period
 from sim.plan.facts.alike import with_equal_ops
 from sim.plan.facts.repetition import Repetition
+from sim.plan.facts.sections import Cut
 from sim.plan.words.calls import Calls
 from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.steps import repeated
@@ -189,19 +192,48 @@ class Simulation(Struct, dict=True, eq=False):
         for form in self._shorter.section_forms(MULTIPLE) if self.repeat and self.coalesce else ():
             short = self._shorter.in_sections(form)
             if short is None:
-                return None
-            num_steps = 1 if self.plan.barrier else NUMBERS_OF_STEPS[0]
-            of_step = {rank: short[id(program)] for rank, program in now.programs.items()}
-            cuts = {rank: self._shorter.in_a_row(cut, num_steps) for rank, cut in of_step.items()}
-            graph = self._compiled(now, structures, {rank: cut.program for rank, cut in cuts.items()})
-            found = paced_run(graph, cuts, form.left_out, num_steps, _run)
-            if found is not None:
-                graph, loop, paced = found
-                programs = {rank: cut.program for rank, cut in of_step.items()}
-                run = self._as_run(now, programs, graph, loop, num_steps)
-                run.paced, run.simulate_whole = paced, self._whole(now)
-                return run if num_steps == 1 or comes_back(run) else None
+                continue
+            cuts = {rank: short[id(program)] for rank, program in now.programs.items()}
+            begun = {} if self.plan.barrier else self._begun(form, cuts, now)
+            run = self._run_in_sections(form, cuts, begun, now, structures)
+            if begun and run is not None and not begins_again(run):
+                begun, run = {}, self._run_in_sections(form, cuts, {}, now, structures)
+            if run is not None:
+                return run if self.plan.barrier or begun or comes_back(run) else None
         return None
+
+    def _begun(self, form: SectionForm, cuts: Mapping[int, Cut], now: _Known) -> Mapping[int, int]:
+        """Return how many calls of a last step, which is only begun, each rank makes; empty: some do not open it.
+
+        It is as much of the first section as is like it in the whole step.
+        """
+        first = {rank: cut.sections[0] for rank, cut in cuts.items()}
+        most = {rank: section.stop + form.at_end * section.num_calls for rank, section in first.items()}
+        programs = {rank: cut.program for rank, cut in cuts.items()}
+        begun = first_calls(self.plan.mesh, now.folding, programs, most)
+        return begun if all(begun[rank] > first_opening(program) for rank, program in programs.items()) else {}
+
+    def _run_in_sections(
+        self,
+        form: SectionForm,
+        cuts: Mapping[int, Cut],
+        begun: Mapping[int, int],
+        now: _Known,
+        structures: Structures,
+    ) -> SimulatedRun | None:
+        """Return the run of a form; None where it does not show paces. ``begun``: how many calls its last step has."""
+        num_steps = 1 if self.plan.barrier else NUMBERS_OF_STEPS[0]
+        num_whole = num_steps - bool(begun)
+        in_a_row = {rank: self._shorter.in_a_row(cut, num_whole, begun.get(rank, 0)) for rank, cut in cuts.items()}
+        programs = {rank: cut.program for rank, cut in in_a_row.items()}
+        graph = self._compiled(now, structures, programs, all_received=not begun)
+        found = paced_run(graph, in_a_row, form.left_out, num_whole, _run)
+        if found is None:
+            return None
+        graph, loop, paced = found
+        run = self._as_run(now, {rank: cut.program for rank, cut in cuts.items()}, graph, loop, num_steps)
+        run.paced, run.begun, run.simulate_whole = paced, begun, self._whole(now)
+        return run
 
     def _whole(self, now: _Known) -> Callable[[], SimulatedRun]:
         """Return what simulates all micro-batches one by one."""
@@ -273,14 +305,17 @@ class Simulation(Struct, dict=True, eq=False):
         graph = self._compiled(now, structures, programs)
         return graph, _run(graph)
 
-    def _compiled(self, now: _Known, structures: Structures, programs: Mapping[int, Program]) -> Graph:
+    def _compiled(
+        self, now: _Known, structures: Structures, programs: Mapping[int, Program], *, all_received: bool = True
+    ) -> Graph:
         """Return the graph of programs under these prices."""
         key = tuple({id(program): Calls.of(program.calls).key for program in programs.values()}.values())
         if key in structures:
             return structures[key].priced(now.prices)
         structure = compiled(
-            self.plan, now.folding, programs, now.prices, self._shapes, self._known_tasks, coalesce=self.coalesce
-        )
+            self.plan, now.folding, programs, now.prices, self._shapes, self._known_tasks,
+            coalesce=self.coalesce, all_received=all_received,
+        )  # fmt: skip
         structures[key] = structure
         return structure.graph
 

@@ -137,7 +137,7 @@ def _paces_come_back(own: RankPaces, begin_s: float, length_s: float) -> bool:
     Those of one call that are left out are alike if it is, and its pace is that of the call in the step after.
     """
     slack_s, ops, paces_s = EQUAL * length_s, own.ops, own.paces_s
-    early, late = own.a_step_apart
+    early, late = own.a_step_apart(own.shown.stop)
     is_first = ops.calls < len(own.shown)
     expected = np.bincount(ops.numbers[is_first], own.counts[is_first], len(ops.num_ops))
     begun = [_num_begun(own, moment_s - slack_s) for moment_s in _around(begin_s, length_s)]

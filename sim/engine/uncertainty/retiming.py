@@ -122,10 +122,9 @@ def num_whole_nodes(run: SimulatedRun) -> int:
 
     Where ranks have paces of their own in one step, it is those of the run.
     """
-    simulated = sum(len(program.calls) for program in run.programs.values())
-    whole = sum(sum(run.num_calls(rank).values()) for rank in run.programs)
+    whole = run.num_steps * sum(sum(run.num_calls(rank).values()) for rank in run.programs)
     is_like_whole = run.repeated is None and (run.paced is None or run.num_steps == 1)
-    return num_nodes(run) if is_like_whole else num_nodes(run) * whole // simulated
+    return num_nodes(run) if is_like_whole else num_nodes(run) * whole // len(run.graph.units)
 
 
 def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) -> Retiming:

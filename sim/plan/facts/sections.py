@@ -62,12 +62,17 @@ class Cut(Struct, frozen=True):
     is_moved: tuple[bool, ...]
 
 
-def in_a_row(cut: Cut, num_steps: int) -> Cut:
-    """Return so many steps of a cut program as one, each with its sections."""
+def in_a_row(cut: Cut, num_steps: int, begun: int = 0) -> Cut:
+    """Return so many steps of a cut program as one, each with its sections.
+
+    ``begun``: after them come so many of the first calls of the next step, which are in no section.
+    """
     num_calls = len(cut.program.calls)
     every = [replace(section, first=section.first + step * num_calls)
              for step in range(num_steps) for section in cut.sections]  # fmt: skip
-    return Cut(repeated(cut.program, num_steps), tuple(every), num_steps * cut.is_moved)
+    steps = repeated(cut.program, num_steps + 1) if begun else repeated(cut.program, num_steps)
+    calls = Calls.of(steps.calls)[: num_steps * num_calls + begun]
+    return Cut(steps.calling(calls), tuple(every), num_steps * cut.is_moved + begun * (False,))
 
 
 def sections(programs: Sequence[Program], coded: Sequence[CodedCalls]) -> list[tuple[Section, ...]] | None:
