@@ -1,8 +1,8 @@
 """What the compiler knows of each task before the first call."""
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
+from itertools import compress
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from sim.plan.words.buffer import Scope
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Channel, Collective, Op, Recv, Send, channel_of
 from sim.plan.words.program import Program, Task
+from sim.plan.words.touches import NEVER
 
 MAIN_STREAM = "compute"
 
@@ -276,11 +277,9 @@ def _connect(tables: Mapping[str, TaskTable], links: Mapping[str, _Links]) -> No
 
 def _links(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> dict[str, _Links]:
     """Return what each task waits for. ``kinds``: see ``_kinds_of_microbatch``."""
-    once = _written_once(program, shapes, kinds)
-    several = _on_several_streams(program)
-    tracked = {
-        name: tuple([b for b in shapes[name].leaves if b in several and b not in once]) for name in program.tasks
-    }
+    once = _written_once(program, kinds)
+    several = _on_several_streams(program).difference(once)
+    tracked = {name: tuple(filter(several.__contains__, shapes[name].leaves)) for name in program.tasks}
     alone = _alone(program, shapes, tracked)
     return {name: _Links(tracked[name], _sources(name, shapes, once), alone[name]) for name in program.tasks}
 
@@ -294,29 +293,33 @@ def _alone(
         for buffer in buffers:
             if program.buffers[buffer].scope is not Scope.MICROBATCH:
                 touched.setdefault(buffer, {})[name] = shapes[name].streams_of(buffer)
-    found: dict[str, dict[tuple[str, ...], list[str]]] = {name: {} for name in tracked}
+    alike: dict[tuple[tuple[str, frozenset[str]], ...], list[str]] = {}
     for buffer, streams_of in touched.items():
-        for name, own in streams_of.items():
+        alike.setdefault(tuple(streams_of.items()), []).append(buffer)
+    found: dict[str, dict[tuple[str, ...], list[str]]] = {name: {} for name in tracked}
+    for streams, touched_so in alike.items():
+        for name, own in streams:
             if len(own) == 1:
-                others = tuple([other for other, streams in streams_of.items() if streams != own])
-                found[name].setdefault(others, []).append(buffer)
+                others = tuple([other for other, of_other in streams if of_other != own])
+                found[name].setdefault(others, []).extend(touched_so)
     return {name: tuple((key, frozenset(alone)) for key, alone in each.items()) for name, each in found.items()}
 
 
-def _written_once(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> dict[str, tuple[str, ...]]:
+def _written_once(program: Program, kinds: Ints) -> dict[str, tuple[str, ...]]:
     """Return the buffers of which one call at most writes the instance of each micro-batch, with the tasks that may.
 
     A schedule may have several such tasks: a backward in one piece for some micro-batches, in two for others.
     """
-    writers: dict[str, list[str]] = {}
-    for name in program.tasks:
-        for buffer, (writer, _) in shapes[name].leaves.items():
-            if writer >= 0 and program.buffers[buffer].scope is Scope.MICROBATCH:
-                writers.setdefault(buffer, []).append(name)
-    places = {name: place for place, name in enumerate(program.tasks)}
-    groups = {tuple(names) for names in writers.values()}
-    alone = {names for names in groups if (kinds[:, [places[name] for name in names]].sum(axis=1) <= 1).all()}
-    return {buffer: tuple(names) for buffer, names in writers.items() if tuple(names) in alone}
+    touches, uses, names = program.touches, program.touches.uses, [*program.tasks]
+    rows = np.flatnonzero(touches.is_of[Scope.MICROBATCH][uses.buffer] & (uses.last_write != NEVER))
+    task, buffer = uses.task[rows], uses.buffer[rows]
+    writers: dict[int, tuple[int, ...]] = {}
+    for place, number in zip(buffer.tolist(), task.tolist(), strict=True):
+        writers[place] = (*writers.get(place, ()), number)
+    buffers = [*program.buffers]
+    groups = {group: tuple([names[number] for number in group]) for group in set(writers.values())}
+    alone = {group for group in groups if (kinds[:, list(group)].sum(axis=1) <= 1).all()}
+    return {buffers[place]: groups[group] for place, group in writers.items() if group in alone}
 
 
 def _kinds_of_microbatch(program: Program) -> Ints:
@@ -331,15 +334,15 @@ def _kinds_of_microbatch(program: Program) -> Ints:
 
 def _on_several_streams(program: Program) -> set[str]:
     """Return the buffers that ops of more than one stream touch."""
-    touched = defaultdict[str, set[str]](set)
-    for task in program.tasks.values():
-        for op in task.ops:
-            touched[op.stream].update(op.reads, op.writes)
-    seen, several = set[str](), set[str]()
-    for buffers in touched.values():
-        several |= seen & buffers
-        seen |= buffers
-    return several
+    distinct, touches = program.distinct_ops, program.touches
+    numbers = {stream: number for number, stream in enumerate(dict.fromkeys(op.stream for op in distinct.ops))}
+    of_op = np.array([numbers[op.stream] for op in distinct.ops], np.int64)[distinct.places]
+    stream = of_op[touches.op]
+    some = np.zeros(touches.num_buffers + 1, np.int64)
+    some[touches.buffer] = stream
+    is_on_several = np.zeros(len(some), np.bool_)
+    is_on_several[touches.buffer[stream != some[touches.buffer]]] = True
+    return set(compress(program.buffers, is_on_several.tolist()))
 
 
 def _sources(

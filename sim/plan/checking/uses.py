@@ -1,6 +1,6 @@
 """Check for dead ops: their results are neither read by another op nor kept."""
 
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def _are_used_inside(program: Program) -> Flags:
     """Return which ops, of all tasks, count as used whatever other calls read."""
     touches, uses, distinct = program.touches, program.touches.uses, program.distinct_ops
     is_exempt = np.array([not op.writes or _is_exempt(program, op) for op in distinct.ops], np.bool_)
-    is_used: Flags = is_exempt[[*chain.from_iterable(distinct.of_task.values())]]
+    is_used: Flags = is_exempt[distinct.places]
     is_kept = touches.is_of[Scope.PERSISTENT][touches.buffer] | (uses.last_read[uses.of_touch] > touches.op)
     is_used[touches.op[touches.is_write & is_kept]] = True
     return is_used

@@ -1,16 +1,20 @@
 """The distinct ops of a program: most of its ops differ in nothing but names, as most layers of a model do."""
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
+from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, get_args
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.op import SEED, Compute, Op
 
 
-class DistinctOps(Struct, frozen=True, eq=False):
+class DistinctOps(Struct, frozen=True, dict=True, eq=False):
     """The ops of a program, of those that are alike the first, and of every op its place among them.
 
     Ops are alike that differ in nothing but names and seeds, on buffers of the same shapes, types and tiers. So they
@@ -22,6 +26,11 @@ class DistinctOps(Struct, frozen=True, eq=False):
 
     ops: tuple[Op, ...]
     of_task: Mapping[str, tuple[int, ...]]
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """Return the place of every op, task by task."""
+        return np.fromiter(chain.from_iterable(self.of_task.values()), np.int64)
 
     @classmethod
     def of(cls, buffers: Mapping[str, Buffer], tasks: Iterable[tuple[str, tuple[Op, ...]]]) -> "DistinctOps":
