@@ -99,11 +99,20 @@ class CallTimes:
             other_s[list(self.joint)] = drawn_s[0][list(self.joint)]
         durations_s = np.concatenate(drawn_s)
         order = [place * num_ops + op for op in range(num_ops) for place in range(len(self.tasks))]
-        found: dict[int, Mapping[int, Floats]] = {}
-        for slot in dict.fromkeys(slot for slot, _ in self.rows):
+        wanted: dict[int, list[int]] = {}
+        for slot, op in self.rows:
+            wanted.setdefault(slot, []).append(op)
+        found, whole = dict[int, Mapping[int, Floats]](), list[Mapping[int, Floats]]()
+        for slot, ops in wanted.items():
             entry = self.entries[slot]
+            through = next((ends_s for ends_s in whole if entry in ends_s), None)
+            if through is not None and len(self.tasks) == 1 and _is_passed_by_all(entry, self.predecessors):
+                release_s = through[entry] - durations_s[entry]
+                found[slot] = {op: through[op] - release_s for op in ops}
+                continue
             parts = range(entry % num_ops, len(order), num_ops) if entry % num_ops in self.joint else (entry,)
             found[slot] = _ends_after(parts, durations_s, self.predecessors, order)
+            whole.append(found[slot])
         return [found[slot][op] for slot, op in self.rows]
 
 
@@ -122,6 +131,11 @@ def _ends_after(
         elif op in entries:
             ends_s[op] = durations_s[op]
     return ends_s
+
+
+def _is_passed_by_all(op: int, predecessors: Predecessors) -> bool:
+    """Return whether no later op waits for one before an op: what leads to both leads through it."""
+    return all(min(waits, default=op) >= op for waits in predecessors[op + 1 :])
 
 
 def latest(ends_s: Sequence[Floats]) -> Floats:
