@@ -22,9 +22,9 @@ import pandas as pd
 
 from benchmarks import stepwise
 from benchmarks.measuring import Row, markdown
-from costmodels.collectives import NetworkParameters
 from costmodels.collectives.cost import _cheapest as cheapest
 from costmodels.collectives.flows import collective_flows, phased_flows
+from costmodels.collectives.network import NetworkParameters
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import plan_of
 from sim.cluster.network import Network

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from costmodels.collectives import NetworkParameters
 from costmodels.collectives.cost import _cheapest as cheapest
 from costmodels.collectives.flows import collective_flows
+from costmodels.collectives.network import NetworkParameters
 from sim.cluster.network import Network
 from sim.cluster.nominal import Library
 from sim.cluster.topology.parse import parse_topology

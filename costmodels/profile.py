@@ -10,8 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from msgspec import Struct, field
 
-from costmodels.collectives import NetworkParameters, Protocol
-from costmodels.collectives.network import TUNED_ALGORITHMS
+from costmodels.collectives.network import TUNED_ALGORITHMS, NetworkParameters, Protocol
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError, UnitError, listed, shown
 from costmodels.hardware import NodeSpec, nearest_names

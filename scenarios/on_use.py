@@ -23,6 +23,9 @@ from typing import Any, Final
 
 ON_USE: Final = frozenset({
     "costmodels.calibration.document",
+    "costmodels.collectives.catalogue",
+    "costmodels.collectives.steps",
+    "costmodels.collectives.stepwise",
     "numpy.random",
     "scenarios.choices.decide",
     "scenarios.choices.operators",

@@ -6,7 +6,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 
 from backends.execution.errors import ExecutionError
-from costmodels.collectives import STEP_LISTS
+from costmodels.collectives.catalogue import STEP_LISTS
 from sim.inference.spec import InferenceJob
 from sim.plan.words.program import Plan
 from sim.plan.words.steps import longest_lag

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from costmodels.calibration.measured import MeasuredNode, catalogue_rates, parse_measured
-from costmodels.collectives import Protocol
+from costmodels.collectives.network import Protocol
 from costmodels.errors import CatalogueError, CostModelError, shown
 from costmodels.hardware import NodeSpec, load_node
 from costmodels.profile import (

@@ -9,14 +9,8 @@ from msgspec.structs import replace
 from costmodels.calibration.fitting import CalibrationError, Parameter, fit, values_of
 from costmodels.calibration.kernels import Fitted
 from costmodels.calibration.samples import CollectiveSample
-from costmodels.collectives import (
-    NetworkParameters,
-    Protocol,
-    collective_cost,
-    exclusive_seconds,
-    point_to_point_cost,
-)
-from costmodels.collectives.network import COLLNET
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, point_to_point_cost
+from costmodels.collectives.network import COLLNET, NetworkParameters, Protocol
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import NodeSpec
 from costmodels.profile import Profile, network_parameters

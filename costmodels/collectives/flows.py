@@ -23,9 +23,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from costmodels.collectives.catalogue import collective_steps
+from costmodels.collectives import catalogue
+from costmodels.collectives import steps as step_lists
 from costmodels.collectives.network import COLLNET
-from costmodels.collectives.steps import StepList
 from costmodels.digest import blake2b
 from costmodels.errors import CollectiveError
 
@@ -171,7 +171,7 @@ def phased_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> 
     if algorithm == "pairwise":
         flows = _everyone(sum(ranks_per_node), 1.0 / sum(ranks_per_node))
         return Phased(flows, (flows.targets - flows.sources) % sum(ranks_per_node))
-    steps = collective_steps(kind, algorithm, ranks_per_node)
+    steps = catalogue.collective_steps(kind, algorithm, ranks_per_node)
     chunk = 1.0 if kind == "barrier" else 1.0 / _chunks_of_payload(kind, steps.num_ranks, steps.num_chunks)
     phased = step_flows(steps, [chunk] * steps.num_chunks)
     if algorithm == "hierarchical_tree":
@@ -181,7 +181,7 @@ def phased_flows(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> 
     return phased
 
 
-def step_flows(steps: StepList, chunk_bytes: Sequence[float]) -> Phased:
+def step_flows(steps: "step_lists.StepList", chunk_bytes: Sequence[float]) -> Phased:
     """Return the bytes that a step list moves between each pair in each round, for chunks of these sizes."""
     parts = [sum(chunk_bytes[chunk] for chunk in step.chunks) for step in steps.steps]
     ends = np.array([(step.source, step.target, step.round) for step in steps.steps], dtype=np.int64).reshape(-1, 3)
@@ -191,7 +191,7 @@ def step_flows(steps: StepList, chunk_bytes: Sequence[float]) -> Phased:
 @lru_cache(maxsize=512)
 def tree_flows(ranks_per_node: tuple[int, ...]) -> Flows:
     """Return the flows of a double binary tree all_reduce along its real edges, in as many channels as a ring has."""
-    steps = collective_steps("all_reduce", "tree", ranks_per_node)
+    steps = catalogue.collective_steps("all_reduce", "tree", ranks_per_node)
     channels = _channels(ranks_per_node)
     parts: dict[tuple[int, int], float] = defaultdict(float)
     for channel in channels:
@@ -204,7 +204,7 @@ def tree_flows(ranks_per_node: tuple[int, ...]) -> Flows:
 
 def _of_steps(kind: str, algorithm: str, ranks_per_node: tuple[int, ...]) -> Flows:
     """Return a step list's flows, with chunks of one size."""
-    steps = collective_steps(kind, algorithm, ranks_per_node)
+    steps = catalogue.collective_steps(kind, algorithm, ranks_per_node)
     chunk = 1.0 if kind == "barrier" else 1.0 / _chunks_of_payload(kind, steps.num_ranks, steps.num_chunks)
     parts: dict[tuple[int, int], float] = defaultdict(float)
     for step in steps.steps:

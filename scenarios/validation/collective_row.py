@@ -7,7 +7,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from costmodels.calibration.document import CalibratedProfile
-from costmodels.collectives import NetworkParameters, collective_cost, exclusive_seconds, point_to_point_cost
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, point_to_point_cost
+from costmodels.collectives.network import NetworkParameters
 from costmodels.errors import CatalogueError, CollectiveError, UnitError
 from costmodels.hardware import NodeSpec, load_node
 from costmodels.profile import load_profile, network_parameters, parse_network

@@ -9,7 +9,9 @@ from msgspec import Struct
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from costmodels.collectives import CollectiveCost, direct_exchange_costs, exclusive_seconds
+from costmodels.collectives import stepwise
+from costmodels.collectives.cost import exclusive_seconds
+from costmodels.collectives.network import CollectiveCost
 from sim.cluster.network import Network, Seat
 
 Floats = NDArray[np.float64]
@@ -38,7 +40,7 @@ class DirectExchanges:
         """Return the demands of exchanges with bytes [exchange, source, target], which need not be whole."""
         seat = self._seat
         tables = tables[:, seat.order][:, :, seat.order]
-        found = [direct_exchange_costs(tables, seat.ranks_per_node, network) for network in seat.parameters]
+        found = [stepwise.direct_exchange_costs(tables, seat.ranks_per_node, network) for network in seat.parameters]
         slowest = [_slowest(costs, seat) for costs in zip(*found, strict=True)]
         overheads = np.array([cost.wire_overhead for cost in slowest])
         link_s, back_link_s = (

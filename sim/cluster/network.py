@@ -23,17 +23,10 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from costmodels.collectives import (
-    CollectiveCost,
-    NetworkParameters,
-    collective_cost,
-    collective_steps,
-    exclusive_seconds,
-    point_to_point_cost,
-    uneven_all_to_all_cost,
-)  # fmt: skip
+from costmodels.collectives import catalogue, stepwise
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, point_to_point_cost
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
-from costmodels.collectives.network import COLLNET
+from costmodels.collectives.network import COLLNET, CollectiveCost, NetworkParameters
 from costmodels.digest import blake2b
 from sim.cluster.link_use import LinkCost, LinkUse, hop_sums, link_use, side_by_side, summed
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
@@ -327,7 +320,7 @@ class Network(Struct, frozen=True, dict=True):
         costs = []
         for network in self._parameters_of(batch):
             if table is not None:
-                cost = uneven_all_to_all_cost(table, batch.ranks_per_node, network, algorithm)
+                cost = stepwise.uneven_all_to_all_cost(table, batch.ranks_per_node, network, algorithm)
             else:
                 cost = collective_cost(kind, num_bytes, batch.ranks_per_node, network, algorithm)
             costs.append((exclusive_seconds(cost, batch.ranks_per_node, network), cost))
@@ -503,7 +496,7 @@ def _uneven_flows(table: Ints, algorithm: str, batch: _Batch) -> Phased:
     """Return the flows in bytes of an all_to_all with these chunk sizes between members."""
     sizes = table.astype(np.float64)
     if algorithm not in {"none", "direct", "pairwise"}:
-        steps = collective_steps("all_to_all", algorithm, batch.ranks_per_node)
+        steps = catalogue.collective_steps("all_to_all", algorithm, batch.ranks_per_node)
         return step_flows(steps, sizes.ravel().tolist())
     np.fill_diagonal(sizes, 0.0)
     sources, targets = np.nonzero(sizes)

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from costmodels.collectives import NetworkParameters
+from costmodels.collectives.network import NetworkParameters
 from costmodels.profile import NetworkProfile
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.max_flow import Flow, max_flow

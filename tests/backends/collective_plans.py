@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from backends.execution.request import ExecutionRequest, ExplicitCollectives
-from costmodels.collectives import STEP_LISTS
+from costmodels.collectives.catalogue import STEP_LISTS
 from sim.plan.functions.basic import all_to_all, broadcast, reduce
 from sim.plan.functions.gradients import backpropagate
 from sim.plan.functions.linear import linear

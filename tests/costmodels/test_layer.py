@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from costmodels.collectives import collective_cost, exclusive_seconds
+from costmodels.collectives.cost import collective_cost, exclusive_seconds
 from costmodels.hardware import load_node
 from costmodels.kernels import KERNELS, TensorSpec
 from costmodels.profile import load_profile, network_parameters

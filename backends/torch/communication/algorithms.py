@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from costmodels.collectives import collective_steps
+from costmodels.collectives.catalogue import collective_steps
 
 Chunk = TypeVar("Chunk")
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from costmodels.collectives import collective_cost
+from costmodels.collectives.cost import collective_cost
 from costmodels.collectives.flows import collective_flows, switch_parts
 from costmodels.collectives.network import COLLNET
 from sim.cluster.network import Network

@@ -13,7 +13,7 @@ from backends.execution.result import Execution
 from backends.simulated import SimulatedBackend
 from backends.torch.launching.timeline import timeline
 from backends.torch.values.randomness import initial_normal
-from costmodels.collectives import STEP_LISTS
+from costmodels.collectives.catalogue import STEP_LISTS
 from sim.engine.running.memory import memory_use
 from sim.plan.checking.check import check
 from sim.plan.errors import CheckError

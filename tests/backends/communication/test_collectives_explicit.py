@@ -16,7 +16,8 @@ from backends.execution.request import ExplicitCollectives
 from backends.torch.communication import algorithms
 from backends.torch.communication.algorithms import num_chunks, numbering, rounds_of
 from backends.torch.communication.collectives import Message, SteppedCollectives
-from costmodels.collectives import STEP_LISTS, StepList, collective_steps
+from costmodels.collectives.catalogue import STEP_LISTS, collective_steps
+from costmodels.collectives.steps import StepList
 from sim.plan.words.op import Reduction
 
 CASES = [(kind, algorithm) for kind, algorithms in STEP_LISTS.items() for algorithm in algorithms]

@@ -13,13 +13,9 @@ from typing import Final
 
 import pandas as pd
 
-from costmodels.collectives import (
-    NetworkParameters,
-    collective_cost,
-    collective_steps,
-    exclusive_seconds,
-    point_to_point_cost,
-)
+from costmodels.collectives.catalogue import collective_steps
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, point_to_point_cost
+from costmodels.collectives.network import NetworkParameters
 
 GIB, CHUNKS, ENDPOINT_S = 2**30, 4, 10e-9
 MEMORY_BYTES_PER_S = 1600e9

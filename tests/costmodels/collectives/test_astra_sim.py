@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from costmodels.collectives import lower_bound_bytes
+from costmodels.collectives.cost import lower_bound_bytes
 from tests.costmodels.collectives.astra_sim_rules import RULES, fabrics, pipelined_s, read_rows
 
 

@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from costmodels.collectives import (
-    NetworkParameters,
-    Protocol,
-    collective_cost,
-    exclusive_seconds,
-    lower_bound_bytes,
-    point_to_point_cost,
-)
-from costmodels.collectives.network import COLLNET
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, lower_bound_bytes, point_to_point_cost
+from costmodels.collectives.network import COLLNET, NetworkParameters, Protocol
 from costmodels.collectives.traffic import LIBRARY, TRAFFIC
 from costmodels.errors import AlgorithmError, CollectiveError
 from costmodels.hardware import load_node

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.collectives import STEP_LISTS, collective_cost, collective_steps
+from costmodels.collectives.catalogue import STEP_LISTS, collective_steps
+from costmodels.collectives.cost import collective_cost
 from costmodels.collectives.flows import collective_flows
 from costmodels.collectives.network import NetworkParameters
 from costmodels.collectives.traffic import LIBRARY

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from costmodels.collectives import NetworkParameters, Protocol, collective_cost, collective_steps, exclusive_seconds
-from costmodels.collectives.cost import why_not
-from costmodels.collectives.network import COLLNET
+from costmodels.collectives.catalogue import collective_steps
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, why_not
+from costmodels.collectives.network import COLLNET, NetworkParameters, Protocol
 from costmodels.collectives.steps import StepList
 from costmodels.collectives.steps_in_network import IN_NETWORK_STEPS
 from costmodels.errors import AlgorithmError, CollectiveError

@@ -9,19 +9,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from costmodels.collectives import (
-    CollectiveCost,
-    NetworkParameters,
-    Protocol,
-    collective_cost,
-    exclusive_seconds,
-    split_bytes,
-    steps,
-    steps_cost,
-    uneven_all_to_all_cost,
-)
+from costmodels.collectives import steps
 from costmodels.collectives.catalogue import STEP_LISTS, collective_steps
+from costmodels.collectives.cost import collective_cost, exclusive_seconds
+from costmodels.collectives.network import CollectiveCost, NetworkParameters, Protocol
 from costmodels.collectives.steps import Step, StepList, step_list
+from costmodels.collectives.stepwise import split_bytes, steps_cost, uneven_all_to_all_cost
 from costmodels.errors import CollectiveError
 from tests.examples import examples
 

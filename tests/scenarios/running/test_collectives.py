@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from costmodels.collectives import STEP_LISTS
+from costmodels.collectives.catalogue import STEP_LISTS
 from scenarios.cli import main
 from scenarios.errors import ScenarioError
 from scenarios.workloads.loading import load_scenario

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from costmodels.collectives import collective_cost, exclusive_seconds, point_to_point_cost
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, point_to_point_cost
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile, network_parameters
 from scenarios.errors import ScenarioError

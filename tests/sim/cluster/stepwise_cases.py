@@ -20,8 +20,9 @@ from typing import Final
 
 import numpy as np
 
-from costmodels.collectives import NetworkParameters, collective_steps, steps
-from costmodels.collectives.catalogue import STEP_LISTS
+from costmodels.collectives import steps
+from costmodels.collectives.catalogue import STEP_LISTS, collective_steps
+from costmodels.collectives.network import NetworkParameters
 from costmodels.collectives.steps import StepList
 from sim.cluster.network import Network
 from sim.cluster.nominal import Library

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from benchmarks import stepwise
-from costmodels.collectives import collective_steps
+from costmodels.collectives.catalogue import collective_steps
 from costmodels.collectives.traffic import TREE_BANDWIDTH_FRACTION
 from sim.cluster.topology.parse import parse_topology
 from tests.sim.cluster.stepwise_cases import GIB, LATENCIES, TREE, Case, classified, drawn, topology

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from costmodels.collectives import collective_cost, exclusive_seconds
+from costmodels.collectives.cost import collective_cost, exclusive_seconds
 from costmodels.collectives.network import COLLNET
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile

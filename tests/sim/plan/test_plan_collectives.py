@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from backends.simulated import SimulatedBackend
-from costmodels.collectives import NetworkParameters, collective_cost, exclusive_seconds, uneven_all_to_all_cost
+from costmodels.collectives.cost import collective_cost, exclusive_seconds
+from costmodels.collectives.network import NetworkParameters
+from costmodels.collectives.stepwise import uneven_all_to_all_cost
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster

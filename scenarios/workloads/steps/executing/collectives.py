@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from costmodels.collectives import STEP_LISTS
+from costmodels.collectives.catalogue import STEP_LISTS
 from costmodels.collectives.steps_in_network import IN_NETWORK_STEPS
 from scenarios.errors import Origin, ScenarioError, nearest
 from scenarios.workloads.executing import NATIVE

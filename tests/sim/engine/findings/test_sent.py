@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.collectives import collective_steps
+from costmodels.collectives.catalogue import collective_steps
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.running.simulate import simulate

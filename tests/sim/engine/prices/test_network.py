@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from costmodels.collectives import collective_cost, exclusive_seconds, point_to_point_cost
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, point_to_point_cost
 from costmodels.collectives.network import COLLNET
 from costmodels.collectives.traffic import TRAFFIC
 from costmodels.hardware import load_node

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from costmodels.collectives import collective_cost, exclusive_seconds, point_to_point_cost
+from costmodels.collectives.cost import collective_cost, exclusive_seconds, point_to_point_cost
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from scenarios.reading.clusters.machine import ClusterSpec
