@@ -53,6 +53,30 @@ class HazardState(Struct):
         self.known_to = unit
 
 
+class KnownBlocks(Struct, frozen=True):
+    """What blocks follow from whatever the order of calls: found once for ranks that share tasks.
+
+    A pattern is one object for ranks whose ops last equally long.
+    """
+
+    _patterns: dict[tuple[int, tuple[int, ...], tuple[float, ...]], Pattern | None] = {}
+    _links: dict[tuple[int, int, bool], tuple[tuple[int, int], ...]] = {}
+
+    def pattern(self, table: TaskTable, entries: tuple[int, ...]) -> Pattern | None:
+        """Return how a call runs, None where it can be no block (``call_pattern``)."""
+        key = id(table.shape), entries, tuple([activity.duration_s for activity in table.activities])
+        if key not in self._patterns:
+            self._patterns[key] = call_pattern(table, entries)
+        return self._patterns[key]
+
+    def links(self, before: TaskTable, after: TaskTable, *, same_microbatch: bool) -> tuple[tuple[int, int], ...]:
+        """Return the hazards between two blocks in a row that stream order does not keep."""
+        key = id(before.shape), id(after.shape), same_microbatch
+        if key not in self._links:
+            self._links[key] = _neighbour_links(before, after, same_microbatch)
+        return self._links[key]
+
+
 class RankCompiler(Struct, dict=True):
     """Compiles one simulated rank's program into a graph that it shares with the other ranks."""
 
@@ -61,6 +85,7 @@ class RankCompiler(Struct, dict=True):
     program: Program
     tables: Mapping[str, TaskTable]
     contention: Contention
+    known: KnownBlocks
     team: Team | None = None
     messages: dict[Channel, list[tuple[int, float]]] = field(default_factory=dict)
     """(node, latency) of messages in program order, where there is no wire."""
@@ -81,7 +106,6 @@ class RankCompiler(Struct, dict=True):
                 self._holders.setdefault(buffer, []).append(table)
         self._tails: dict[str, Ref] = {}
         self._state: dict[tuple[str, int | None], HazardState] = {}
-        self._neighbour_links: dict[tuple[str, str, bool], tuple[tuple[int, int], ...]] = {}
         self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
         self._sent: dict[Channel, Ref] = {}
@@ -234,7 +258,7 @@ class RankCompiler(Struct, dict=True):
         """Return whether a block needs more links to the one before it than that one's main exit."""
         before, after = self.tables[key[0]], self.tables[key[1]]
         kept = all(before.main_ends_last[s] and after.main_starts_first[s] for s in after.shape.first)
-        return not kept or bool(_neighbour_links(before, after, key[2]))
+        return not kept or bool(self.known.links(before, after, same_microbatch=key[2]))
 
     def _add_steady_block(self, unit: int, index: int, call: Call, table: TaskTable, pattern: Pattern) -> None:
         """Add a block that waits for the main exit of the block before it and for messages to its first op."""
@@ -310,7 +334,7 @@ class RankCompiler(Struct, dict=True):
         """Return a block's pattern, None unless each stream's last op waits for every entry, and each op for one."""
         key = (table.task.name, entries)
         if key not in self._patterns:
-            self._patterns[key] = call_pattern(table, entries)
+            self._patterns[key] = self.known.pattern(table, entries)
         return self._patterns[key]
 
     def _as_block(self, node: int, pattern: Pattern) -> Block:
@@ -331,10 +355,9 @@ class RankCompiler(Struct, dict=True):
                 links.append((tail, op))
         if self._last_block is not None:
             unit, previous = self._last_block
-            key = (previous.task, call.task, previous.microbatch == call.microbatch)
-            if key not in self._neighbour_links:
-                self._neighbour_links[key] = _neighbour_links(self.tables[key[0]], self.tables[key[1]], key[2])
-            links += [((unit, i), j) for i, j in self._neighbour_links[key]]
+            same = previous.microbatch == call.microbatch
+            pairs = self.known.links(self.tables[previous.task], self.tables[call.task], same_microbatch=same)
+            links += [((unit, i), j) for i, j in pairs]
         return links
 
     def _kept_by_main(self, stream: str, tail: Ref, main_tail: Ref | None, table: TaskTable) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 from msgspec import Struct
 
 from sim.engine.compiling.channels import find_channels
-from sim.engine.compiling.compiler import NotCoalescableError, RankCompiler
+from sim.engine.compiling.compiler import KnownBlocks, NotCoalescableError, RankCompiler
 from sim.engine.compiling.contention import Contention, find_contention
 from sim.engine.compiling.copies import compile_ranks
 from sim.engine.compiling.graph import Graph, PricedTask
@@ -110,8 +110,9 @@ def _compile(job: _Job, single: frozenset[str]) -> Structure:
     tables = {rank: _tables(job, rank, single) for rank in job.programs}
     find_channels(graph, tables, mesh, folding.stands_for)
     teams = {ranks: Team(graph, ranks) for ranks in job.teams.values()}
+    known = KnownBlocks()
     ranks = {
-        rank: RankCompiler(graph, rank, program, tables[rank], contention, teams.get(job.teams.get(rank, ())))
+        rank: RankCompiler(graph, rank, program, tables[rank], contention, known, teams.get(job.teams.get(rank, ())))
         for rank, program in job.programs.items()
     }
     compile_ranks(graph, list(ranks.values()))
