@@ -116,9 +116,10 @@ class _Calls(Struct, frozen=True):
         numbers = np.repeat(self.before + begins + sizes - 1, sizes) - np.arange(len(places))  # the last op is first
         first = np.full(num_places, _NEVER)
         np.minimum.at(first, places[lasts], numbers[lasts])
-        for place in np.flatnonzero(first < _NEVER).tolist():
-            member, own = divmod(place, len(ops))
-            yield int(first[place]), Spent(ranks[member], ops[own], float(seconds[place]))
+        found = np.flatnonzero(first < _NEVER)
+        members, own = np.divmod(found, len(ops))
+        of_ranks, of_ops = map(ranks.__getitem__, members.tolist()), map(ops.__getitem__, own.tolist())
+        yield from zip(first[found].tolist(), map(Spent, of_ranks, of_ops, seconds[found].tolist()), strict=True)
 
 
 def critical_path(run: SimulatedRun) -> CriticalPath:

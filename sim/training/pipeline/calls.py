@@ -1,7 +1,7 @@
 """Calls of tasks from the actions of a schedule, messages included."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, compress
+from itertools import chain
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -165,11 +165,11 @@ class _RankWriter(Struct, frozen=True):
             parts.append(self._own(links.end, END, np.flatnonzero(self.first)))
         parts += [self._received(incoming[channel], of) for channel, of in _by_channel(links.inbox[link])]
         places, tasks, microbatches = map(np.concatenate, zip(*parts, strict=True))
-        order, is_called = sorted_order(places), np.zeros(len(links.names), np.bool_)
-        is_called[tasks] = True
-        names = tuple(compress(links.names, is_called))
-        own = np.cumsum(is_called)[tasks[order]] - 1
-        return Calls(names, own, microbatches[order], np.zeros(len(order), np.int64))
+        order, called = sorted_order(places), np.flatnonzero(np.bincount(tasks))
+        number = np.zeros(len(links.names), np.int64)
+        number[called] = np.arange(len(called))
+        names = tuple(map(links.names.__getitem__, called.tolist()))
+        return Calls(names, number[tasks[order]], microbatches[order], np.zeros(len(order), np.int64))
 
     def _own(self, names: Ints, offset: int, of: Ints) -> tuple[Ints, Ints, Ints]:
         """Return place, task and micro-batch of the calls of a kind that actions have."""
@@ -184,8 +184,10 @@ class _RankWriter(Struct, frozen=True):
         """
         span = 1 + int(messages.microbatches.max(initial=0))
         keys = messages.arrivals * span + messages.microbatches
-        by_key = sorted_order(keys - keys.min())
         wanted = self.links.receive[self.link[of]] * span + self.order.microbatches[of]
+        if np.array_equal(wanted, keys):  # each action needs the next message, as in most schedules
+            return self.place[of] + RECEIVE, messages.arrivals, messages.microbatches
+        by_key = sorted_order(keys - keys.min())
         latest = np.maximum.accumulate(by_key[np.searchsorted(keys[by_key], wanted)])
         received = np.arange(latest[-1] + 1)
         actions = of[np.searchsorted(latest, received)]
