@@ -49,8 +49,8 @@ def _alone_on_its_stream(tables: Tables, messages: list[TaskTable]) -> bool:
 
 def _leave_at_once(tables: Tables, sends: list[TaskTable]) -> bool:
     """Return whether a channel's sends occupy no resource and send only buffers of the main stream."""
+    if any(table.activities[0].occupancy_s for table in sends) or not _alone_on_its_stream(tables, sends):
+        return False
     ops = [op for table in tables.values() for op in table.task.ops if op.stream != MAIN_STREAM]
     off_main = {buffer for op in ops for buffer in op.writes}
-    return _alone_on_its_stream(tables, sends) and all(
-        table.activities[0].occupancy_s == 0.0 and off_main.isdisjoint(table.task.ops[0].reads) for table in sends
-    )
+    return all(off_main.isdisjoint(table.task.ops[0].reads) for table in sends)

@@ -51,11 +51,10 @@ def _met(
     found: set[tuple[int, ...]] = set()
     for name, task in program.tasks.items():
         if task.traits.coalesces:
-            for op, activity in zip(task.ops, priced[name].activities, strict=True):
-                if any(resource in contention.contended for resource, _ in activity.demands):
-                    return set()
-                if isinstance(op, Collective):
-                    found.add(classes_of(rank, op))
+            activities = {id(activity): activity for activity in priced[name].activities}.values()
+            if any(resource in contention.contended for activity in activities for resource, _ in activity.demands):
+                return set()
+            found.update(classes_of(rank, op) for op in task.ops if isinstance(op, Collective))
     return {classes for classes in found if len(classes) > 1}
 
 
