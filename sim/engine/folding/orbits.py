@@ -152,10 +152,10 @@ def _shift(mesh: Mesh, pricing: Pricing, rank_kinds: Ints, axis: str, degree: in
 
     All others are so many of it, so it is a divisor of the degree.
     """
+    kinds = rank_kinds[all_groups(mesh, (axis,))]
     for step in (step for step in range(1, degree // 2 + 1) if degree % step == 0):
-        ranks_to = shifted(mesh, np.arange(mesh.size), axis, step)
-        if np.array_equal(rank_kinds[ranks_to], rank_kinds):
-            images = pricing.link_images(ranks_to)
+        if np.array_equal(np.roll(kinds, step, axis=1), kinds):
+            images = pricing.link_images(shifted(mesh, np.arange(mesh.size), axis, step))
             if images is not None:
                 yield Shift.of(axis, step, degree, images)
                 return
