@@ -15,7 +15,7 @@ def call_pattern(table: TaskTable, entries: tuple[int, ...]) -> Pattern | None:
     main_exit = table.shape.last[MAIN_STREAM]
     span_s = offsets[0][main_exit] + durations_s[main_exit] if len(entries) == 1 else 0.0
     open_end = any(row[op] == NO_PATH for row in offsets for op in table.shape.last.values())
-    early = any(max(row[op] for row in offsets) == NO_PATH for op in range(len(durations_s)))
+    early = NO_PATH in map(max, zip(*offsets, strict=True))
     fits = not (open_end or early)
     return Pattern(entries, offsets, durations_s, main_exit, span_s, table.shape.predecessors) if fits else None
 

@@ -45,7 +45,11 @@ class TaskShape(Struct, frozen=True):
         for entry in entries:
             starts: list[float] = []
             for j, predecessors in enumerate(self.predecessors):
-                start = max((starts[i] + durations_s[i] for i in predecessors), default=NO_PATH)
+                if len(predecessors) == 1:  # as most ops have
+                    (i,) = predecessors
+                    start = starts[i] + durations_s[i]
+                else:
+                    start = max([starts[i] + durations_s[i] for i in predecessors], default=NO_PATH)
                 starts.append(max(start, 0.0) if j == entry else start)
             table.append(starts)
         return table
