@@ -4,7 +4,7 @@ Nodes that are the same in every recurrence are a chain. Where the state of a ru
 how much later its node in one period is than that in the period before.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Final
 
@@ -17,6 +17,7 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
 from sim.plan.facts.sections import Cut, Section
 from sim.plan.words.calls import NO_MICROBATCH, Calls
+from sim.plan.words.program import Program
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -65,7 +66,7 @@ class Chains:
         self.early: list[Ints] = []
         calls = [Calls.of(cut.program.calls) for cut in cuts.values()]
         starts = np.cumsum([0, *map(len, calls)])
-        call_of = self._call_of(calls)
+        call_of = calls_of_nodes(graph, [cut.program for cut in cuts.values()])
         self.microbatch: Ints = np.concatenate([*(found.microbatches for found in calls), [NO_MICROBATCH]])[call_of]
         self.is_moved: Flags = np.concatenate([*(cut.is_moved for cut in cuts.values()), [False]])[call_of]
         order, kinds = np.argsort(call_of, kind="stable"), graph.kinds_of_nodes
@@ -95,35 +96,36 @@ class Chains:
         self.rows.append(rows[alike - _num_like_last(kinds[rows]) :])
         self.early.append(inside[: len(inside) - self.rows[-1].size])
 
-    def _call_of(self, calls: Sequence[Calls]) -> Ints:
-        """Return the call that each node belongs to, counted over all ranks; NONE for those that belong to none.
 
-        ``calls``: those of each rank.
-        """
-        graph, of = self.graph, np.full(len(self.graph.kinds), NONE)
-        tasks = [cut.program.tasks for cut in self.cuts.values()]
-        num_ops = [
-            np.array([len(of_rank[name].ops) if name in of_rank else 0 for name in found.names])[found.tasks]
-            for of_rank, found in zip(tasks, calls, strict=True)
-        ]
-        units = UnitColumns.of(graph.units)
-        sizes = np.where(units.numbers == id(None), np.concatenate(num_ops), 1)
-        sizes[units.numbers == id(SENT)] = 0
-        places_in_call = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        of[np.repeat(units.nodes, sizes) + places_in_call] = np.repeat(np.arange(len(sizes)), sizes)
-        exits = [(node, block) for block, found in graph.blocks.items() for node in found.exits.values()]
-        entries = [(entry, block) for entry, (block, _) in graph.entries.items()]
-        paths = [(path, block) for path, (block, _, _) in graph.early_exits.items()]
-        for pairs in (exits, entries, paths):
-            nodes, blocks = _columns(pairs)
-            of[nodes] = of[blocks]
-        after = [(node, block) for path, block in paths for node in graph.successors[path]]
-        journeys = [(journey, send) for send, journey, _ in graph.messages] if (of == NONE).any() else []
-        for pairs in (after[::-1], journeys):
-            nodes, owners = _columns(pairs)
-            is_free = of[nodes] == NONE
-            of[nodes[is_free]] = of[owners[is_free]]
-        return of
+def calls_of_nodes(graph: Graph, programs: Iterable[Program]) -> Ints:
+    """Return the call that each node belongs to, counted over all ranks; NONE for those that belong to none.
+
+    ``programs``: those of the simulated ranks, in their order.
+    """
+    of = np.full(len(graph.kinds), NONE)
+    num_ops = list[Ints]()
+    for program in programs:
+        calls = Calls.of(program.calls)
+        of_names = [len(program.tasks[name].ops) if name in program.tasks else 0 for name in calls.names]
+        num_ops.append(np.array(of_names, np.int64)[calls.tasks])
+    units = UnitColumns.of(graph.units)
+    sizes = np.where(units.numbers == id(None), np.concatenate(num_ops), 1)
+    sizes[units.numbers == id(SENT)] = 0
+    places_in_call = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    of[np.repeat(units.nodes, sizes) + places_in_call] = np.repeat(np.arange(len(sizes)), sizes)
+    exits = [(node, block) for block, found in graph.blocks.items() for node in found.exits.values()]
+    entries = [(entry, block) for entry, (block, _) in graph.entries.items()]
+    paths = [(path, block) for path, (block, _, _) in graph.early_exits.items()]
+    for pairs in (exits, entries, paths):
+        nodes, blocks = _columns(pairs)
+        of[nodes] = of[blocks]
+    after = [(node, block) for path, block in paths for node in graph.successors[path]]
+    journeys = [(journey, send) for send, journey, _ in graph.messages] if (of == NONE).any() else []
+    for pairs in (after[::-1], journeys):
+        nodes, owners = _columns(pairs)
+        is_free = of[nodes] == NONE
+        of[nodes[is_free]] = of[owners[is_free]]
+    return of
 
 
 def _num_like_last(rows: Ints | NDArray[np.uint8]) -> int:

@@ -35,8 +35,7 @@ class Repeated(Struct, frozen=True):
     """A run passes through its period, ``begin_s`` to ``end_s``, ``times`` more often than it was simulated.
 
     ``microbatches``: for how many more the calls of the next period are. ``calls``: by simulated rank and task, the
-    calls of one period. ``apart``: by simulated rank, two or more calls of one task that are a period apart from one to
-    the next, the last such.
+    calls of one period.
     """
 
     begin_s: float
@@ -44,7 +43,6 @@ class Repeated(Struct, frozen=True):
     times: int
     microbatches: int
     calls: Mapping[int, Mapping[str, int]]
-    apart: Mapping[int, tuple[int, ...]]
 
     @property
     def length_s(self) -> float:

@@ -337,7 +337,7 @@ def _repeated(
     }
     microbatches = period.repetitions * next(iter(repetition_of.values())).microbatches
     times = left_out // period.repetitions
-    return Repeated(period.begin_s, period.end_s, times, microbatches, calls, period.apart)
+    return Repeated(period.begin_s, period.end_s, times, microbatches, calls)
 
 
 def _shapes(plan: Plan) -> dict[int, Mapping[str, TaskShape]]:

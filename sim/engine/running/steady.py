@@ -28,20 +28,13 @@ Flags = NDArray[np.bool_]
 IN_A_PERIOD: Final = (1, 2, 3, 4, 6)
 """Largest number of repetitions in a period: messages and buckets may come around less often than calls."""
 
-MOST_APART: Final = 4
-"""Calls a period apart that are noted: they tell whether other durations come back after two periods alone."""
-
 
 class Steady(NamedTuple):
-    """A period of a run: from when to when, and how many repetitions of the calls it has.
-
-    ``apart``: by simulated rank, calls of one task that are a period apart from one to the next, the last such.
-    """
+    """A period of a run: from when to when, and how many repetitions of the calls it has."""
 
     begin_s: float
     end_s: float
     repetitions: int
-    apart: Mapping[int, tuple[int, ...]]
 
 
 def steady_period(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> Steady | None:
@@ -56,32 +49,8 @@ def steady_period(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) ->
             unlike = [_is_unlike(rows, length_s) for rows in tasks]
             begin_s = _begin_s(tasks, unlike, length_s)
             if begin_s is not None and all(_repeats(rows, begin_s, begin_s + length_s) for rows in tasks):
-                return Steady(begin_s, begin_s + length_s, repetitions, _apart(run, tasks, unlike))
+                return Steady(begin_s, begin_s + length_s, repetitions)
     return None
-
-
-def _apart(run: SimulatedRun, tasks: "Sequence[_Rows]", unlike: Sequence[Flags]) -> dict[int, tuple[int, ...]]:
-    """Return, of every rank, the last calls that are a period apart, two or more.
-
-    They are of the main line of work, if it has a part in the period.
-    """
-    of_rank: dict[int, dict[str, tuple[_Rows, int, Flags]]] = {rank: {} for rank in run.programs}
-    for rows, of_rows in zip(tasks, unlike, strict=True):
-        for place in np.flatnonzero(rows.counts).tolist():
-            of_rank[rows.together.ranks[place]][rows.task.name] = rows, place, of_rows
-    found = {}
-    for rank, own in of_rank.items():
-        in_order = [own[name] for name in run.called(rank) if name in own]
-        found[rank] = _last_apart(*next((each for each in in_order if each[0].task.traits.coalesces), in_order[0]))
-    return found
-
-
-def _last_apart(rows: "_Rows", place: int, unlike: Flags) -> tuple[int, ...]:
-    """Return the last calls of a rank that are a period apart."""
-    begin, stop, count = (int(column[place]) for column in (rows.first, rows.stop, rows.counts))
-    last = begin + int(np.flatnonzero(~unlike[begin:stop])[-1])
-    first = max(begin, last - (MOST_APART - 1) * count)
-    return tuple(rows.together.times.calls[first + (last - first) % count : last + 1 : count].tolist())
 
 
 def drifts_apart(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> bool:

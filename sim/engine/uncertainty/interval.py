@@ -14,7 +14,7 @@ from sim.engine.uncertainty.first_order import path_shares, relative_deviation, 
 from sim.engine.uncertainty.loadings import loadings
 from sim.engine.uncertainty.longest_path import Floats
 from sim.engine.uncertainty.normal import quantiles
-from sim.engine.uncertainty.retiming import num_nodes, num_whole_nodes, retiming
+from sim.engine.uncertainty.retiming import num_whole_nodes, retiming
 
 NUM_DRAWS: Final = 128
 MOST_NODES: Final = 500_000
@@ -86,7 +86,7 @@ def drawn_step_times_s(path: CriticalPath, errors: ModelErrors, num_draws: int) 
     found = list(dict.fromkeys([*shares, *(of for of, _ in erring)]))
     loaded = loadings(found, classes.predicted_s(run), errors)
     draws = drawn(list(erring), errors, loaded, sensitivities(shares, loaded), run, num_draws)
-    width = max(_AT_ONCE // max(num_nodes(run), 1), 1)
+    width = max(_AT_ONCE // max(retimed.num_nodes, 1), 1)
     parts = [retimed.relative_times(draws.factors[:, begin : begin + width]) for begin in range(0, num_draws, width)]
     times_s: Floats = run.iteration_time_s * np.concatenate(parts) * draws.step
     return times_s

@@ -1,5 +1,6 @@
 """When everything in a graph of dependencies ends, for many sets of durations at once."""
 
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -20,10 +21,18 @@ class Durations(Struct, frozen=True, eq=False):
     @property
     def num_draws(self) -> int:
         """Return how many sets of durations there are."""
-        return len(self.factors[0])
+        return int(self.factors.shape[1])
+
+    def of(self, nodes: Ints) -> "Durations":
+        """Return those of some nodes, in their order."""
+        return Durations(self.base_s[nodes], self.rows[nodes], self.factors)
+
+    def followed_by(self, more: Floats) -> "Durations":
+        """Return those with further rows of factors."""
+        return Durations(self.base_s, self.rows, np.concatenate([self.factors, more]))
 
 
-class Levels(Struct, frozen=True, eq=False):
+class Levels(Struct, frozen=True, dict=True, eq=False):
     """A graph's nodes in an order in which each comes after all that it waits for, cut where none waits for another.
 
     Nodes of which each waits for the one before alone, and is all that waits for it, are a chain: they have one place.
@@ -68,7 +77,10 @@ class Levels(Struct, frozen=True, eq=False):
 
     def ends_s(self, durations: Durations) -> Floats:
         """Return when chains end, by their places, x draws: the latest end of what each waits for plus its duration."""
-        ends_s = self._lasting_s(durations)
+        return self.let_wait(self.lasting_s(durations))
+
+    def let_wait(self, ends_s: Floats) -> Floats:
+        """Return when chains end that last so long, by their places, x draws; what is given is written over."""
         before, begin, edge = self.before, 0, 0
         for end, waiting in zip(self.ends, self.waiting, strict=True):
             if waiting:
@@ -81,7 +93,14 @@ class Levels(Struct, frozen=True, eq=False):
             begin = end
         return ends_s
 
-    def _lasting_s(self, durations: Durations) -> Floats:
+    @cached_property
+    def last(self) -> Ints:
+        """Return the places of the chains for which none waits."""
+        is_last = np.ones(self.ends[-1] if self.ends else 0, np.bool_)
+        is_last[self.before] = False
+        return np.flatnonzero(is_last)
+
+    def lasting_s(self, durations: Durations) -> Floats:
         """Return how long chains last, by their places, x draws: nodes of a chain that err alike count together."""
         num_rows = len(durations.factors)
         kinds, at = np.unique(self.place * num_rows + durations.rows, return_inverse=True)

@@ -5,22 +5,24 @@ or message errs. Calls that were one event are taken apart: the longest paths th
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, TypeVar
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern, PricedTask
 from sim.engine.compiling.shape import analyse
-from sim.engine.compiling.tables import MAIN_STREAM
-from sim.engine.running.rank_paces import NEAR
+from sim.engine.running.chains import NONE, calls_of_nodes
+from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
-from sim.engine.running.steady import MOST_APART
 from sim.engine.uncertainty.calls import CallTimes, OpRatios, TaskTimes
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
+from sim.engine.uncertainty.repeating import Counterparts, PlacedNodes, Repeating
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 
 FactorRow = Callable[[ErrorClass, int], int]
 """Gives the row, among the drawn factors, of the one with which a class of calls errs on a simulated rank."""
@@ -31,22 +33,21 @@ _LASTING: Final = (NodeKind.FIXED, NodeKind.SHARED, NodeKind.MEMBER)
 
 
 class Retiming(Struct, frozen=True, eq=False):
-    """A run's nodes, as ``Durations`` has them, in levels.
+    """A run's nodes, as ``Durations`` has them, and ``graph``, which says when they end.
 
     ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
-    ``begins``: the nodes at whose ends the run's steps begin; none where it is one step. ``apart``: of each rank nodes
-    whose ends are a period apart, of a run that passed through its period once for many. ``left_out``: the periods that
-    it left out, where ranks have paces of their own.
     """
 
     run: SimulatedRun
-    levels: Levels
+    graph: "Repeating | _Single"
     base_s: Floats
     rows: Ints
     derived: tuple[Derived, ...]
-    begins: Ints
-    apart: tuple[Ints, ...]
-    left_out: "_LeftOut"
+
+    @property
+    def num_nodes(self) -> int:
+        """Return how many nodes there are."""
+        return len(self.base_s)
 
     def relative_times(self, factors: Floats) -> Floats:
         """Return how many times as long as predicted a step takes with drawn factors (rows x draws), per draw."""
@@ -54,64 +55,41 @@ class Retiming(Struct, frozen=True, eq=False):
         for part in self.derived:
             derived[list(part.rows.values())] = part.drawn(factors)
         rows = np.where(self.rows < 0, len(factors) + ~self.rows, self.rows)
-        left_out_s = np.zeros((len(self.left_out.nodes), factors.shape[1]))
-        for _ in range(self.left_out.num_passes):
-            durations = Durations(self.base_s, rows, np.concatenate([factors, derived, left_out_s]))
-            ends_s, before_s = self.levels.ends_s(durations), left_out_s
-            left_out_s = self.left_out.lasting_s(ends_s, self.levels.place)
-            if np.array_equal(left_out_s, before_s):
-                break
-        times_s: Floats = self._times_s(ends_s) / self._predicted_s
+        durations = Durations(self.base_s, rows, np.concatenate([factors, derived]))
+        times_s: Floats = self.graph.step_s(durations) / self._predicted_s
         return times_s
 
     @property
     def _predicted_s(self) -> float:
         return self.run.makespan_s if self.run.num_steps == 1 else self.run.iteration_time_s
 
-    def _times_s(self, ends_s: Floats) -> Floats:
-        """Return the makespan, or the period as the run has found it."""
-        if self.run.num_steps == 1:
-            latest_s: Floats = self.left_out.latest_s(ends_s, self.levels.place)
-            return latest_s if self.run.repeated is None else latest_s + self._later_s(ends_s, self.run.repeated.times)
-        first = -2 if self.run.is_steady else (len(self.begins) - 1) // 2
-        periods_s: Floats = np.diff(ends_s[self.levels.place[self.begins[first:]]], axis=0).mean(axis=0)
-        return periods_s
 
-    def _later_s(self, ends_s: Floats, times: int) -> Floats:
-        """Return how long so many periods last, per draw: those of the slowest rank, for which the others wait.
+class _Single(Struct, frozen=True, eq=False):
+    """The nodes of a run in levels.
 
-        Ranks of which two periods in a row are alike count before others, which may have not come to theirs yet.
-        With other durations a state may come back after two periods alone, a short and a long one, which take turns.
-        Then ranks of which these are seen count: others may not have come to them yet. While one has its long period
-        another may have its short one. The step's end waits for a rank after its long one, to which an odd number adds
-        least.
-        """
-        each_s = [np.diff(ends_s[self.levels.place[nodes]], axis=0) for nodes in self.apart]
-        settled_s = np.max([_settled_s(of_rank) for of_rank in each_s], axis=0)
-        last_s = np.max([of_rank[-1] for of_rank in each_s], axis=0)
-        later_s: Floats = times * np.where(settled_s > 0.0, settled_s, last_s)
-        several_s = [of_rank for of_rank in each_s if len(of_rank) == MOST_APART - 1]
-        turns_s = np.min([_in_turns_s(times, *of_rank) for of_rank in several_s], axis=0, initial=np.inf)
-        return np.where(turns_s < np.inf, turns_s, later_s)
-
-
-def _settled_s(each_s: Floats) -> Floats:
-    """Return the last of several periods in draws in which it is like the one before, else 0."""
-    if len(each_s) == 1:
-        return np.zeros_like(each_s[-1])
-    return np.where(np.abs(each_s[-1] - each_s[-2]) <= NEAR * each_s[-1], each_s[-1], 0.0)
-
-
-def _in_turns_s(times: int, before_s: Floats, other_s: Floats, last_s: Floats) -> Floats:
-    """Return how long so many periods last after three in a row of which the first and the last are alike.
-
-    Those like the second and those like the last take turns. Infinity in draws in which they do not.
+    ``begins``: the nodes at whose ends the run's last steps begin, whose mean the period is; none where it is one step.
+    ``left_out``: the periods that it left out, where ranks have paces of their own.
     """
-    take_turns = (np.abs(last_s - before_s) <= NEAR * last_s) & (np.abs(last_s - other_s) > NEAR * last_s)
-    return np.where(take_turns, (times - times // 2) * other_s + times // 2 * last_s, np.inf)
+
+    levels: Levels
+    begins: Ints
+    left_out: "_LeftOut"
+
+    def step_s(self, durations: Durations) -> Floats:
+        """Return the makespan, or the period as the run has found it, per draw."""
+        left_out_s = np.zeros((len(self.left_out.nodes), durations.num_draws))
+        for _ in range(self.left_out.num_passes):
+            ends_s, before_s = self.levels.ends_s(durations.followed_by(left_out_s)), left_out_s
+            left_out_s = self.left_out.lasting_s(ends_s, self.levels.place)
+            if np.array_equal(left_out_s, before_s):
+                break
+        if len(self.begins):
+            periods_s: Floats = np.diff(ends_s[self.levels.place[self.begins]], axis=0).mean(axis=0)
+            return periods_s
+        return self.left_out.latest_s(ends_s, self.levels)
 
 
-def num_nodes(run: SimulatedRun) -> int:
+def _num_nodes(run: SimulatedRun) -> int:
     """Return how many nodes there are to retime: the run's own, and one between each entry and exit of a block."""
     blocks = run.graph.blocks.values()
     return len(run.graph.kinds) + sum(len(block.pattern.entries) * (len(block.exits) + 1) for block in blocks)
@@ -124,7 +102,7 @@ def num_whole_nodes(run: SimulatedRun) -> int:
     """
     whole = run.num_steps * sum(sum(run.num_calls(rank).values()) for rank in run.programs)
     is_like_whole = run.repeated is None and (run.paced is None or run.num_steps == 1)
-    return num_nodes(run) if is_like_whole else num_nodes(run) * whole // len(run.graph.units)
+    return _num_nodes(run) if is_like_whole else _num_nodes(run) * whole // len(run.graph.units)
 
 
 def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) -> Retiming:
@@ -133,20 +111,25 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) ->
     blocks = _add_units(nodes, rows)
     _add_blocks(nodes, rows, blocks)
     _add_journeys(nodes)
-    begins = np.array([nodes.begin_of(node) for node in run.first_nodes] if run.num_steps > 1 else [], dtype=np.int64)
-    apart = _apart(run)
+    if run.repeated is None:
+        graph: Repeating | _Single | None = _single(nodes, rows)
+    else:
+        graph = Repeating.of(nodes.placed(run.repeated), run.repeated)
+    if graph is None:
+        return retiming(run.whole, classes, factor_row)
+    return Retiming(run, graph, *nodes.in_all(), rows.derived)
+
+
+def _single(nodes: "_Nodes", rows: "_Rows") -> _Single:
+    """Return the nodes of a run in levels."""
+    run, begins = nodes.run, list[int]()
+    if run.num_steps > 1:
+        begins = run.first_nodes[-2:] if run.is_steady else run.first_nodes[(run.num_steps - 1) // 2 :]
+    shown = np.array([nodes.begin_of(node) for node in begins], dtype=np.int64)
     left_out = _LeftOut.of(run)
     nodes.let_left_out_wait(left_out, sum(len(part.rows) for part in rows.derived))
-    wanted = np.concatenate([begins, *apart, left_out.wanted])
-    return Retiming(
-        run,
-        Levels.of(len(nodes), *nodes.dependencies(), wanted),
-        *nodes.in_all(),
-        rows.derived,
-        begins,
-        apart,
-        left_out,
-    )
+    levels = Levels.of(len(nodes), *nodes.dependencies(), np.concatenate([shown, left_out.wanted]))
+    return _Single(levels, shown, left_out)
 
 
 class _LeftOut(Struct, frozen=True, eq=False):
@@ -187,45 +170,32 @@ class _LeftOut(Struct, frozen=True, eq=False):
         lasting_s: Floats = self.times * (later - earlier)
         return lasting_s
 
-    def latest_s(self, ends_s: Floats, place: Ints) -> Floats:
+    def latest_s(self, ends_s: Floats, levels: Levels) -> Floats:
         """Return when the last node ends, per draw."""
-        later, earlier = (ends_s[place[nodes]] for nodes in self.at_end.T)
+        later, earlier = (ends_s[levels.place[nodes]] for nodes in self.at_end.T)
         beyond_s = later + self.times * (later - earlier)
-        latest_s: Floats = np.maximum(ends_s.max(axis=0), beyond_s.max(axis=0, initial=0.0))
+        latest_s: Floats = np.maximum(ends_s[levels.last].max(axis=0), beyond_s.max(axis=0, initial=0.0))
         return latest_s
-
-
-def _apart(run: SimulatedRun) -> tuple[Ints, ...]:
-    """Return of each simulated rank nodes whose ends are a period apart, the ends of calls; none without a period."""
-    if run.repeated is None:
-        return ()
-    graph, found = run.graph, list[Ints]()
-    for rank, calls in run.repeated.apart.items():
-        program, units, nodes = run.programs[rank], run.units_of(rank), list[int]()
-        for call in calls:
-            _, _, node, pattern = units[call]
-            if pattern is None:
-                node += analyse(program.tasks[program.calls[call].task]).last.get(MAIN_STREAM, 0)
-            nodes.append(graph.joints[graph.joint_of[node]].members[0] if node in graph.joint_of else node)
-        found.append(np.array(nodes, np.int64))
-    return tuple(found)
 
 
 class _Nodes:
     """The nodes of a run and of its blocks: their durations, the rows of these, and the edges between nodes.
 
-    ``base_s`` and ``rows`` are those of the run's own nodes, ``added`` of nodes beside them.
-    ``entries``: by block and slot the node at whose end it is released. ``more``: what waits beside the run's own.
+    ``base_s``, ``rows`` and ``starts_s`` are those of the run's own nodes; ``added`` has these of nodes beside them,
+    and another node of the call of each. ``entries``: by block and slot the node at whose end it is released. ``more``:
+    what waits beside the run's own.
     """
 
     def __init__(self, run: SimulatedRun) -> None:
         self.run, graph, loop = run, run.graph, run.loop
-        lasting = np.isin(np.array(graph.kinds, dtype=np.int64), _LASTING)
+        lasting = np.isin(graph.kinds_of_nodes, _LASTING)
         lasting[[node for joint in graph.joints for node in joint.members[1:]]] = False
         starts_s, ends_s = loop.times_s
         self.base_s = np.where(lasting, ends_s - starts_s, 0.0)
+        begins_s = np.isin(graph.kinds_of_nodes, (*_LASTING, NodeKind.BLOCK))
+        self.starts_s = np.where(begins_s, starts_s, ends_s)
         self.rows = np.zeros(len(self.base_s), dtype=np.int64)
-        self.added: list[tuple[float, int]] = []
+        self.added: list[tuple[float, int, float, int]] = []
         self.entries = {place: node for node, place in graph.entries.items()}
         self.more: list[tuple[int, int]] = []
         self._released: dict[int, int] = {}
@@ -235,9 +205,9 @@ class _Nodes:
         """Return how many nodes there are."""
         return len(self.rows) + len(self.added)
 
-    def add(self, base_s: float = 0.0, row: int = 0) -> int:
-        """Add a node; return its number."""
-        self.added.append((base_s, row))
+    def add(self, owner: int, start_s: float, base_s: float = 0.0, row: int = 0) -> int:
+        """Add a node that belongs to the call of another one; return its number."""
+        self.added.append((base_s, row, start_s, owner))
         return len(self) - 1
 
     def let_timeless_wait(self, first: Ints, task: PricedTask) -> None:
@@ -252,8 +222,25 @@ class _Nodes:
 
     def in_all(self) -> tuple[Floats, Ints]:
         """Return the durations of all nodes, and their rows."""
-        base_s, rows = np.array(self.added, dtype=np.float64).reshape(-1, 2).T
+        base_s, rows, _, _ = self._added
         return np.concatenate([self.base_s, base_s]), np.concatenate([self.rows, rows.astype(np.int64)])
+
+    def placed(self, repeated: Repeated) -> PlacedNodes:
+        """Return all nodes of a run that passed through its period once for many, by when they begin, and the edges."""
+        run, (_, _, starts_s, owners) = self.run, self._added
+        calls = calls_of_nodes(run.graph, run.programs.values())
+        of_added = calls[owners.astype(np.int64)]
+        units = np.concatenate([np.where(calls == NONE, NONE, 2 * calls), 2 * of_added + 1])
+        later, repeats = _calls_a_period_later(run, repeated)
+        later_units = np.where(later == NONE, NONE, 2 * later)[:, None] + np.where(later == NONE, 0, [[0], [1]]).T
+        moments_s = np.concatenate([run.loop.times_s[1], starts_s])
+        found = Counterparts.of(units, later_units.ravel(), np.repeat(repeats, 2), moments_s)
+        return PlacedNodes(np.concatenate([self.starts_s, starts_s]), *self.dependencies(), found)
+
+    @cached_property
+    def _added(self) -> Floats:
+        """Return durations, rows, starts and owners of nodes beside the run's own, once all are added."""
+        return np.array(self.added, dtype=np.float64).reshape(-1, 4).T
 
     def let_left_out_wait(self, left_out: _LeftOut, first_row: int) -> None:
         """Let nodes that stand for periods last as long as rows from ``~first_row`` on say."""
@@ -263,12 +250,13 @@ class _Nodes:
     def entry(self, block: int, slot: int) -> int:
         """Return the node at whose end an entry of a block is released: of its only one all that it waits for."""
         if (block, slot) not in self.entries:
-            self.entries[block, slot] = self._released[block] = self.add()
+            start_s = self.run.loop.starts_s[block]
+            self.entries[block, slot] = self._released[block] = self.add(block, start_s)
         return self.entries[block, slot]
 
     def begin_of(self, node: int) -> int:
         """Return a node that ends when a node begins."""
-        begin = self._begins[node] = self.add()
+        begin = self._begins[node] = self.add(node, self.run.loop.starts_s[node])
         return begin
 
     def dependencies(self) -> tuple[Ints, Ints]:
@@ -286,6 +274,29 @@ class _Nodes:
             after[after == block] = begin
         added = np.array(more, dtype=np.int64).reshape(-1, 2)
         return np.concatenate([before, added[:, 0]]), np.concatenate([after, added[:, 1]])
+
+
+def _calls_a_period_later(run: SimulatedRun, repeated: Repeated) -> tuple[Ints, NDArray[np.bool_]]:
+    """Return by call, counted over all ranks, that of the next period, and whether its task recurs.
+
+    It is the call of the same task for a later micro-batch; of one for none it is as many calls on as a period has.
+    NONE: there is none.
+    """
+    calls = [Calls.of(program.calls) for program in run.programs.values()]
+    counts = [repeated.calls[rank] for rank in run.programs]
+    num_calls, num_tasks = list(map(len, calls)), [len(found.names) for found in calls]
+    tasks = np.concatenate([found.tasks for found in calls]) + np.repeat(np.cumsum(num_tasks) - num_tasks, num_calls)
+    microbatches = np.concatenate([found.microbatches for found in calls])
+    row = int(microbatches.max(initial=0)) + 1 + repeated.microbatches
+    call_of, numbered = np.full(sum(num_tasks) * row, NONE), np.flatnonzero(microbatches != NO_MICROBATCH)
+    keys = tasks[numbered] * row + microbatches[numbered]
+    call_of[keys] = numbered
+    places = np.arange(len(tasks)) + np.repeat([sum(once.values()) for once in counts], num_calls)
+    later = np.minimum(places, len(tasks) - 1)
+    later = np.where((tasks[later] == tasks) & (microbatches[later] == NO_MICROBATCH), later, NONE)
+    later[numbered] = call_of[keys + repeated.microbatches]
+    recurs = [once.get(name, 0) > 0 for found, once in zip(calls, counts, strict=True) for name in found.names]
+    return later, np.array(recurs)[tasks]
 
 
 class _Rows(Struct, eq=False):
@@ -381,8 +392,8 @@ def _add_blocks(nodes: _Nodes, rows: _Rows, blocks: Mapping[int, tuple[int, int,
         joint = joint_ops[block.ranks[0], index] if block.ranks else ()
         row_of = calls[node] = rows.of_call(block.ranks or (rank,), task, block.pattern, joint)
         for op, done in ((block.pattern.main_exit, node), *block.exits.items()):
-            for slot in range(len(block.pattern.entries)):
-                through = nodes.add(1.0, row_of((slot, op)))
+            for slot, start_s in enumerate(block.released_s):
+                through = nodes.add(node, start_s, 1.0, row_of((slot, op)))
                 nodes.more += [(nodes.entry(node, slot), through), (through, done)]
     for node, (block_node, slot, op) in graph.early_exits.items():
         nodes.base_s[node], nodes.rows[node] = 1.0, calls[block_node]((slot, op))

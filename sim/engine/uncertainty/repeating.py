@@ -1,0 +1,272 @@
+"""A run that passed through its period once for many, with other durations.
+
+The nodes of a period wait for each other and for nodes that ended before it, and those of the next period do so for
+their counterparts. When these nodes ended is a draw's state: from it follow the ends of a period, and with them the
+next state. So the run is three graphs: what comes before its period, the period, and what comes after it. Where a state
+is the one before, later by one time, so are all that follow. Other draws pass through the period again, until a state
+is an earlier one, later by one time: from there on the states between the two take turns.
+"""
+
+from typing import Final
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from sim.engine.running.chains import NONE
+from sim.engine.running.period import EQUAL, Repeated
+from sim.engine.running.rank_paces import NEAR
+from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
+from sim.sorting import distinct_values
+
+Flags = NDArray[np.bool_]
+
+_EVEN: Final = 1e-10
+"""Times that differ by a smaller part of a period are equal."""
+
+
+class Counterparts(Struct, frozen=True, eq=False):
+    """What a node is a period later: in the later one of the unit that it belongs to, the one in the same place.
+
+    ``units``: of each node its unit, NONE where there is none; ``later_units``: by unit that of the next period, NONE:
+    there is none; ``repeats``: whether each period has such units. The nodes of unit u are
+    ``order[first[u] : first[u + 1]]``. ``moments_s``: of each node one that is a period later for its counterpart.
+    """
+
+    units: Ints
+    later_units: Ints
+    repeats: Flags
+    order: Ints
+    first: Ints
+    moments_s: Floats
+
+    @classmethod
+    def of(cls, units: Ints, later_units: Ints, repeats: Flags, moments_s: Floats) -> "Counterparts":
+        """Return those of the nodes of some units."""
+        order = np.argsort(units, kind="stable")
+        first = np.searchsorted(units[order], np.arange(len(later_units) + 1))
+        return cls(units, later_units, repeats, order, first, moments_s)
+
+    def later(self, nodes: Ints, period_s: float) -> Ints:
+        """Return the nodes a period after some; NONE where there is none.
+
+        Of units with unlike numbers of nodes these are counterparts only if they are a period apart.
+        """
+        place, sizes = np.empty_like(self.order), np.diff(self.first)
+        place[self.order] = np.arange(len(self.order))
+        units = self.units[nodes]
+        others = np.where(units == NONE, NONE, self.later_units[units])
+        place_in_unit = place[nodes] - self.first[units]
+        is_found = (others != NONE) & (place_in_unit < sizes[others])
+        later = self.order[np.where(is_found, self.first[others] + place_in_unit, 0)]
+        off_s = self.moments_s[later] - self.moments_s[nodes] - period_s
+        is_found &= (sizes[units] == sizes[others]) | (np.abs(off_s) <= NEAR * period_s)
+        return np.where(is_found, later, NONE)
+
+    def stay(self, nodes: Ints) -> Flags:
+        """Return which nodes are of no unit that has a counterpart in every period."""
+        units = self.units[nodes]
+        stays: Flags = (units == NONE) | ~self.repeats[units]
+        return stays
+
+
+class PlacedNodes(Struct, frozen=True, eq=False):
+    """Nodes by number: when they begin as predicted, the edges from ``before[i]`` to ``after[i]``, and counterparts."""
+
+    starts_s: Floats
+    before: Ints
+    after: Ints
+    counterparts: Counterparts
+
+    def waited_for(self, moment_s: float) -> Ints:
+        """Return the nodes that begin before a moment and for which others wait that begin later."""
+        crosses = (self.starts_s[self.before] < moment_s) & (self.starts_s[self.after] >= moment_s)
+        return distinct_values(self.before[crosses])
+
+    def states(self, begin_s: float, end_s: float) -> tuple[Ints, Ints] | None:
+        """Return the nodes of a state at the begin of a period, and those at its end; None where it is not known.
+
+        They are what the period waits for. What is of no period is the same in every state.
+        """
+        at_begin = self.waited_for(begin_s)
+        while True:
+            later = self.counterparts.later(at_begin, end_s - begin_s)
+            at_end = np.where(self.counterparts.stay(at_begin), at_begin, later)
+            if (at_end == NONE).any() or (self.starts_s[at_end] >= end_s).any():
+                return None
+            is_known = self.starts_s[at_end] >= begin_s
+            is_known[np.isin(at_end, at_begin)] = True
+            if is_known.all():
+                return at_begin, at_end
+            at_begin = np.concatenate([at_begin, at_end[~is_known]])
+
+
+class _Part(Struct, frozen=True, eq=False):
+    """Nodes of a run, ``known`` ones among them, from whose ends follow those of the others.
+
+    ``known`` and ``wanted`` are places in the levels: of the known ones, and of those whose ends are asked for.
+    """
+
+    nodes: Ints
+    levels: Levels
+    known: Ints
+    wanted: Ints
+
+    @classmethod
+    def of(cls, placed: PlacedNodes, own: Flags, known: Ints, wanted: Ints) -> "_Part":
+        """Return the part of some nodes, given by flags, and of known ones."""
+        nodes = np.concatenate([known, np.flatnonzero(own)])
+        number = np.full(len(own), NONE)
+        number[nodes] = np.arange(len(nodes))
+        within = own[placed.after]
+        before, after = number[placed.before[within]], number[placed.after[within]]
+        if (before == NONE).any():
+            raise ValueError("some nodes wait for others that begin later")
+        levels = Levels.of(len(nodes), before, after, number[np.concatenate([known, wanted])])
+        return cls(nodes, levels, levels.place[number[known]], levels.place[number[wanted]])
+
+    def lasting_s(self, durations: Durations) -> Floats:
+        """Return how long its chains last, by their places, x draws."""
+        return self.levels.lasting_s(durations.of(self.nodes))
+
+    def ends_s(self, lasting_s: Floats, known_s: Floats) -> Floats:
+        """Return when its chains end, by their places, x draws, from the ends of known ones.
+
+        ``lasting_s``: how long they last; it is written over.
+        """
+        lasting_s[self.known] = known_s
+        return self.levels.let_wait(lasting_s)
+
+    def latest_s(self, ends_s: Floats) -> Floats:
+        """Return when the last of its chains ends, per draw."""
+        latest_s: Floats = ends_s[self.levels.last].max(axis=0, initial=0.0)
+        return latest_s
+
+
+class Repeating(Struct, frozen=True, eq=False):
+    """What comes before the period of a run, the period, ``times`` more of it, and what comes after it.
+
+    Wanted of the period are first the nodes that are known to the next one, then those that are known to what comes
+    after it. ``moves``: which nodes of a state have a counterpart in each period.
+    """
+
+    times: int
+    before: _Part
+    period: _Part
+    after: _Part
+    moves: Flags
+
+    @classmethod
+    def of(cls, placed: PlacedNodes, repeated: Repeated) -> "Repeating | None":
+        """Return those of a run; None where a period's state is not known."""
+        slack_s = EQUAL * repeated.length_s
+        begin_s, end_s = repeated.begin_s - slack_s, repeated.end_s - slack_s
+        states = placed.states(begin_s, end_s)
+        if states is None or np.array_equal(*states):
+            return None
+        (at_begin, at_end), ended = states, placed.waited_for(end_s)
+        is_early, is_late = placed.starts_s < begin_s, placed.starts_s >= end_s
+        return cls(
+            repeated.times,
+            _Part.of(placed, is_early, at_begin[:0], at_begin),
+            _Part.of(placed, ~is_early & ~is_late, at_begin, np.concatenate([at_end, ended])),
+            _Part.of(placed, is_late, ended, ended[:0]),
+            at_end != at_begin,
+        )
+
+    @property
+    def state(self) -> Ints:
+        """Return the places, in the period, of the nodes of the next state."""
+        return self.period.wanted[: len(self.moves)]
+
+    def step_s(self, durations: Durations) -> Floats:
+        """Return when the last node of the whole run ends, per draw."""
+        known_s, early_s = _passed_s(self.before, durations, np.zeros((0, durations.num_draws)))
+        known_s, last_s = self._repeated_s(durations, known_s)
+        _, late_s = _passed_s(self.after, durations, known_s[len(self.moves) :])
+        return np.maximum(np.maximum(early_s, last_s), late_s)
+
+    def _repeated_s(self, durations: Durations, known_s: Floats) -> tuple[Floats, Floats]:
+        """Return when the wanted nodes of the last period end, and when its last one does, per draw."""
+        lasting_s = self.period.lasting_s(durations)
+        ends_s = self._last_s(lasting_s, self.period.ends_s(lasting_s.copy(), known_s))
+        return ends_s[self.period.wanted], self.period.latest_s(ends_s)
+
+    def _last_s(self, lasting_s: Floats, first_s: Floats) -> Floats:
+        """Return the ends of the last period, from those of the first."""
+        moved_s = (first_s[self.state] - first_s[self.period.known])[self.moves]
+        pace_s = moved_s.max(axis=0)
+        last_s: Floats = first_s + self.times * pace_s
+        stays = self.period.known[~self.moves]
+        last_s[stays] = first_s[stays]
+        uneven = np.flatnonzero(pace_s - moved_s.min(axis=0) > _EVEN * pace_s)
+        if len(uneven):
+            passing = _Passing(self, lasting_s[:, uneven], _EVEN * pace_s[uneven])
+            last_s[:, uneven] = passing.last_s(first_s[self.state][:, uneven])
+        return last_s
+
+
+def _passed_s(part: _Part, durations: Durations, known_s: Floats) -> tuple[Floats, Floats]:
+    """Return when the wanted nodes of a part end, and when its last one does, per draw."""
+    ends_s = part.ends_s(part.lasting_s(durations), known_s)
+    return ends_s[part.wanted], part.latest_s(ends_s)
+
+
+class _Passing:
+    """Draws that pass through a period again and again, until a state comes back: from there on states take turns.
+
+    ``small_s``: what tells no states apart, per draw. ``states``: those so far (nodes x draws), and the draws that were
+    left. ``marks``: of each state a number that is the same for those that are equal but for one time (states x draws).
+    """
+
+    def __init__(self, of: Repeating, lasting_s: Floats, small_s: Floats) -> None:
+        self.of, self.lasting_s, self.small_s = of, lasting_s, small_s
+        self.states = list[tuple[Floats, Ints]]()
+        self.marks = np.empty((of.times, len(small_s)))
+        self.weights = np.sqrt(np.arange(1.0, 1.0 + np.count_nonzero(of.moves)))
+
+    def last_s(self, state_s: Floats) -> Floats:
+        """Return the ends of the last period, x draws, from the state after the first."""
+        draws, before_last_s = np.arange(state_s.shape[1]), np.empty_like(state_s)
+        while len(self.states) < self.of.times - 1 and len(draws):
+            self._note(state_s, draws)
+            is_left = np.ones(len(draws), np.bool_)
+            for at in self._seen(draws).tolist():
+                found_s = self._in_turns_s(int(draws[at]))
+                if found_s is not None:
+                    before_last_s[:, draws[at]], is_left[at] = found_s, False
+            draws = draws[is_left]
+            lasting_s = self.lasting_s[:, draws]
+            state_s = self.of.period.ends_s(lasting_s, state_s[:, is_left])[self.of.state]
+        before_last_s[:, draws] = state_s
+        return self.of.period.ends_s(self.lasting_s, before_last_s)
+
+    def _note(self, state_s: Floats, draws: Ints) -> None:
+        """Note a state of the draws that are left."""
+        moving_s = state_s[self.of.moves]
+        self.marks[len(self.states), draws] = self.weights @ (moving_s - moving_s[0])
+        self.states.append((state_s, draws))
+
+    def _seen(self, draws: Ints) -> Ints:
+        """Return the places of the draws of whose last state the mark was seen before."""
+        marks = self.marks[: len(self.states), draws]
+        is_near = np.abs(marks[:-1] - marks[-1]) <= self.weights.sum() * self.small_s[draws]
+        return np.flatnonzero(is_near.any(axis=0))
+
+    def _in_turns_s(self, draw: int) -> Floats | None:
+        """Return the state before the last period of a draw whose last state came before; None where it did not."""
+        marks, last = self.marks[: len(self.states), draw], len(self.states) - 1
+        is_near = np.abs(marks[:-1] - marks[-1]) <= self.weights.sum() * self.small_s[draw]
+        first = int(np.flatnonzero(is_near)[-1])
+        moved_s = (self._state_s(last, draw) - self._state_s(first, draw))[self.of.moves]
+        if moved_s.max() - moved_s.min() > self.small_s[draw]:
+            return None
+        turns, more = divmod(self.of.times - 1 - first, last - first)
+        before_last_s: Floats = self._state_s(first + more, draw) + self.of.moves * turns * moved_s[0]
+        return before_last_s
+
+    def _state_s(self, place: int, draw: int) -> Floats:
+        """Return one of the states so far of a draw."""
+        state_s, draws = self.states[place]
+        found_s: Floats = state_s[:, np.searchsorted(draws, draw)]
+        return found_s
