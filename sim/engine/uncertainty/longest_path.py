@@ -84,12 +84,13 @@ class Levels(Struct, frozen=True, dict=True, eq=False):
         before, begin, edge = self.before, 0, 0
         for end, waiting in zip(self.ends, self.waiting, strict=True):
             if waiting:
-                waited_s = ends_s[before[edge : edge + waiting[0]]]
-                edge += waiting[0]
+                waited_s = ends_s[before[edge : edge + sum(waiting)]]
+                edge += len(waited_s)
+                latest_s, place = waited_s[: waiting[0]], waiting[0]
                 for count in waiting[1:]:
-                    np.maximum(waited_s[:count], ends_s[before[edge : edge + count]], out=waited_s[:count])
-                    edge += count
-                ends_s[begin:end] += waited_s
+                    np.maximum(latest_s[:count], waited_s[place : place + count], out=latest_s[:count])
+                    place += count
+                ends_s[begin:end] += latest_s
             begin = end
         return ends_s
 
