@@ -44,7 +44,7 @@ class Counterparts(Struct, frozen=True, eq=False):
     def of(cls, units: Ints, later_units: Ints, repeats: Flags, moments_s: Floats) -> "Counterparts":
         """Return those of the nodes of some units."""
         order = np.argsort(units, kind="stable")
-        first = np.searchsorted(units[order], np.arange(len(later_units) + 1))
+        first = np.cumsum(np.bincount(units - NONE, minlength=len(later_units) + 1))
         return cls(units, later_units, repeats, order, first, moments_s)
 
     def later(self, nodes: Ints, period_s: float) -> Ints:

@@ -270,8 +270,9 @@ class _Nodes:
             entries = [self.entries[place] for place in self.entries if place[0] == node]
             waited = entries or before[after == joint[node]].tolist()
             more += [(other, begin) for other in waited]
-        for block, begin in self._released.items():
-            after[after == block] = begin
+        released = np.arange(len(self))
+        released[list(self._released)] = list(self._released.values())
+        after = released[after]
         added = np.array(more, dtype=np.int64).reshape(-1, 2)
         return np.concatenate([before, added[:, 0]]), np.concatenate([after, added[:, 1]])
 
