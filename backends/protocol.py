@@ -5,7 +5,7 @@ A backend opens sessions (``sim.plan.session``). One plan alone, simulated or ex
 
 from typing import Protocol
 
-from sim.plan.session.protocol import Session
+from sim.plan.session import protocol
 from sim.plan.words.program import Plan
 from traces import timeline as timelines
 
@@ -13,7 +13,7 @@ from traces import timeline as timelines
 class Backend(Protocol):
     """Runs plans: by asking cost models, or by running the operations."""
 
-    def session(self, num_ranks: int) -> Session:
+    def session(self, num_ranks: int) -> "protocol.Session":
         """Return a session of so many ranks, to be entered."""
         ...
 

@@ -16,11 +16,11 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import Notice, Simulation
 from sim.plan.checking.check import check
 from sim.plan.errors import CheckError, SessionError
+from sim.plan.facts import rank_work
 from sim.plan.facts.namesakes import apart, sharing_tasks
-from sim.plan.facts.rank_work import RankWork, program_work
 from sim.plan.session import observations as observed
+from sim.plan.session import protocol
 from sim.plan.session import residents as persistent
-from sim.plan.session.protocol import StepResult
 from sim.plan.words.program import Plan
 from traces import timeline as timelines
 
@@ -90,7 +90,7 @@ class SimulatedSession:
         """Return the persistent buffers that the steps so far have left on every rank."""
         return self._residents
 
-    def step(self, plan: Plan) -> StepResult:
+    def step(self, plan: Plan) -> "protocol.StepResult":
         """Run a plan to its end and return the result. All ranks begin together.
 
         Raises CheckError for a plan that cannot run, SessionError for a plan that does not fit the buffers left by
@@ -104,7 +104,7 @@ class SimulatedSession:
         run = repriced(simulation, self._pricing)
         seen = self._observations.seen(self._residents.num_plans, plan, run.makespan_s)
         self._residents = self._residents.after(plan)
-        return StepResult(run.makespan_s, seen, _work(plan, run))
+        return protocol.StepResult(run.makespan_s, seen, _work(plan, run))
 
     def close(self) -> None:
         """End the session."""
@@ -166,11 +166,11 @@ def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:
     return pricing
 
 
-def _work(plan: Plan, run: SimulatedRun) -> dict[int, RankWork]:
+def _work(plan: Plan, run: SimulatedRun) -> "dict[int, rank_work.RankWork]":
     """Return the work of each rank: that of the simulated rank with its program."""
-    by_program: dict[int, RankWork] = {}
+    by_program: dict[int, rank_work.RankWork] = {}
     for rank, program in run.programs.items():
-        by_program[id(run.plan.program_of(rank))] = program_work(plan, program, run.num_calls(rank))
+        by_program[id(run.plan.program_of(rank))] = rank_work.program_work(plan, program, run.num_calls(rank))
     return {
         plan.session_ranks[rank]: by_program[id(program)]
         for program in plan.programs

@@ -20,12 +20,11 @@ from scenarios.report import blocks as report
 from scenarios.report.charts import thumbnail
 from scenarios.report.slots import shown_schedule
 from scenarios.results.registry import load_writer
-from scenarios.summaries import sweep
+from scenarios.summaries import point_names, sweep
 from scenarios.summaries.as_json import as_json
-from scenarios.summaries.point_names import label
 from scenarios.summaries.steps.advice import AdviceLevel
+from scenarios.workloads import executing
 from scenarios.workloads.effort import Announce
-from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.unread import Unread, refuse_unread
 from sim.abstract import AbstractStruct
 from traces import timeline as timelines
@@ -207,7 +206,7 @@ class Workload(ABC, Generic[S]):
         """
         raise unable(scenario, f"a scenario of {scenario.workload.name} has no size to seek", "simulate it instead")
 
-    def execute(self, scenario: S, options: ExecutionOptions) -> Executed | None:
+    def execute(self, scenario: S, options: "executing.ExecutionOptions") -> "executing.Executed | None":
         """Return the result of running the scenario with torch; None in a process that does not report.
 
         Raises ScenarioError if the scenario cannot be executed, here or at all.
@@ -248,7 +247,7 @@ class Workload(ABC, Generic[S]):
         if least is None:
             return Swept(())
         shown = next((column.words(least) for column in self.columns if column.key == self.order), f"{least:g}")
-        name = label(summary, best.set)
+        name = point_names.label(summary, best.set)
         return Swept(
             (report.Card(f"Least {self.ordered_by}", shown, name),), f"least {self.ordered_by}: {name}, {shown}"
         )

@@ -14,8 +14,8 @@ from costmodels.collectives.traffic import TRAFFIC
 from costmodels.errors import CatalogueError
 from costmodels.hardware import DeviceSpec, NodeSpec, StorageSpec, list_nodes, load_node
 from scenarios.errors import ScenarioError, suggestion
+from scenarios.reading.clusters import profile_file
 from scenarios.reading.clusters.plain import AS_CATALOGUED, NetworkFactors, completed, network_factors
-from scenarios.reading.clusters.profile_file import PROFILE_HINT, read_profile
 from scenarios.reading.documents import named_file
 from scenarios.reading.documents.yaml_tree import Document, KeyPath
 from scenarios.reading.schema.cluster import ClusterSection, NetworkSection, StragglerSection
@@ -252,7 +252,9 @@ def _calibrated(
     """Return the profile of the file that a scenario names, if it names one."""
     if section.profile is None:
         return None
-    found = read_profile(named_file.named_file(document, PROFILE, section.profile, PROFILE_HINT))
+    found = profile_file.read_profile(
+        named_file.named_file(document, PROFILE, section.profile, profile_file.PROFILE_HINT)
+    )
     names = sorted({name for name, _ in types})
     key, origin = "cluster.profile", document.origin(PROFILE)
     if not all(found.holds_for(name) for name in names):

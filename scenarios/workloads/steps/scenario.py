@@ -18,7 +18,7 @@ from scenarios.workloads.workload import Scenario, unable
 from sim.engine.prices.activity import Pricing
 from sim.engine.running.run import SimulatedRun
 from sim.memory.spec import AllocatorName
-from sim.plan.facts.content import content_digest
+from sim.plan.facts import content
 from sim.plan.words.program import Plan
 from sim.training.pipeline import evaluate
 from sim.training.pipeline.spec import PipelineSpec
@@ -97,7 +97,7 @@ class StepScenario(Scenario, frozen=True, kw_only=True, eq=False):
     @property
     def planned(self) -> bytes:
         """Return a digest of all that the plan of a decided scenario depends on: no price is in it."""
-        return content_digest((type(self).__name__, self.name, self.job))
+        return content.content_digest((type(self).__name__, self.name, self.job))
 
     @property
     def batched(self) -> bytes:
@@ -107,7 +107,9 @@ class StepScenario(Scenario, frozen=True, kw_only=True, eq=False):
     @property
     def priced(self) -> bytes:
         """Return a digest of all that prices depend on: of equal ones they are equal."""
-        return content_digest((type(self).__name__, self.job, self.cluster, self.algorithms, self.software, self.seed))
+        return content.content_digest(
+            (type(self).__name__, self.job, self.cluster, self.algorithms, self.software, self.seed)
+        )
 
     @abstractmethod
     def pricing(self) -> Pricing:

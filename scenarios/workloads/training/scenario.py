@@ -28,7 +28,7 @@ from scenarios.workloads.training.routing_summary import routing_summary
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
 from sim.moe.balancing import replicas
-from sim.plan.facts.content import content_digest
+from sim.plan.facts import content
 from sim.plan.words.program import Plan
 from sim.reliability import study
 from sim.reliability.spec import OpenReliability, ReliabilitySpec
@@ -155,19 +155,19 @@ class TrainingScenario(StepScenario, frozen=True, kw_only=True, eq=False):
     @property
     def planned(self) -> bytes:
         """Return a digest of all that the plan of a decided scenario depends on: no price is in it."""
-        return content_digest((self.name, self.job, self.placed))
+        return content.content_digest((self.name, self.job, self.placed))
 
     @property
     def batched(self) -> bytes:
         """Return the same digest for another batch: plans of equal ones may be alike in all but their calls."""
         job = self.job
         training = {name: getattr(job.training, name) for name in job.training.__struct_fields__ if name != _BATCH}
-        return content_digest((self.name, job.model, job.parallel, job.seed, training, self.placed))
+        return content.content_digest((self.name, job.model, job.parallel, job.seed, training, self.placed))
 
     @property
     def priced(self) -> bytes:
         """Return a digest of all that prices depend on: of equal ones they are equal."""
-        return content_digest((self.cluster, self.algorithms, self.software, self.seed))
+        return content.content_digest((self.cluster, self.algorithms, self.software, self.seed))
 
     def pricing(self) -> ClusterPricing:
         """Return the prices of the cluster."""

@@ -8,8 +8,8 @@ from scenarios.report.slots import shown_schedule
 from scenarios.summaries import sweep
 from scenarios.summaries.steps.advice import AdviceLevel
 from scenarios.summaries.steps.step_row import StepRow
+from scenarios.workloads import executing
 from scenarios.workloads.effort import Announce
-from scenarios.workloads.executing import Executed, ExecutionOptions
 from scenarios.workloads.steps import last_plan, schedule, swept
 from scenarios.workloads.steps.advising import advise
 from scenarios.workloads.steps.executing.registry import load_execution
@@ -71,7 +71,7 @@ class TrainingStep(Workload[TrainingScenario]):
         """Return whether the step fits into memory."""
         return not isinstance(row, StepRow) or row.fits_memory is not False
 
-    def execute(self, scenario: TrainingScenario, options: ExecutionOptions) -> Executed | None:
+    def execute(self, scenario: TrainingScenario, options: "executing.ExecutionOptions") -> "executing.Executed | None":
         """Return the executed plan; of steps with moving experts all of them; with a lock-free update the training."""
         scenario.refuse_shared_load()
         if scenario.is_lock_free:

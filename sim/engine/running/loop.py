@@ -17,11 +17,11 @@ from simpy.events import NORMAL, Event
 
 from sim.engine.compiling.graph import Graph, NodeKind
 from sim.engine.prices.activity import Activity
+from sim.engine.running import stretches
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.period import Times
 from sim.engine.running.rows import Ints, Rows, edges
 from sim.engine.running.sharing import LATER, Flow, SharedResources, Use
-from sim.engine.running.stretches import Stretch, Stretches
 
 _FIXED, _JOIN = int(NodeKind.FIXED), int(NodeKind.JOIN)
 
@@ -86,9 +86,9 @@ class EventLoop:
         self._on_stretch = [self._stretch_finished]
 
     @cached_property
-    def _stretches(self) -> Stretches:
+    def _stretches(self) -> "stretches.Stretches":
         """Return the stretches of the graph; one whose nodes share nothing but links needs no rows."""
-        return Stretches(self.graph, self._waits, self._resources, Rows.of(self.graph, *self.edges))
+        return stretches.Stretches(self.graph, self._waits, self._resources, Rows.of(self.graph, *self.edges))
 
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
@@ -280,7 +280,7 @@ class EventLoop:
             stretch.note(self.starts_s, self.ends_s)
             self._release(stretch.last_node)
 
-    def _interrupted(self, stretch: Stretch) -> None:
+    def _interrupted(self, stretch: "stretches.Stretch") -> None:
         """Let the op of a stretch that is under way go on by itself; later ones follow when it is done."""
         now, stretch.hold = self.environment._now, None
         found = stretch.cut(now, self.starts_s, self.ends_s)

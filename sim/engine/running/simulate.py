@@ -16,11 +16,11 @@ from sim.engine.compiling.tables import KnownTasks
 from sim.engine.folding.folding import Folding, fold
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
+from sim.engine.running import leads
 from sim.engine.running.again import begins_again
 from sim.engine.running.begun import first_calls
 from sim.engine.running.collector import collector_paused
 from sim.engine.running.deadlock import refuse_deadlock
-from sim.engine.running.leads import repetitions_in_lead
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.paced import MULTIPLE, paced_run
 from sim.engine.running.period import Repeated
@@ -165,7 +165,7 @@ class Simulation(Struct, dict=True, eq=False):
             if period is None:
                 if self._shorter.tells_paces(times) and drifts_apart(run, self._repetition_of(now, times)):
                     return None
-                lead = repetitions_in_lead(run, self._repetition_of(now, times))
+                lead = leads.repetitions_in_lead(run, self._repetition_of(now, times))
                 waiting = self._shorter.after_lead(times, lead, waiting)
                 continue
             if not times % period.repetitions:

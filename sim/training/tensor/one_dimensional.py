@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from sim.plan.functions import basic as f
+from sim.plan.functions import ring_linear, split_linear
 from sim.plan.functions.linear import Products, linear
-from sim.plan.functions.ring_linear import gathered_linear, scattered_linear
-from sim.plan.functions.split_linear import split_linear
 from sim.plan.functions.tracing import Parameter, TaskTracer, Tensor
 from sim.plan.words.layout import REPLICATED, Layout, sharded
 from sim.plan.words.mesh import Axes
@@ -159,7 +158,7 @@ class OneDimensional(TensorMethod, frozen=True, kw_only=True):
     def multiply(self, t: TaskTracer, name: str, x: Tensor, factor: Factor, products: Products) -> Tensor:
         """Return the product of this rank's parts."""
         if len(factor.weights) > 1:
-            return split_linear(
+            return split_linear.split_linear(
                 t, name, x, factor.weights, factor.bias,
                 contract=factor.contract, transposed=factor.transposed, weight_gradient=products.weight_gradient,
             )  # fmt: skip
@@ -180,7 +179,7 @@ class OneDimensional(TensorMethod, frozen=True, kw_only=True):
     ) -> Tensor:
         """Return the product of x, gathered at once or piece by piece, with a weight that is cut along its outputs."""
         if self.collective_matmul:
-            return gathered_linear(t, name, x, weights[0], bias, axis=AXIS, products=products)
+            return ring_linear.gathered_linear(t, name, x, weights[0], bias, axis=AXIS, products=products)
         return self.multiply(t, name, self.enter(t, x), Factor(weights, bias), products)
 
     def row(
@@ -195,7 +194,7 @@ class OneDimensional(TensorMethod, frozen=True, kw_only=True):
     ) -> Tensor:
         """Return the product of x with a weight that is cut along its inputs, summed at once or piece by piece."""
         if self.collective_matmul:
-            return scattered_linear(t, name, x, weights[0], axis=AXIS, contract=contract, products=products)
+            return ring_linear.scattered_linear(t, name, x, weights[0], axis=AXIS, contract=contract, products=products)
         return self.leave(t, self.multiply(t, name, x, Factor(weights, contract=contract), products))
 
     # --- pipelines -----------------------------------------------------------------------------------------

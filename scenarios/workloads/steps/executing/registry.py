@@ -4,10 +4,10 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from scenarios.workloads.executing import Executed, ExecutionOptions
+from scenarios.workloads import executing
 from scenarios.workloads.steps.scenario import StepScenario
 
-Execute = Callable[[StepScenario, ExecutionOptions], Executed | None]
+Execute = Callable[[StepScenario, "executing.ExecutionOptions"], "executing.Executed | None"]
 """A run of a step; see ``scenarios.workloads.steps.executing.execution``."""
 
 
@@ -17,9 +17,9 @@ def load_execution() -> Execute:
     return run
 
 
-def load_execution_of(kind: str) -> Callable[[Any, ExecutionOptions], Executed | None]:
+def load_execution_of(kind: str) -> "Callable[[Any, executing.ExecutionOptions], executing.Executed | None]":
     """Return ``execute`` of the module ``execution`` of a kind of work, imported; it takes that kind's scenarios."""
-    execute: Callable[[Any, ExecutionOptions], Executed | None] = import_module(
+    execute: Callable[[Any, executing.ExecutionOptions], executing.Executed | None] = import_module(
         f"scenarios.workloads.{kind}.execution"
     ).execute
     return execute
