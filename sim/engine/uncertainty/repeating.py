@@ -1,10 +1,10 @@
-"""A run that passed through its period once for many, with other durations.
+"""Drawn times of a run that passed through its period once for many.
 
-The nodes of a period wait for each other and for nodes that ended before it, and those of the next period do so for
-their counterparts. When these nodes ended is a draw's state: from it follow the ends of a period, and with them the
-next state. So the run is three graphs: what comes before its period, the period, and what comes after it. Where a state
-is the one before, later by one time, so are all that follow. Other draws pass through the period again, until a state
-is an earlier one, later by one time: from there on the states between the two take turns.
+The *state* of a draw: when those nodes of earlier periods end that a period waits for. The period's ends follow from
+it, and with them the next state: a recurrence x(k + 1) = A x(k), whose product is a longest path. So a run is three
+graphs: before its period, the period, and after it. Where a state is the one before, later by one time, all further
+states are so too. Other draws pass through the period again, until a state is any earlier one, later by one time. From
+there on the states between the two take turns.
 """
 
 from typing import Final
@@ -26,11 +26,12 @@ _EVEN: Final = 1e-10
 
 
 class Counterparts(Struct, frozen=True, eq=False):
-    """What a node is a period later: in the later one of the unit that it belongs to, the one in the same place.
+    """The same node of the next period, for every node: in the next period's unit it has the same place.
 
-    ``units``: of each node its unit, NONE where there is none; ``later_units``: by unit that of the next period, NONE:
-    there is none; ``repeats``: whether each period has such units. The nodes of unit u are
-    ``order[first[u] : first[u + 1]]``. ``moments_s``: of each node one that is a period later for its counterpart.
+    Units are calls, or what is beside them. ``units``: the unit of each node, NONE where there is none.
+    ``later_units``: by unit, the same unit of the next period; NONE where there is none. ``repeats``: by unit, whether
+    each period has such a unit. The nodes of unit u are ``order[first[u] : first[u + 1]]``. ``moments_s``: a predicted
+    moment of each node, a period later for its counterpart.
     """
 
     units: Ints
@@ -71,7 +72,7 @@ class Counterparts(Struct, frozen=True, eq=False):
 
 
 class PlacedNodes(Struct, frozen=True, eq=False):
-    """Nodes by number: when they begin as predicted, the edges from ``before[i]`` to ``after[i]``, and counterparts."""
+    """A run's graph: predicted starts of its nodes, edges from ``before[i]`` to ``after[i]``, and counterparts."""
 
     starts_s: Floats
     before: Ints
@@ -102,9 +103,9 @@ class PlacedNodes(Struct, frozen=True, eq=False):
 
 
 class _Part(Struct, frozen=True, eq=False):
-    """Nodes of a run, ``known`` ones among them, from whose ends follow those of the others.
+    """A part of a run's graph, with the nodes before it that it waits for, whose ends are known.
 
-    ``known`` and ``wanted`` are places in the levels: of the known ones, and of those whose ends are asked for.
+    ``known``: the places of these in the levels; ``wanted``: the places of nodes whose ends are asked for.
     """
 
     nodes: Ints
@@ -144,10 +145,10 @@ class _Part(Struct, frozen=True, eq=False):
 
 
 class Repeating(Struct, frozen=True, eq=False):
-    """What comes before the period of a run, the period, ``times`` more of it, and what comes after it.
+    """A run in three parts: before its period, the period, which comes ``times`` more, and after it.
 
-    Wanted of the period are first the nodes that are known to the next one, then those that are known to what comes
-    after it. ``moves``: which nodes of a state have a counterpart in each period.
+    The period's wanted nodes are those of the next state, and then those that the part after it waits for. ``moves``:
+    which nodes of a state have a counterpart in each period.
     """
 
     times: int
@@ -215,8 +216,8 @@ def _passed_s(part: _Part, durations: Durations, known_s: Floats) -> tuple[Float
 class _Passing:
     """Draws that pass through a period again and again, until a state comes back: from there on states take turns.
 
-    ``small_s``: what tells no states apart, per draw. ``states``: those so far (nodes x draws), and the draws that were
-    left. ``marks``: of each state a number that is the same for those that are equal but for one time (states x draws).
+    ``small_s``: times below it are rounding, per draw. ``states``: the states so far (nodes x draws), each with the
+    draws that were left. ``marks``: a number of each state (states x draws), equal where states differ by one time.
     """
 
     def __init__(self, of: Repeating, lasting_s: Floats, small_s: Floats) -> None:
