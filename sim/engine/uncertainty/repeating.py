@@ -65,9 +65,9 @@ class Counterparts(Struct, frozen=True, eq=False):
         return np.where(is_found, later, NONE)
 
     def stay(self, nodes: Ints) -> Flags:
-        """Return which nodes are of no unit that has a counterpart in every period."""
+        """Return which nodes are of units that no period has."""
         units = self.units[nodes]
-        stays: Flags = (units == NONE) | ~self.repeats[units]
+        stays: Flags = (units != NONE) & ~self.repeats[units]
         return stays
 
 
