@@ -89,17 +89,16 @@ class PlacedNodes(Struct, frozen=True, eq=False):
 
         They are what the period waits for. What is of no period is the same in every state.
         """
-        at_begin = self.waited_for(begin_s)
+        at_begin, is_known = self.waited_for(begin_s), self.starts_s >= begin_s
         while True:
             later = self.counterparts.later(at_begin, end_s - begin_s)
             at_end = np.where(self.counterparts.stay(at_begin), at_begin, later)
             if (at_end == NONE).any() or (self.starts_s[at_end] >= end_s).any():
                 return None
-            is_known = self.starts_s[at_end] >= begin_s
-            is_known[np.isin(at_end, at_begin)] = True
-            if is_known.all():
+            is_known[at_begin] = True
+            if is_known[at_end].all():
                 return at_begin, at_end
-            at_begin = np.concatenate([at_begin, at_end[~is_known]])
+            at_begin = np.concatenate([at_begin, at_end[~is_known[at_end]]])
 
 
 class _Part(Struct, frozen=True, eq=False):
