@@ -128,10 +128,11 @@ class _Walk:
 
     def _shares_of(self, task: str) -> tuple[WorkShares, ...]:
         """Return the shares of a task's ops, and record the state of the buffers that they write."""
-        differs, parameters, shares = self.differs, self._parameters, list[WorkShares]()
+        differs, parameters, named, shares = self.differs, self._parameters, self._named, list[WorkShares]()
+        counted: dict[int, WorkShares] = {}
         ops, places = self.program.tasks[task].ops, self.program.distinct_ops.of_task[task]
         for op, place in zip(ops, places, strict=True):
-            axes = self._named[place]
+            axes = named[place]
             if axes is None or self.filled:
                 shares.append(self._share(op))
                 continue
@@ -139,9 +140,13 @@ class _Walk:
                 axes |= differs[name]
             share = NEEDED
             if isinstance(op, Compute):
-                share = RECOMPUTED if is_recomputed(op) else self._counted(axes, 1.0)
+                if axes not in counted:
+                    counted[axes] = self._counted(axes, 1.0)
+                share = RECOMPUTED if is_recomputed(op) else counted[axes]
             elif isinstance(op, Send | Recv):
                 axes = self._carried(op, axes)
+            else:
+                axes = self._after(op, axes)
             for name in op.writes:
                 if name not in parameters:
                     differs[name] = axes
@@ -150,7 +155,7 @@ class _Walk:
 
     @cached_property
     def _named(self) -> list[int | None]:
-        """Return the axes that each distinct op names: a message none. None for collectives and others not plain."""
+        """Return the axes that each distinct op names: only kernels name any. None for ops that are not plain."""
         return [self._axes_named(op) if _is_plain(op) else None for op in self.program.distinct_ops.ops]
 
     def _share(self, op: Op) -> WorkShares:
@@ -285,11 +290,11 @@ class _Differs(dict[str, int]):
 
 
 def _is_plain(op: Op) -> bool:
-    """Return whether an op is a message, or a kernel whose values differ where those that it reads do.
+    """Return whether the buffers that an op writes differ over the same axes, which follow from those that it reads.
 
-    Such a kernel neither fills slots nor clears.
+    Such a kernel neither fills slots nor clears. Of a collective in place each buffer differs over axes of its own.
     """
     if not isinstance(op, Compute):
-        return isinstance(op, Send | Recv)
+        return op.reads != op.writes
     fills = op.kernel in _FILLING or "expected_choices" in op.attributes
     return not fills and op.kernel not in _BUFFER_BY_BUFFER | _CLEARING
