@@ -30,7 +30,8 @@ class TaskTimes(Struct, frozen=True, cache_hash=True):
         durations_s = np.array(self.durations_s)
         if self.launches_s:
             durations_s[durations_s == 0.0] = 1.0
-        drawn_s: Floats = self.ratios(factors) * durations_s[:, None]
+        drawn_s = self.ratios(factors)
+        drawn_s *= durations_s[:, None]
         return drawn_s
 
     def ratios(self, factors: Floats) -> Floats:
@@ -97,7 +98,7 @@ class CallTimes:
         num_ops, drawn_s = len(self.tasks[0].durations_s), [task.drawn_s(factors) for task in self.tasks]
         for other_s in drawn_s[1:]:
             other_s[list(self.joint)] = drawn_s[0][list(self.joint)]
-        durations_s = np.concatenate(drawn_s)
+        durations_s = np.concatenate(drawn_s) if len(drawn_s) > 1 else drawn_s[0]
         order = [place * num_ops + op for op in range(num_ops) for place in range(len(self.tasks))]
         wanted: dict[int, list[int]] = {}
         for slot, op in self.rows:
