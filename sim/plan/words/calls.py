@@ -1,7 +1,7 @@
 """The calls of a program as numbers: most of a long step's calls differ in their micro-batch alone."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain, compress, pairwise
 from typing import Final, Self
 
@@ -69,7 +69,8 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
     def rows(self) -> Iterator[Call]:
         """Yield the calls."""
         microbatches = (None if number == NO_MICROBATCH else number for number in self.microbatches.tolist())
-        return map(Call, map(self.names.__getitem__, self.tasks.tolist()), microbatches, self.lags.tolist())
+        rows = zip(map(self.names.__getitem__, self.tasks.tolist()), microbatches, self.lags.tolist(), strict=True)
+        return map(partial(tuple.__new__, Call), rows)  # as ``Call`` does, without a function in between
 
     def later(self, microbatches: int) -> Self:
         """Return the same calls for micro-batches later; those without one stay."""
