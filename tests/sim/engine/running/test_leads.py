@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.engine.running import simulate as simulating
+from sim.engine.running import leads
 from sim.engine.running.shorter import Shorter
 from sim.engine.running.simulate import Simulation
 from sim.plan.words.program import Plan
@@ -38,7 +38,7 @@ def of_each(plan: Plan, pricing: Any) -> tuple[Any, Forms, Any, Forms]:
         with pytest.MonkeyPatch.context() as patch:
             forms = Forms(patch)
             if not ask:
-                patch.setattr(simulating, "repetitions_in_lead", lambda *_: 0)
+                patch.setattr(leads, "repetitions_in_lead", lambda *_: 0)
             found += [Simulation(plan).run(pricing), forms]
     return found[0], found[1], found[2], found[3]
 
