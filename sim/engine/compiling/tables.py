@@ -136,8 +136,11 @@ class KnownTasks(Struct, frozen=True):
         """Return the outline of each task of a program."""
         key = id(program.tasks)
         if key not in self._outlines:
-            streams = _main_streams(program, shapes)
-            self._outlines[key] = {name: _outline(program, name, shapes[name], streams) for name in program.tasks}
+            streams, flags = _main_streams(program, shapes), program.touches.is_of[Scope.MICROBATCH].tolist()
+            each = dict(zip(program.buffers, flags, strict=False))
+            self._outlines[key] = {
+                name: _outline(task, shapes[name], streams, each) for name, task in program.tasks.items()
+            }
         return self._outlines[key]
 
     def links(self, program: Program, shapes: Mapping[str, TaskShape]) -> Mapping[str, _Links]:
@@ -200,15 +203,15 @@ def _main_streams(program: Program, shapes: Mapping[str, TaskShape]) -> set[str]
     return {stream for name, task in program.tasks.items() if task.traits.coalesces for stream in shapes[name].first}
 
 
-def _outline(program: Program, name: str, shape: TaskShape, streams: Set[str]) -> _Outline:
-    """Return a task's outline. ``streams``: those of the tasks that coalesce."""
-    op, first, last = program.tasks[name].ops[0], shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
+def _outline(task: Task, shape: TaskShape, streams: Set[str], per_microbatch: dict[str, bool]) -> _Outline:
+    """Return a task's outline. ``streams``: those of the tasks that coalesce; ``per_microbatch``: of all buffers."""
+    op, first, last = task.ops[0], shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
     return _Outline(
         main_starts_first={s: first is not None and shape.descends(j, first) for s, j in shape.first.items()},
         main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
-        per_microbatch={b: program.buffers[b].scope is Scope.MICROBATCH for b in shape.leaves},
+        per_microbatch=per_microbatch,
         on_main=not streams.isdisjoint(shape.first),
-        sends=any(isinstance(op, Send) for op in program.tasks[name].ops),
+        sends=any(isinstance(op, Send) for op in task.ops),
         is_send=isinstance(op, Send),
         channel=channel_of(op) if isinstance(op, Send | Recv) else NO_CHANNEL,
         last_ops=tuple(shape.last.items()),
