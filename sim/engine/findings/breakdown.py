@@ -5,11 +5,9 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.period import Part, Times
-from sim.engine.running.plan_facts import counted_stream
 from sim.engine.running.rank_paces import RankPaces, UnlikeError
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.stream import Purpose, stream_of
@@ -61,7 +59,8 @@ def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
         try:
             return _of_own_pace(own, step)
         except UnlikeError:  # every op of the step is looked at, at the time that its pace gives it
-            spans, clock = {stream: own.unrolled(places) for stream, places in _places(own).items()}, _Clock.of((step,))
+            places_of, clock = own.layout.of_streams, _Clock.of((step,))
+            spans = {stream: own.unrolled(places) for stream, places in places_of.items()}
             return _of_parts(spans, (step,), {stream: clock.inside_s(*found) for stream, found in spans.items()})
     (tasks, parts), streams = run.window(rank), dict[str, list[tuple[Times, Times]]]()
     for times in tasks:
@@ -81,22 +80,14 @@ def _of_parts(
     return Breakdown(dict(sorted(busy_s.items())), {**exposed, BUBBLE: clock.inside_s(*gaps)})
 
 
-def _places(own: RankPaces) -> Mapping[str, NDArray[np.int64]]:
-    """Return the places of the ops that count for each stream."""
-    names = [counted_stream(op) for task in own.tasks for op in task.task.ops]
-    number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    streams = np.array([number_of[name] for name in names], np.int64)[own.ops.numbers]
-    return {name: np.flatnonzero(streams == number) for name, number in number_of.items()}
-
-
 def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
     """Return the same where ranks have paces of their own.
 
     What repeats at the pace of computing is looked at once per period. From the first cause of idle time on that
     includes messages at another pace, what is idle still is looked at in the whole step. Raises UnlikeError.
     """
-    (starts_s, ends_s), parts, streams = own.by_own_clock, own.parts(step), _places(own)
-    spent_s = own.counts_shown * (own.ops.ends_s - own.ops.starts_s)
+    (starts_s, ends_s), parts, streams = own.by_own_clock, own.parts(step), own.layout.of_streams
+    spent_s = own.layout.counts_shown * (own.ends_s - own.starts_s)
     busy = {stream: float(spent_s[places].sum()) for stream, places in sorted(streams.items())}
     foreign = {stream for stream, places in streams.items() if not own.at_own_pace[places].all()}
     causes = _causes(streams)
@@ -110,7 +101,7 @@ def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
     clock = _Clock.of(parts)
     gaps, exposed = _expose(clock, _gaps(clock, *looked_at.get(MAIN_STREAM, _NOTHING)), looked_at, causes[:first])
     if first < len(causes):
-        gaps = _unrolled(gaps, parts, own.left_out_s(range(own.shown.start)))
+        gaps = _unrolled(gaps, parts, own.left_out_s(range(own.layout.shown.start)))
         clock, left = _Clock.of((step,)), causes[first:]
         gaps, later = _expose(clock, gaps, {cause: _in_order(*own.unrolled(streams[cause])) for cause in left}, left)
         exposed |= later

@@ -61,15 +61,16 @@ class _Begin(Struct, frozen=True):
 
 def _begins(own: RankPaces) -> Iterator[_Begin]:
     """Yield the begins of all tasks of a rank. What was left out of the first section counts."""
-    section = next(period for period in own.repeated if period[0] in own.shown)
+    layout = own.layout
+    section = next(period for period in layout.repeated if period[0] in layout.shown)
     for times in own.tasks:
-        shown, stop, first, last = times.calls.searchsorted((own.shown.start, own.shown.stop, *section)).tolist()
+        shown, stop, first, last = times.calls.searchsorted((layout.shown.start, layout.shown.stop, *section)).tolist()
         count, in_a_period = len(times.calls) - stop, last - first
         if not count:
             yield _Begin(_NOTHING, _NOTHING, float(times.starts_s[shown].min()))
             continue
         places = np.arange(shown, shown + count + 1)
-        passes = np.clip((places - last) // max(in_a_period, 1) + 1, 0, own.times if in_a_period else 0)
+        passes = np.clip((places - last) // max(in_a_period, 1) + 1, 0, layout.times if in_a_period else 0)
         places -= passes * in_a_period
         passes, places = passes[places < stop], places[places < stop]
         later_s = passes[:, None] * own.paces_of(times)[places]
@@ -80,11 +81,11 @@ def _begins(own: RankPaces) -> Iterator[_Begin]:
 
 def _leaves_as_much(own: RankPaces, moment_s: float, length_s: float, slack_s: float) -> bool:
     """Return whether the step before the last leaves at a moment what the one before it did a step earlier."""
-    more_s, (early, late) = own.times * own.paces_s, own.a_step_apart(own.shown.start)
-    ends_s = own.ops.ends_s + more_s  # of the last pass
+    more_s, (early, late) = own.layout.times * own.paces_s, own.layout.a_step_apart(own.layout.shown.start)
+    ends_s = own.ends_s + more_s  # of the last pass
     is_left = np.maximum(ends_s[early] + length_s, ends_s[late]) > moment_s + slack_s
     early, late = early[is_left], late[is_left]
-    starts_s = [own.ops.starts_s[places] + more_s[places] for places in (early, late)]
+    starts_s = [own.starts_s[places] + more_s[places] for places in (early, late)]
     begun_s = np.maximum(starts_s[1], moment_s) - np.maximum(starts_s[0] + length_s, moment_s)
     off_s = [begun_s, ends_s[late] - ends_s[early] - length_s, more_s[late] - more_s[early]]
     return bool(np.abs(off_s).max(initial=0.0) <= slack_s)

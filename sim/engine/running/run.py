@@ -15,6 +15,7 @@ from sim.engine.folding.folding import Folding
 from sim.engine.running.called import TaskCalls, calls_by_task
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.memory import MemoryUse
+from sim.engine.running.op_layout import OpLayout
 from sim.engine.running.paced import Paced
 from sim.engine.running.period import Part, Repeated, Times
 from sim.engine.running.plan_facts import PlanFacts
@@ -62,6 +63,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
     facts: PlanFacts = field(default_factory=PlanFacts)
     _rank_paces: dict[int, RankPaces] = {}
     _paces_in_a_row: dict[int, RankPaces] = {}
+    _layouts: dict[tuple[object, ...], OpLayout] = {}
     _uncounted: list[list[TimesOfRanks]] = []
 
     @property
@@ -98,10 +100,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return the times of a simulated rank in a run in which ranks have paces of their own."""
         if rank not in self._rank_paces:
             assert self.paced is not None
-            shown = range(len(self.programs[rank].calls))
-            self._rank_paces[rank] = RankPaces(
-                self.task_times(rank), self.paced.repeated[rank], self.paced.times, shown
-            )
+            tasks, shown = self.task_times(rank), range(len(self.programs[rank].calls))
+            self._rank_paces[rank] = RankPaces(tasks, self._layout(rank, tasks, self.paced.repeated[rank], shown))
         return self._rank_paces[rank]
 
     def paces_in_a_row(self, rank: int) -> RankPaces:
@@ -117,8 +117,21 @@ class SimulatedRun(Struct, dict=True, eq=False):
                 for step in range(self.num_steps - bool(self.begun)) for first, stop in self.paced.repeated[rank]
             ]  # fmt: skip
             tasks = self._task_times(rank, range(self.num_steps * num_calls))
-            self._paces_in_a_row[rank] = RankPaces(tasks, repeated, self.paced.times, self._shown_calls(rank))
+            self._paces_in_a_row[rank] = RankPaces(tasks, self._layout(rank, tasks, repeated, self._shown_calls(rank)))
         return self._paces_in_a_row[rank]
+
+    def _layout(
+        self, rank: int, tasks: Sequence[TaskTimes], repeated: Sequence[tuple[int, int]], shown: range
+    ) -> OpLayout:
+        """Return which ops run in some calls of a rank; ranks with its tasks and calls share it."""
+        assert self.paced is not None
+        program = self.programs[rank]
+        key = (id(program.calls), self.begun.get(rank), shown, *repeated, *(id(times.task) for times in tasks))
+        if key not in self._layouts:
+            self._layouts[key] = OpLayout(
+                [times.task for times in tasks], [times.calls for times in tasks], repeated, self.paced.times, shown
+            )
+        return self._layouts[key]
 
     def paces_of_step(self, rank: int) -> tuple[RankPaces, Part]:
         """Return the paces of a simulated rank in all steps, and when by its times the step begins, and how long it is.

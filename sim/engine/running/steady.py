@@ -105,29 +105,29 @@ def _paces_come_back(own: RankPaces, begin_s: float, length_s: float) -> bool:
 
     Those of one call that are left out are alike if it is, and its pace is that of the call in the step after.
     """
-    slack_s, ops, paces_s = EQUAL * length_s, own.ops, own.paces_s
-    early, late = own.a_step_apart(own.shown.stop)
-    is_first = ops.calls < len(own.shown)
-    expected = np.bincount(ops.numbers[is_first], own.counts[is_first], len(ops.num_ops))
+    slack_s, layout, paces_s = EQUAL * length_s, own.layout, own.paces_s
+    early, late = layout.a_step_apart(layout.shown.stop)
+    is_first = layout.calls < len(layout.shown)
+    expected = np.bincount(layout.numbers[is_first], layout.counts[is_first], len(layout.num_ops))
     begun = [_num_begun(own, moment_s - slack_s) for moment_s in _around(begin_s, length_s)]
     if not all((after - before == expected).all() for before, after in pairwise(begun)):
         return False
-    if own.times * np.abs(paces_s[late] - paces_s[early]).max(initial=0.0) > slack_s:
+    if layout.times * np.abs(paces_s[late] - paces_s[early]).max(initial=0.0) > slack_s:
         return False
     repeats = (paces_s[early] > 0.0) | (paces_s[late] > 0.0)
-    first_s = [(times_s[early], times_s[late]) for times_s in (ops.starts_s, ops.ends_s)]
+    first_s = [(times_s[early], times_s[late]) for times_s in (own.starts_s, own.ends_s)]
     early, late = early[repeats], late[repeats]
-    more_s = own.times * paces_s[early], own.times * paces_s[late]
-    last_s = [(times_s[early] + more_s[0], times_s[late] + more_s[1]) for times_s in (ops.starts_s, ops.ends_s)]
+    more_s = layout.times * paces_s[early], layout.times * paces_s[late]
+    last_s = [(times_s[early] + more_s[0], times_s[late] + more_s[1]) for times_s in (own.starts_s, own.ends_s)]
     return all(_are_alike(starts_s, ends_s, begin_s, length_s) for starts_s, ends_s in (first_s, last_s))
 
 
 def _num_begun(own: RankPaces, moment_s: float) -> NDArray[np.int64]:
     """Return, by the number of an op, how often it has begun before a moment."""
-    numbers, starts_s, repeats = own.ops.numbers, own.ops.starts_s, np.flatnonzero(own.paces_s > 0.0)
-    more = np.clip(np.ceil((moment_s - starts_s[repeats]) / own.paces_s[repeats]) - 1, 0, own.times)
-    begun = np.bincount(numbers[starts_s < moment_s], minlength=len(own.ops.num_ops))
-    return begun + np.bincount(numbers[repeats], more, len(own.ops.num_ops)).astype(np.int64)
+    layout, starts_s, repeats = own.layout, own.starts_s, np.flatnonzero(own.paces_s > 0.0)
+    more = np.clip(np.ceil((moment_s - starts_s[repeats]) / own.paces_s[repeats]) - 1, 0, layout.times)
+    begun = layout.often(np.flatnonzero(starts_s < moment_s))
+    return begun + np.bincount(layout.numbers[repeats], more, len(layout.num_ops)).astype(np.int64)
 
 
 def _are_alike(starts_s: tuple[Times, Times], ends_s: tuple[Times, Times], begin_s: float, length_s: float) -> bool:

@@ -108,29 +108,3 @@ class TimesOfRanks(Struct, frozen=True, eq=False):
                 ends_s=found.ends_s - begin_s,
             ),
         )
-
-
-class OpTimes(Struct, frozen=True, eq=False):
-    """When all ops of a rank ran: one task after the other, of a task one call after the other.
-
-    ``numbers``: which of all tasks' ops each is; ``num_ops``: by this number, how many ops its task has.
-    """
-
-    calls: NDArray[np.int64]
-    numbers: NDArray[np.int64]
-    starts_s: Times
-    ends_s: Times
-    num_ops: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, tasks: Sequence[TaskTimes]) -> "OpTimes":
-        """Return those of all tasks of a rank."""
-        sizes = np.array([len(times.task.ops) for times in tasks], np.int64)
-        numbers = [
-            np.tile(np.arange(first, first + size), len(times.calls))
-            for first, size, times in zip(np.cumsum(sizes) - sizes, sizes, tasks, strict=True)
-        ]
-        calls = [np.repeat(times.calls, len(times.task.ops)) for times in tasks]
-        starts_s, ends_s = [times.starts_s.ravel() for times in tasks], [times.ends_s.ravel() for times in tasks]
-        columns = np.concatenate(calls), np.concatenate(numbers), np.concatenate(starts_s), np.concatenate(ends_s)
-        return cls(*columns, np.repeat(sizes, sizes))

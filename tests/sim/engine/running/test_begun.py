@@ -18,7 +18,8 @@ from sim.engine.running.simulate import simulate
 from sim.plan.errors import CheckError
 from sim.plan.words.calls import Calls
 from sim.plan.words.program import Plan
-from tests.sim.jobs import GPT, as_array, dense_plan, op_times, pricing_on, textbook_plan
+from sim.training.steps.builder import build_dense_training
+from tests.sim.jobs import GPT, as_array, dense_job, dense_plan, op_times, pricing_on, textbook_plan
 
 KEYS = {"pp": 3, "dp": 2, "m": 90, "schedule": "aiao", "virtual_stages": 2, "model": GPT | {"num_layers": 6}}
 PLAN = dense_plan(**KEYS, deferred_sync=0.6)
@@ -129,3 +130,13 @@ def test_whole_programs_receive_all_that_is_sent() -> None:
     compile_begun(short)
     with pytest.raises(CheckError, match="posts 0 forward receives along 'pp' from rank 0, which posts 1 sends"):
         compile_begun(short, all_received=True)
+
+
+def test_stages_of_equal_content_share_the_layout_of_their_ops() -> None:
+    """Of six stages all but the first and the last have the same ops at the same places."""
+    job = dense_job(**KEYS | {"pp": 6, "model": GPT | {"num_layers": 12}}, deferred_sync=0.6)
+    plan = build_dense_training(job, "six stages", shares_tasks=True)
+    run = simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=1))
+    assert len(run.programs) == 6
+    for paces_of in (run.paces_in_a_row, run.rank_paces):
+        assert len({id(paces_of(rank).layout) for rank in run.programs}) == 3
