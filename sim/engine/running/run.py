@@ -116,7 +116,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
                 (step * num_calls + first, step * num_calls + stop)
                 for step in range(self.num_steps - bool(self.begun)) for first, stop in self.paced.repeated[rank]
             ]  # fmt: skip
-            tasks = self._task_times(rank, range(self.num_steps * num_calls))
+            tasks = self._tasks_in_a_row[rank]
             self._paces_in_a_row[rank] = RankPaces(tasks, self._layout(rank, tasks, repeated, self._shown_calls(rank)))
         return self._paces_in_a_row[rank]
 
@@ -299,8 +299,17 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return the same counted from the begin of the first step."""
         if self.paced is None or self.num_steps == 1:
             return self._in_calls({rank: self._shown_calls(rank) for rank in ranks})
-        shown = ((rank, of.within(self._shown_calls(rank))) for rank in ranks for of in self.paces_in_a_row(rank).tasks)
-        return [TimesOfRanks.alone(rank, times) for rank, times in shown if len(times.calls)]
+        shown = {rank: self._shown_calls(rank) for rank in ranks}
+        return [found for found in (times.within(shown) for times in self._in_a_row) if found.ranks]
+
+    @cached_property
+    def _in_a_row(self) -> list[TimesOfRanks]:
+        """Return the times of all ranks in all of several steps, counted from the begin of the first."""
+        return self._in_calls({rank: range(self.num_steps * len(of.calls)) for rank, of in self.programs.items()})
+
+    @cached_property
+    def _tasks_in_a_row(self) -> Mapping[int, Sequence[TaskTimes]]:
+        return self._by_rank(self._in_a_row)
 
     def window(self, rank: int) -> tuple[Sequence[TaskTimes], tuple[Part, ...]]:
         """Return the times of a rank in all steps, and the parts of time that make up the step for it.
@@ -364,11 +373,17 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
         Of several steps in a row, from the begin of the first.
         """
-        begins_s = (
-            times.starts_s.min() for times in self.task_times(rank)
-            if any(op.stream == MAIN_STREAM for op in times.task.ops)
-        )  # fmt: skip
-        return float(min(begins_s, default=0.0)) + self.origin_s
+        return self._main_begins_s.get(rank, 0.0) + self.origin_s
+
+    @cached_property
+    def _main_begins_s(self) -> Mapping[int, float]:
+        """Return the same of all ranks that have such calls, from the begin of the step."""
+        found: dict[int, float] = {}
+        for times in self.times_together():
+            if any(op.stream == MAIN_STREAM for op in times.times.task.ops):
+                for rank, begin_s in zip(times.ranks, times.begins_s.tolist(), strict=True):
+                    found[rank] = min(begin_s, found.get(rank, begin_s))
+        return found
 
     def _step_node(self, rank: int, step: int) -> int:
         """Return the node of a rank's first opening call of one of the steps that its program holds; -1 is the last."""

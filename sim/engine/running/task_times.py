@@ -26,10 +26,6 @@ class TaskTimes(Struct, frozen=True):
     ends_s: Times
     wired: bool
 
-    def within(self, calls: range) -> "TaskTimes":
-        """Return those of the calls that are among some in a row; they are not copied."""
-        return self.at_rows(slice(*np.searchsorted(self.calls, (calls.start, calls.stop)).tolist()))
-
     def at_rows(self, rows: slice | NDArray[np.int64]) -> "TaskTimes":
         """Return those of the calls at some places."""
         return replace(
@@ -64,6 +60,12 @@ class TimesOfRanks(Struct, frozen=True, eq=False):
         return float(self.times.starts_s.min())
 
     @property
+    def begins_s(self) -> Times:
+        """Return when the first op of each rank begins."""
+        begins_s: Times = np.minimum.reduceat(self.times.starts_s.min(axis=1), self.stops - self.num_calls)
+        return begins_s
+
+    @property
     def num_calls(self) -> NDArray[np.int64]:
         """Return how many calls each rank has."""
         return np.diff(self.stops, prepend=0)
@@ -95,6 +97,15 @@ class TimesOfRanks(Struct, frozen=True, eq=False):
         return TimesOfRanks(
             tuple(self.ranks[place] for place in places), np.cumsum(num_calls), self.times.at_rows(rows)
         )
+
+    def within(self, calls: Mapping[int, range]) -> "TimesOfRanks":
+        """Return the times of the ranks that have some of these calls, which are in a row, in those calls."""
+        bounds = [(among.start, among.stop) for among in (calls.get(rank, range(0)) for rank in self.ranks)]
+        first, stop = np.repeat(np.array(bounds), self.num_calls, axis=0).T
+        kept = (self.times.calls >= first) & (self.times.calls < stop)
+        counts = np.add.reduceat(kept.astype(np.int64), self.stops - self.num_calls).tolist()
+        num_calls = {rank: count for rank, count in zip(self.ranks, counts, strict=True) if count}
+        return TimesOfRanks.of(num_calls, self.times.at_rows(np.flatnonzero(kept)))
 
     def counted_from(self, first: Mapping[int, int], begin_s: float) -> "TimesOfRanks":
         """Return the same with each rank's calls counted from its first, and times from a moment."""
