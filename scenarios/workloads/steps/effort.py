@@ -3,13 +3,16 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from msgspec import Struct
+
 from scenarios.workloads.effort import Effort
 from scenarios.workloads.steps.cost import REPEATING, num_nodes, num_task_ops
 from sim.engine.folding.folding import Folding
 from sim.engine.running.paced import MULTIPLE
-from sim.engine.running.shorter import Shorter
+from sim.engine.running.shorter import SectionForm, Shorter
 from sim.engine.running.simulate import NUMBERS_OF_STEPS
-from sim.plan.words.calls import num_ops_of
+from sim.plan.facts.sections import Cut
+from sim.plan.words.calls import Calls, num_ops_of
 from sim.plan.words.program import Program
 
 _OP_S: Final = 10e-6
@@ -21,6 +24,19 @@ _TRIED: Final = 5
 """As many shorter forms of a step are simulated where it may repeat itself in a way that has to be found."""
 
 
+class _Form(Struct, frozen=True):
+    """The programs of a step, by identity of the plan's own; those of the last of several steps may only begin it."""
+
+    step: Mapping[int, Program]
+    last: Mapping[int, Program]
+
+    def num_nodes(self, programs: Sequence[Program], in_a_row: int) -> int:
+        """Return about how many nodes of the engine's graph so many steps of some of the plan's programs become."""
+        keys = list(map(id, programs))
+        step, last = (sum(num_nodes(form[key]) for key in keys) for form in (self.step, self.last))
+        return (in_a_row - 1) * step + last
+
+
 def effort_of(shorter: Shorter, folding: Folding, schedule: str, *, whole: bool = False) -> Effort:
     """Return what simulating a plan takes. Read off simulations of 20,000 to 300,000 nodes of the graph.
 
@@ -30,30 +46,40 @@ def effort_of(shorter: Shorter, folding: Folding, schedule: str, *, whole: bool 
     plan = shorter.plan
     programs = [plan.program_of(rank) for rank in folding.multiplicity]
     itself = {id(program): program for program in plan.programs}
-    possible = [itself] if whole else _forms(shorter, schedule) or [itself]
-    forms = [[form[id(program)] for program in programs] for form in possible]
+    forms = [] if whole else _forms(shorter, schedule)
+    forms = forms or [_Form(itself, itself)]
     in_a_row = 1 if plan.barrier else NUMBERS_OF_STEPS[0]
-    nodes = [in_a_row * sum(map(num_nodes, form)) for form in forms]
+    nodes = sum(form.num_nodes(programs, in_a_row) for form in forms)
     return Effort(
         num_ranks=plan.mesh.size,
         num_simulated=len(programs),
-        num_ops=sum(map(num_ops_of, forms[-1])),
-        time_s=_OP_S * (num_task_ops(programs) + sum(nodes)),
-        memory_bytes=_PROGRAM_BYTES + _NODE_BYTES * sum(nodes),
+        num_ops=sum(num_ops_of(forms[-1].step[id(program)]) for program in programs),
+        time_s=_OP_S * (num_task_ops(programs) + nodes),
+        memory_bytes=_PROGRAM_BYTES + _NODE_BYTES * nodes,
     )
 
 
-def _forms(shorter: Shorter, schedule: str) -> Sequence[Mapping[int, Program]]:
-    """Return the forms of a step that are simulated one after the other, each by identity of the plan's own programs.
+def _forms(shorter: Shorter, schedule: str) -> list[_Form]:
+    """Return the forms of a step that are simulated one after the other.
 
     There are none where it cannot repeat itself. How many it takes to see that it does is a guess.
     """
     left_out = shorter.times[: 1 if schedule in REPEATING else _TRIED]
     found = [form.programs for times in left_out if (form := shorter.without(times)) is not None]
-    return found or _in_sections(shorter)
+    return [_Form(programs, programs) for programs in found] or _in_sections(shorter)
 
 
-def _in_sections(shorter: Shorter) -> Sequence[Mapping[int, Program]]:
-    """Return the shortest form of a step whose sections recur less often."""
-    cuts = (shorter.in_sections(form) for form in shorter.section_forms(MULTIPLE)[:1])
-    return [{key: cut.program for key, cut in found.items()} for found in cuts if found is not None]
+def _in_sections(shorter: Shorter) -> list[_Form]:
+    """Return the shortest form of a step whose sections recur less often; without a barrier the last is only begun."""
+    forms = list[_Form]()
+    for form in shorter.section_forms(MULTIPLE)[:1]:
+        if (cuts := shorter.in_sections(form)) is not None:
+            step = {key: cut.program for key, cut in cuts.items()}
+            forms.append(_Form(step, step if shorter.plan.barrier else _begun(form, cuts)))
+    return forms
+
+
+def _begun(form: SectionForm, cuts: Mapping[int, Cut]) -> Mapping[int, Program]:
+    """Return the programs of a form's last step, which make at most their first calls."""
+    first = {key: Calls.of(cut.program.calls)[: form.most_begun(cut)] for key, cut in cuts.items()}
+    return {key: cut.program.calling(first[key]) for key, cut in cuts.items()}

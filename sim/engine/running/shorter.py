@@ -43,6 +43,14 @@ class SectionForm(Struct, frozen=True):
     left_out: int
     at_end: int
 
+    def most_begun(self, cut: Cut) -> int:
+        """Return how many calls of a step that is only begun are like those of the whole: all are in its first section.
+
+        ``cut``: the program in this form.
+        """
+        first = cut.sections[0]
+        return first.stop + self.at_end * first.num_calls
+
 
 class Shorter(Struct, dict=True, eq=False):
     """The shorter forms of a plan, each made once."""

@@ -203,12 +203,8 @@ class Simulation(Struct, dict=True, eq=False):
         return None
 
     def _begun(self, form: SectionForm, cuts: Mapping[int, Cut], now: _Known) -> Mapping[int, int]:
-        """Return how many calls of a last step, which is only begun, each rank makes; empty: some do not open it.
-
-        It is as much of the first section as is like it in the whole step.
-        """
-        first = {rank: cut.sections[0] for rank, cut in cuts.items()}
-        most = {rank: section.stop + form.at_end * section.num_calls for rank, section in first.items()}
+        """Return how many calls of a last step, which is only begun, each rank makes; empty: some do not open it."""
+        most = {rank: form.most_begun(cut) for rank, cut in cuts.items()}
         programs = {rank: cut.program for rank, cut in cuts.items()}
         begun = first_calls(self.plan.mesh, now.folding, programs, most)
         return begun if all(begun[rank] > first_opening(program) for rank, program in programs.items()) else {}

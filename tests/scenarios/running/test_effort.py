@@ -9,9 +9,16 @@ from scenarios.command_line import group
 from scenarios.workloads import effort
 from scenarios.workloads.effort import Effort
 from scenarios.workloads.loading import load_scenario
+from scenarios.workloads.steps.cost import num_nodes, num_task_ops
+from scenarios.workloads.steps.effort import effort_of
 from scenarios.workloads.steps.running import simulate
 from scenarios.workloads.steps.scenario import step_of
 from sim.engine.findings.timeline import timeline
+from sim.engine.folding.folding import Folding
+from sim.engine.running import simulate as simulation
+from sim.engine.running.shorter import Shorter
+from sim.plan.words.calls import Calls, num_ops_of
+from tests.sim.jobs import GPT, dense_plan, pricing_on
 
 TINY = Path(__file__).parents[3] / "scenarios" / "library" / "tiny-gpt-2x2.yaml"
 
@@ -63,6 +70,29 @@ def test_recurrences_of_sections_take_no_time() -> None:
     said = [efforts_of(f"training.global_batch_size={number}", *options)[0] for number in (512, 992)]
     assert [found[0].num_ops for found in said] == [said[0][0].num_ops] * 2
     assert said[0][-1].num_ops > 3 * said[0][0].num_ops  # a timeline has all micro-batches
+
+
+def test_a_last_step_that_is_only_begun_counts_as_far_as_it_is() -> None:
+    """Steps without a barrier are announced as they are run: two of them, and the begin of a third."""
+    keys = {"schedule": "aiao", "virtual_stages": 2, "deferred_sync": 0.6, "model": GPT | {"num_layers": 6}}
+    plan = dense_plan(pp=3, dp=2, m=90, **keys)
+    said = list[tuple[Effort, Effort]]()
+
+    def notice(shorter: Shorter, folding: Folding, *, whole: bool) -> None:
+        assert not whole
+        said.append((effort_of(shorter, folding, "aiao"), effort_of(shorter, folding, "aiao", whole=True)))
+
+    run = simulation.simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=1), notice=notice)
+    assert run.begun
+    ((form, whole),) = said
+    assert form.num_ops == sum(map(num_ops_of, run.programs.values()))
+    steps = run.programs.items()
+    begun = [program.calling(Calls.of(program.calls)[: run.begun[rank]]) for rank, program in steps]
+    two_and_begun = 2 * sum(map(num_nodes, run.programs.values())) + sum(map(num_nodes, begun))
+    own = [plan.program_of(rank) for rank in run.programs]
+    three, num_ops = 3 * sum(map(num_nodes, own)), num_task_ops(own)
+    assert form.time_s / whole.time_s == pytest.approx((num_ops + two_and_begun) / (num_ops + three), rel=1e-9)
+    assert form.memory_bytes < whole.memory_bytes
 
 
 def test_a_timeline_of_ranks_with_own_paces_is_announced_anew() -> None:
