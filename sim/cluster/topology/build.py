@@ -27,14 +27,14 @@ def build(groups: Sequence[tuple[Island, int]], fabric_of: FabricOf | None) -> T
     Raises TopologyError for several islands without a network, and for islands without a port into it.
     """
     islands = tuple(island for island, _ in groups)
-    layout = np.repeat(np.arange(len(islands)), [count for _, count in groups]).astype(np.int32)
+    layout = np.repeat(np.arange(len(islands), dtype=np.int32), [count for _, count in groups])
     placement = _place(islands, layout)
-    ports = _ports(islands, placement)
+    ports = _ports(groups, placement)
     fabric = None
     if len(layout) > 1:
         fabric = _join(islands, ports, fabric_of)
-    num_devices = int(sum(islands[index].num_devices for index in layout.tolist()))
-    others = sum(islands[index].num_vertices - islands[index].num_devices for index in layout.tolist())
+    num_devices = sum(island.num_devices * count for island, count in groups)
+    others = sum((island.num_vertices - island.num_devices) * count for island, count in groups)
     switches = 0 if fabric is None or fabric.direct else fabric.num_switches
     return Topology(
         islands=islands,
@@ -42,9 +42,7 @@ def build(groups: Sequence[tuple[Island, int]], fabric_of: FabricOf | None) -> T
         ports=ports,
         fabric=fabric,
         links=_links(islands, placement, ports, fabric, num_devices + others),
-        device_island=np.repeat(
-            np.arange(len(layout), dtype=np.int32), [islands[i].num_devices for i in layout.tolist()]
-        ),
+        device_island=_owners([island.num_devices for island in islands], layout),
         device_slowdown=np.ones(num_devices),
         num_vertices=num_devices + others + switches,
     )
@@ -67,27 +65,29 @@ def _place(islands: Sequence[Island], layout: IntArray) -> Placement:
     )
 
 
-def _ports(islands: Sequence[Island], placement: Placement) -> Ports:
+def _ports(groups: Sequence[tuple[Island, int]], placement: Placement) -> Ports:
     """Return all ports into the network, island by island."""
-    node, rail, bandwidth, counts = [], [], [], []
-    for island in islands:
+    node, rail, bandwidth = [], [], []
+    for island, count in groups:
         local = island.node_of_port
         per_node = max(1, island.num_ports // island.num_nodes)
-        node.append(local)
-        rail.append(np.arange(len(local)) % per_node)
+        node.append(np.tile(local, count))
+        rail.append(np.tile(np.arange(len(local), dtype=np.int32) % per_node, count))
         speed = island.nic.bandwidth_bytes_per_s if island.nic else np.inf
-        bandwidth.append(np.full(len(local), speed))
-        counts.append(len(local))
-    layout = placement.layout.tolist()
-    owner = np.repeat(np.arange(len(layout)), [counts[index] for index in layout])
-    empty = np.zeros(0, np.int32)
+        bandwidth.append(np.full(len(local) * count, speed))
+    owner = _owners([len(island.node_of_port) for island, _ in groups], placement.layout)
     return Ports(
-        island=owner.astype(np.int32),
-        node=(np.concatenate([empty, *(node[i] for i in layout)]) + placement.first_node[owner]).astype(np.int32),
-        rail=np.concatenate([empty, *(rail[index] for index in layout)]).astype(np.int32),
-        bandwidth_bytes_per_s=np.concatenate([np.zeros(0), *(bandwidth[index] for index in layout)]),
-        num_nodes=sum(islands[index].num_nodes for index in layout),
+        island=owner,
+        node=np.concatenate(node) + placement.first_node[owner],
+        rail=np.concatenate(rail),
+        bandwidth_bytes_per_s=np.concatenate(bandwidth),
+        num_nodes=sum(island.num_nodes * count for island, count in groups),
     )
+
+
+def _owners(num_of_types: Sequence[int], layout: IntArray) -> IntArray:
+    """Return the island of each of the devices, or ports, of which an island of each type has so many."""
+    return np.repeat(np.arange(len(layout), dtype=np.int32), np.array(num_of_types)[layout])
 
 
 def _join(islands: Sequence[Island], ports: Ports, fabric_of: FabricOf | None) -> Fabric:
