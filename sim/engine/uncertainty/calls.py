@@ -1,7 +1,6 @@
 """The durations of calls and of their ops under drawn durations of the ops."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from msgspec import Struct
@@ -67,20 +66,18 @@ class TaskTimes(Struct, frozen=True, cache_hash=True):
         return not_late_s
 
 
-@dataclass(frozen=True, slots=True)
-class OpRatios:
+class OpRatios(Struct, frozen=True, eq=False):
     """Of ops of a task, how many times as long as predicted they last; ``rows``: the row of each op asked for."""
 
     task: TaskTimes
-    rows: dict[int, int] = field(default_factory=dict, compare=False)
+    rows: dict[int, int] = {}
 
     def drawn(self, factors: Floats) -> list[Floats]:
         """Return the rows in their order, from the factors of all ops."""
         return list(self.task.ratios(factors)[list(self.rows)])
 
 
-@dataclass(frozen=True, slots=True)
-class CallTimes:
+class CallTimes(Struct, frozen=True, eq=False):
     """When ops of a call that is one event end after one of its entries let go; ``rows``: by entry's slot and op.
 
     ``tasks``: that of every rank. Ops are counted over ranks, one rank after the other, in ``predecessors`` too; an op
@@ -91,7 +88,7 @@ class CallTimes:
     entries: tuple[int, ...]
     predecessors: Predecessors
     joint: tuple[int, ...]
-    rows: dict[tuple[int, int], int] = field(default_factory=dict, compare=False)
+    rows: dict[tuple[int, int], int] = {}
 
     def drawn(self, factors: Floats) -> list[Floats]:
         """Return the rows in their order, in seconds, from the factors of all ops."""

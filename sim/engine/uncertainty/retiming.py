@@ -18,7 +18,7 @@ from sim.engine.compiling.shape import analyse
 from sim.engine.running.chains import NONE, calls_of_nodes
 from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
-from sim.engine.uncertainty.calls import CallTimes, OpRatios, TaskTimes
+from sim.engine.uncertainty.calls import CallTimes, OpRatios, Predecessors, TaskTimes
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
 from sim.engine.uncertainty.repeating import Counterparts, PlacedNodes, Repeating
@@ -27,6 +27,8 @@ from sim.plan.words.calls import NO_MICROBATCH, Calls
 FactorRow = Callable[[ErrorClass, int], int]
 """Gives the row, among the drawn factors, of the one with which a class of calls errs on a simulated rank."""
 Derived = CallTimes | OpRatios
+_Call = tuple[tuple[TaskTimes, ...], tuple[int, ...], Predecessors, tuple[int, ...]]
+"""What tells the ``CallTimes`` of calls apart: all that they say but their rows."""
 CallRow = Callable[[tuple[int, int]], int]
 Key = TypeVar("Key")
 _LASTING: Final = (NodeKind.FIXED, NodeKind.SHARED, NodeKind.MEMBER)
@@ -306,8 +308,8 @@ class _Rows(Struct, eq=False):
     run: SimulatedRun
     classes: ErrorClasses
     factor_row: FactorRow
-    _ratios: dict[OpRatios, OpRatios] = {}
-    _call_times: dict[CallTimes, CallTimes] = {}
+    _ratios: dict[TaskTimes, OpRatios] = {}
+    _call_times: dict[_Call, CallTimes] = {}
     _num_derived: int = 0
     _tasks: dict[tuple[int, str], TaskTimes] = {}
     _calls: dict[tuple[Sequence[int], int], CallRow] = {}
@@ -315,15 +317,16 @@ class _Rows(Struct, eq=False):
     @property
     def derived(self) -> tuple[Derived, ...]:
         """Return the nodes whose durations are not drawn."""
-        return (*self._ratios, *self._call_times)
+        return (*self._ratios.values(), *self._call_times.values())
 
     def of_ops(self, rank: int, task: str) -> list[int]:
         """Return the rows by which the ops of a rank's task last longer or shorter."""
         times = self._task(rank, task)
         if not times.launches_s:
             return list(times.rows)
-        ratios = OpRatios(times)
-        rows = self._ratios.setdefault(ratios, ratios).rows
+        if times not in self._ratios:
+            self._ratios[times] = OpRatios(times)
+        rows = self._ratios[times].rows
         return [self._derived_row(rows, op) for op in range(len(times.rows))]
 
     def of_call(self, ranks: Sequence[int], task: str, pattern: Pattern, joint: tuple[int, ...] = ()) -> CallRow:
@@ -331,9 +334,10 @@ class _Rows(Struct, eq=False):
         key = (ranks, id(pattern))
         if key not in self._calls:
             tasks = tuple(self._task(rank, task) for rank in ranks)
-            call = CallTimes(tasks, pattern.entries, pattern.predecessors, joint)
-            rows = self._call_times.setdefault(call, call).rows
-            self._calls[key] = partial(self._derived_row, rows)
+            call = tasks, pattern.entries, pattern.predecessors, joint
+            if call not in self._call_times:
+                self._call_times[call] = CallTimes(*call)
+            self._calls[key] = partial(self._derived_row, self._call_times[call].rows)
         return self._calls[key]
 
     def _derived_row(self, rows: dict[Key, int], key: Key) -> int:
