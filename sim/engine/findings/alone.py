@@ -1,12 +1,13 @@
 """The times of a plan's tasks when each runs alone. Schedules that are made for times are made from these."""
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import chain
 from types import MappingProxyType
 
 import numpy as np
 
 from sim.engine.compiling.shape import NO_PATH, TaskShape, analyse
-from sim.engine.prices.activity import Pricing
+from sim.engine.prices.activity import Activity, Pricing
 from sim.engine.prices.launching import launched
 from sim.engine.prices.traffic import exchanges_bytes, signature
 from sim.plan.facts.namesakes import sharing_tasks
@@ -41,16 +42,25 @@ def programs_alone_s(
     wanted: Sequence[Sequence[str]],
     busy_s: Mapping[Hashable, float] = MappingProxyType({}),
 ) -> Iterator[list[float]]:
-    """Yield the same for every program of a plan, which may share tasks. ``wanted``: the names of tasks, by program."""
+    """Yield the same for every program of a plan, which may share tasks. ``wanted``: the names of tasks, by program.
+
+    Ranks that share tasks share their times where each distinct op takes equally long on all.
+    """
     kinds, shapes = pricing.rank_kinds(plan), dict[int, TaskShape]()
+    known = dict[tuple[object, ...], list[float]]()
     for program, names in zip(plan.programs, wanted, strict=True):
         ranks = np.array(plan.ranks_of(program))
         unlike = ranks[np.unique(kinds[ranks], return_index=True)[1]].tolist()
-        found = list[float]()
-        for task in map(program.tasks.__getitem__, names):
-            shape = shapes[id(task)] = shapes.get(id(task)) or analyse(task)
-            found.append(max(_alone_s(plan, pricing, program, task, shape, rank, busy_s) for rank in unlike))
-        yield found
+        tasks, times_s = [program.tasks[name] for name in names], list[list[float]]()
+        for rank in unlike:
+            prices = _prices(plan, pricing, program, names, rank)
+            lasting = chain.from_iterable((price.latency_s, price.occupancy_s) for price in prices.values())
+            key = (id(program.tasks), *names, *lasting)
+            if key not in known:
+                shapes |= {id(task): analyse(task) for task in tasks if id(task) not in shapes}
+                known[key] = [_alone_s(pricing, program, task, shapes[id(task)], prices, busy_s) for task in tasks]
+            times_s.append(known[key])
+        yield list(map(max, zip(*times_s, strict=True)))
 
 
 def is_shared(program: Program, op: Op) -> bool:
@@ -58,18 +68,25 @@ def is_shared(program: Program, op: Op) -> bool:
     return exchanges_bytes(op, program) and not isinstance(op, Send)
 
 
+def _prices(plan: Plan, pricing: Pricing, program: Program, names: Sequence[str], rank: int) -> Mapping[int, Activity]:
+    """Return the prices of the distinct ops of some tasks on a rank, by their places."""
+    found = program.distinct_ops
+    places = sorted(set(chain.from_iterable(map(found.of_task.__getitem__, names))))
+    return {place: pricing.price(plan, program, found.ops[place], rank) for place in places}
+
+
 def _alone_s(
-    plan: Plan,
     pricing: Pricing,
     program: Program,
     task: Task,
     shape: TaskShape,
-    rank: int,
+    prices: Mapping[int, Activity],
     busy_s: Mapping[Hashable, float],
 ) -> float:
-    """Return the longest path through a task's ops."""
+    """Return the longest path through a task's ops. ``prices``: of the program's distinct ops."""
     waits = shape.predecessors
-    activities = launched(waits, pricing.launches_s(task), [pricing.price(plan, program, op, rank) for op in task.ops])
+    own = map(prices.__getitem__, program.distinct_ops.of_task[task.name])
+    activities = launched(waits, pricing.launches_s(task), list(own))
     ends_s: list[float] = []
     for op, activity, predecessors in zip(task.ops, activities, waits, strict=True):
         begin_s = max((ends_s[i] for i in predecessors), default=NO_PATH)
