@@ -1,6 +1,6 @@
 """When every collective and message of a run moved its bytes, and how fast."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from itertools import chain
 from typing import Any, Final
@@ -97,7 +97,7 @@ def transfers(run: SimulatedRun) -> Transfers:
         (rank, task): flows.of_ops(rank, program.tasks[task])
         for rank, program in run.programs.items() for task in run.called(rank)
     }  # fmt: skip
-    for times in run.times_together() if run.paced is None else _one_by_one(run):
+    for times in run.times_together():
         found = [moving[rank, times.times.task.name] for rank in times.ranks]
         for ops in dict.fromkeys(tuple(of_rank) for of_rank in found):
             if ops:
@@ -145,29 +145,21 @@ class _Flows:
         return number
 
 
-def _one_by_one(run: SimulatedRun) -> Iterator[TimesOfRanks]:
-    """Yield the times of ranks one by one."""
-    for rank in run.programs:
-        yield from (TimesOfRanks.alone(rank, times) for times in run.task_times(rank))
-
-
 def _moved_by(
     run: SimulatedRun, found: TimesOfRanks, ops: tuple[int, ...], flow_of: Ints, key_of: Ints
 ) -> tuple[NDArray[Any], ...]:
     """Return the transfers of some ops in all calls of their task, op by op: columns as in ``_NONE``.
 
-    ``flow_of``: their flows, ranks x ops. Where ranks have paces of their own, they are those of one.
+    ``flow_of``: their flows, ranks x ops.
     """
     times, moving, num_calls = found.times, np.array(ops), found.num_calls
     latencies_s = [_latencies_s(run.priced[rank][times.task.name], times.task, ops) for rank in found.ranks]
     starts_s, ends_s = times.starts_s[:, moving], times.ends_s[:, moving]
     keys, own = np.full(starts_s.shape, _ALONE), times.nodes >= 0
     keys[own] = key_of[times.nodes[own, None] + moving]
-    first = found.ranks[0]
-    paces_s = np.zeros_like(starts_s) if run.paced is None else run.rank_paces(first).paces_of(times)[:, moving]
     columns = (
         np.repeat(flow_of, num_calls, axis=0), starts_s, starts_s + np.repeat(latencies_s, num_calls, axis=0), ends_s,
-        keys, run.counts(first, times, moving), paces_s,
+        keys, run.counts(found, moving), run.paces(found, moving),
     )  # fmt: skip
     return tuple([column.T.ravel() for column in columns])
 

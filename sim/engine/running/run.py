@@ -89,12 +89,20 @@ class SimulatedRun(Struct, dict=True, eq=False):
                     found[task] += count * self.paced.times
         return found
 
-    def counts(self, rank: int, times: TaskTimes, ops: NDArray[np.int64]) -> NDArray[np.int64]:
+    def counts(self, found: TimesOfRanks, ops: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many ops of the step some ops of each call of a task stand for [calls, ops]."""
         if self.repeated is not None:
-            return self.repeated.counts(times.starts_s[:, ops])
-        of_call = np.ones(len(times.calls), np.int64) if self.paced is None else self.rank_paces(rank).counts_of(times)
+            return self.repeated.counts(found.times.starts_s[:, ops])
+        of_call = np.ones(len(found.times.calls), np.int64)
+        if self.paced is not None:
+            of_call = np.concatenate([self.rank_paces(rank).counts_of(times) for rank, times in found.of_each()])
         return np.broadcast_to(of_call[:, None], (len(of_call), len(ops)))
+
+    def paces(self, found: TimesOfRanks, ops: NDArray[np.int64]) -> Times:
+        """Return how much later each of these comes than the one before [calls, ops]; 0: ranks have no own paces."""
+        if self.paced is None:
+            return np.zeros((len(found.times.calls), len(ops)))
+        return np.concatenate([self.rank_paces(rank).paces_of(times)[:, ops] for rank, times in found.of_each()])
 
     def rank_paces(self, rank: int) -> RankPaces:
         """Return the times of a simulated rank in a run in which ranks have paces of their own."""
