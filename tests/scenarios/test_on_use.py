@@ -16,6 +16,7 @@ from scenarios.on_use import ON_USE, loading_on_use
 ROOT = Path(__file__).parents[2]
 UNNEEDED = {
     "concurrent",
+    "dataclasses",
     "email",
     "importlib.metadata",
     "logging",

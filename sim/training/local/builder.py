@@ -7,8 +7,7 @@ choice. Gradients are summed over the step's micro-batches and over replicas, an
 once its own sum is complete. All losses have the same weight: each is the mean over the tokens of the global batch.
 """
 
-from dataclasses import dataclass, field
-
+from msgspec import field
 from msgspec.structs import replace
 
 from sim.plan.functions.gradients import backpropagate
@@ -45,7 +44,6 @@ def head_names(stage: int, num_stages: int) -> HeadNames:
     return HeadNames(f"{head}.norm", head, loss, labels)
 
 
-@dataclass(slots=True)
 class LocalProgramBuilder(StageProgramBuilder):
     """Builder of one pipeline rank's program: its blocks, their heads and backwards, the end of the step.
 
@@ -53,8 +51,8 @@ class LocalProgramBuilder(StageProgramBuilder):
     ``own``: by block, the gradient of its own loss for that tensor.
     """
 
-    outputs: dict[int, Tensor] = field(init=False, default_factory=dict)
-    own: dict[int, Tensor] = field(init=False, default_factory=dict)
+    outputs: dict[int, Tensor] = field(default_factory=dict)
+    own: dict[int, Tensor] = field(default_factory=dict)
 
     def _write_stages(self) -> dict[int, list[Parameter]]:
         stages = self.place.stages[self.rank]

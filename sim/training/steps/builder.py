@@ -1,8 +1,7 @@
 """A dense-training job in, a plan out."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -90,16 +89,15 @@ def routings_of_roles(job: DenseTraining, mesh: Mesh) -> "Iterable[rank_routing.
     return rank_routing.rank_routings(routing, mesh, first, experts.replicas, nodes)
 
 
-@dataclass(slots=True)
-class StageProgramBuilder:
+class StageProgramBuilder(Struct, eq=False, dict=True):
     """Builds the program of one pipeline rank: its virtual stages, their backward, the end of the step.
 
     ``splits``: stages that run backwards in two parts. Both copies of a bidirectional pipeline are virtual stages.
     ``sharer``: the coordinates of the ranks along the axes of context parallelism, if those run other programs.
     Where sequences go through the pipeline in slices, each slice has tasks of its own. ``idle``: tasks that would have
     no ops, as a stage has no layers; they are neither written nor called. ``routing``: of experts, where it is forced.
-    ``pairs``: calls of a forward and of a backward that take turns, piece by piece. ``around``: adds the calls of what
-    data parallelism does to those of the pipeline. ``casts``: of weights, by the forward that each precedes.
+    ``pairs``: calls of a forward and of a backward that take turns, piece by piece. ``casts``: of weights, by the
+    forward that each precedes.
     """
 
     job: DenseTraining
@@ -107,26 +105,30 @@ class StageProgramBuilder:
     place: Placement
     rank: int
     splits: frozenset[int]
-    sharer: Mapping[str, int] = field(default_factory=dict)
+    sharer: Mapping[str, int] = {}
     routing: "rank_routing.RankRouting | None" = None
     pairs: Set[Pair] = frozenset()
-    tracer: ProgramTracer = field(init=False)
-    model: TransformerBuilder = field(init=False)
-    forwards: "dict[Pass, _Forward]" = field(init=False)
-    input_gradients: "dict[Pass, Tensor]" = field(init=False)
-    loss: Tensor | None = field(init=False, default=None)
-    idle: set[str] = field(init=False, default_factory=set)
-    around: Callable[[Calls], Calls] = field(init=False)
-    casts: dict[str, str] = field(init=False, default_factory=dict)
-    written: "_Written" = field(init=False)
+    forwards: "dict[Pass, _Forward]" = {}
+    input_gradients: "dict[Pass, Tensor]" = {}
+    loss: Tensor | None = None
+    idle: set[str] = set()
+    casts: dict[str, str] = {}
+    written: "_Written | None" = None
 
-    def __post_init__(self) -> None:
-        job, precision = self.job, self.job.training.types
-        self.forwards, self.input_gradients = {}, {}
-        role = {PIPELINE_AXIS: self.rank} if self.mesh.degree(PIPELINE_AXIS) > 1 else {}
+    @cached_property
+    def tracer(self) -> ProgramTracer:
+        """Return the tracer of the rank's program."""
+        precision, role = self.job.training.types, dict[str, int]()
+        if self.mesh.degree(PIPELINE_AXIS) > 1:
+            role[PIPELINE_AXIS] = self.rank
         role |= self.routing.role if self.routing else {}
-        self.tracer = ProgramTracer(self.mesh, precision.parameter, precision.gradient, {**role, **self.sharer})
-        self.model = TransformerBuilder(
+        return ProgramTracer(self.mesh, precision.parameter, precision.gradient, {**role, **self.sharer})
+
+    @cached_property
+    def model(self) -> TransformerBuilder:
+        """Return the builder of the model's layers, of a whole sequence."""
+        job = self.job
+        return TransformerBuilder(
             job.model,
             job.training.microbatch_size,
             tensor=job.parallel.tensor,
@@ -135,7 +137,7 @@ class StageProgramBuilder:
             recompute_method=job.training.recompute_chosen or "block",
             recompute_layers=job.training.recompute_layers,
             loss_scale=1.0 / (job.gradient_scale * job.training.global_batch_size * job.model.sequence_length),
-            products=(Float8Products if precision.casts else Products)(
+            products=(Float8Products if job.training.types.casts else Products)(
                 WeightGradient(
                     overlapped=job.parallel.tensor.overlaps_backward,
                     fused=job.training.fused_gradient_accumulation,
@@ -153,13 +155,13 @@ class StageProgramBuilder:
         """Return the program with these forwards, backwards and messages."""
         groups, called = self._write_stages(), pipeline_calls.first_calls
         self.tracer.tasks = {name: task for name, task in self.tracer.tasks.items() if name in called}
-        self.around = self._write_around(groups)
+        around = self._write_around(groups)
         if self.job.training.types.casts:
             self.casts = self._write_casts([name for name in called if name not in self.idle], groups)
-        calls = self._calls(pipeline_calls)
+        calls = self._calls(pipeline_calls, around)
         if self.pairs:
             self.tracer.tasks, calls = taking_turns(self.tracer.tasks, calls, self.pairs, self._sends_tokens)
-        self.written = _Written(self.program(self.tracer.tasks, calls), tuple(called))
+        self.written = _Written(self.program(self.tracer.tasks, calls), tuple(called), around)
         return self.written.program
 
     def build_like(self, other: "StageProgramBuilder", pipeline_calls: Calls) -> Program:
@@ -167,16 +169,17 @@ class StageProgramBuilder:
 
         ``other``: the builder of that rank, which writes the program under its own names if these are asked for.
         """
-        program, called = self.written
+        assert self.written is not None
+        program, called, around = self.written
         names = dict(zip(pipeline_calls.first_calls, called, strict=True))
         renamed = tuple(names.get(name, name) for name in pipeline_calls.names)
         own = Namesake(tuple(program.tasks), partial(other.build, pipeline_calls))
-        calls = self._calls(Calls(renamed, *pipeline_calls.columns))
+        calls = self._calls(Calls(renamed, *pipeline_calls.columns), around)
         return program.calling(calls, role=dict(other.tracer.role), own=own)
 
-    def _calls(self, pipeline_calls: Calls) -> Calls:
+    def _calls(self, pipeline_calls: Calls, around: Callable[[Calls], Calls]) -> Calls:
         """Return all calls of a rank with these forwards, backwards and messages; all tasks are written."""
-        calls = self.around(pipeline_calls.without(self.idle))
+        calls = around(pipeline_calls.without(self.idle))
         if not self.casts:
             return calls
         first = calls.first_calls
@@ -375,10 +378,14 @@ class StageProgramBuilder:
 
 
 class _Written(NamedTuple):
-    """The program that was written; ``called``: the tasks of its pipeline calls in the order of their first calls."""
+    """The program that was written; ``called``: the tasks of its pipeline calls in the order of their first calls.
+
+    ``around``: adds the calls of what data parallelism does to those of the pipeline.
+    """
 
     program: Program
     called: tuple[str, ...]
+    around: Callable[[Calls], Calls]
 
 
 class Pass(Struct, frozen=True):

@@ -43,7 +43,6 @@ def build_delayed_training(job: DenseTraining, name: str) -> Plan:
     return Plan(name, mesh, tuple(programs), job.seed, num_steps=NUM_STEPS, microbatches_per_step=job.num_microbatches)
 
 
-@dataclass(slots=True)
 class DelayedProgramBuilder(StageProgramBuilder):
     """Builds the program of one pipeline rank."""
 
