@@ -10,6 +10,8 @@ from sim.plan.words.buffer import BYTES_PER_ELEMENT
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, is_context
 
 TIED_SOURCE = "embedding.word"
+AxesOf = Mapping[str, tuple[str, ...]]
+"""By a parameter's source: ``other_axes`` of it."""
 
 
 class Bucket(Struct, frozen=True):
@@ -57,15 +59,17 @@ def make_buckets(
     all_ready = [list(reversed(groups[stage])) for stage in sorted(groups, reverse=True)]
     ready = [[p for p in group if not p.holders] for group in all_ready]
     flat = [p for group in ready for p in group]
-    usual = _usual_axes(flat)
-    ordinary = [[p for p in group if not _waits(p, usual, tied=tied)] for group in ready]
-    together = ordinary if overlap else [list(chain(*ordinary))]
-    alike = [[p for p in group if is_shared_out(p) is shared] for group in together for shared in (False, True)]
-    chunks = [part for group in alike for part in _cut(group, bucket_bytes if overlap else 0)]
-    summed = [p for p in flat if other_axes(p) != usual and not (tied and p.source == TIED_SOURCE)]
+    axes_of = {p.source: other_axes(p) for p in flat}
+    usual = _usual_axes(flat, axes_of)
     late = [p for p in flat if tied and p.source == TIED_SOURCE]
+    at_once = {source for source, axes in axes_of.items() if axes == usual}.difference(p.source for p in late)
+    ordinary = [[p for p in group if p.source in at_once] for group in ready]
+    together = ordinary if overlap else [list(chain(*ordinary))]
+    alike = chain.from_iterable(map(_whole_and_shared_out, together))
+    chunks = [part for group in alike for part in _cut(group, bucket_bytes if overlap else 0)]
+    summed = [p for p in flat if axes_of[p.source] != usual and not (tied and p.source == TIED_SOURCE)]
     buckets: list[tuple[list[Parameter], tuple[str, ...], bool]] = [(chunk, usual, False) for chunk in chunks]
-    buckets += [(chunk, axes, False) for axes, chunk in _by_other_axes(summed).items()]
+    buckets += [(chunk, axes, False) for axes, chunk in _by_axes(summed, axes_of).items()]
     buckets += [(late, other_axes(late[0]), True)] if late else []
     buckets += [(chunk, (), False) for chunk in _by_holders(chain(*all_ready))]
     return [Bucket(i, tuple(chunk), axes, tie) for i, (chunk, axes, tie) in enumerate(b for b in buckets if b[0])]
@@ -77,11 +81,11 @@ def other_axes(parameter: Parameter) -> tuple[str, ...]:
     return tuple(axis for axis in partial if axis != DATA_AXIS and not is_context(axis))
 
 
-def _by_other_axes(parameters: Iterable[Parameter]) -> dict[tuple[str, ...], list[Parameter]]:
+def _by_axes(parameters: Iterable[Parameter], axes_of: AxesOf) -> dict[tuple[str, ...], list[Parameter]]:
     """Group parameters by the axes over which their gradients must be summed first, without those of replicas."""
     groups: dict[tuple[str, ...], list[Parameter]] = {}
     for parameter in parameters:
-        groups.setdefault(other_axes(parameter), []).append(parameter)
+        groups.setdefault(axes_of[parameter.source], []).append(parameter)
     return groups
 
 
@@ -94,15 +98,19 @@ def _by_holders(parameters: Iterable[Parameter]) -> list[list[Parameter]]:
     return [groups[holders] for holders in sorted(groups)]
 
 
-def _usual_axes(parameters: Iterable[Parameter]) -> tuple[str, ...]:
+def _usual_axes(parameters: Iterable[Parameter], axes_of: AxesOf) -> tuple[str, ...]:
     """Return the partial axes that most gradient elements have, without those of replicas."""
-    groups = _by_other_axes(parameters)
+    groups = _by_axes(parameters, axes_of)
     sizes = {axes: sum(p.gradient.spec.num_elements for p in group) for axes, group in groups.items()}
     return max(sizes, key=lambda axes: sizes[axes], default=())
 
 
-def _waits(parameter: Parameter, usual: tuple[str, ...], *, tied: bool) -> bool:
-    return other_axes(parameter) != usual or (tied and parameter.source == TIED_SOURCE)
+def _whole_and_shared_out(parameters: Iterable[Parameter]) -> tuple[list[Parameter], list[Parameter]]:
+    """Return the parameters that every rank of ``ep`` holds, and those that are split over these ranks."""
+    whole, shared_out = list[Parameter](), list[Parameter]()
+    for parameter in parameters:
+        (shared_out if is_shared_out(parameter) else whole).append(parameter)
+    return whole, shared_out
 
 
 def _cut(parameters: Iterable[Parameter], bucket_bytes: int) -> Iterable[list[Parameter]]:
