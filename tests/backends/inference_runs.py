@@ -54,12 +54,14 @@ JOBS: Final[Mapping[str, InferenceJob]] = {
     "variations, tp2 x pp2": job(VARIED, tp=2, pp=2),
     "given text, three tokens per step, pp2": job(tokens_per_step=3, pp=2),
     "latent, tp2": job(LATENT, tp=2),
+    "latent, prompts alone": job(LATENT, output_tokens=1),
     "latent without a rank of queries, three tokens per step, pp2": job(PLAIN_QUERIES, pp=2, tokens_per_step=3),
     "experts, ep2": job(EXPERTS, ep=2),
     "experts, ep2 x tp2": job(EXPERTS, ep=2, tp=2),
     "caches in eight bits, tp2": job(wide=True, tp=2, cache_precision="fp8"),
     "eight bits, tp2 x pp2": job(GPT, precision="fp8", wide=True, tp=2, pp=2, cache_precision="fp8"),
     "latents and weights in eight bits, tp2": job(LATENT, precision="fp8", wide=True, tp=2),
+    "caches of latents in eight bits, prompts alone": job(TILED, wide=True, output_tokens=1, cache_precision="fp8"),
     "caches of latents in eight bits, tp2": job(TILED, wide=True, tp=2, cache_precision="fp8"),
     "all in eight bits, three tokens per step, pp2": job(
         TILED, precision="fp8", wide=True, pp=2, tokens_per_step=3, cache_precision="fp8"

@@ -258,7 +258,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
     def task_times(self, rank: int) -> Sequence[TaskTimes]:
         """Return the times of a simulated rank in the step, task by task in the order of first use."""
-        return self._times_of[rank] if self._keeps_times else self._by_rank(self._shown([rank]))[rank]
+        return (self._times_of if self._keeps_times else self._by_rank(self._shown([rank]))).get(rank, [])
 
     def times_together(self) -> Iterable[TimesOfRanks]:
         """Return the same of all simulated ranks, task by task; ranks that share a task are together.

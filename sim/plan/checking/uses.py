@@ -7,7 +7,7 @@ import numpy as np
 from sim.plan.checking.collectives import where
 from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls
-from sim.plan.words.buffer import Scope
+from sim.plan.words.buffer import Kind, Scope
 from sim.plan.words.op import Collective, Compute, Op, Recv, Send
 from sim.plan.words.program import Program
 from sim.plan.words.touches import Flags
@@ -19,10 +19,10 @@ _ABSTRACT_WORK = "delay"
 def check_uses(program: Program, coded: CodedCalls) -> None:
     """Raise CheckError, with task, stream, op and buffers, for an op that takes time and changes no result.
 
-    An op is used if it writes nothing (a wait), or a persistent buffer, or a buffer that is read later: by an op of its
-    task, or by a later call. Three kinds of op always count as used: a message, since its peer waits for it; a
-    collective among several roles, since another role may need the result; and a ``delay`` kernel, which stands for
-    time and has no values.
+    An op is used if it writes nothing (a wait), or a persistent buffer, or a cache, which later tokens than the plan's
+    may read, or a buffer that is read later: by an op of its task, or by a later call. Three kinds of op always count
+    as used: a message, since its peer waits for it; a collective among several roles, since another role may need the
+    result; and a ``delay`` kernel, which stands for time and has no values.
     """
     touches, uses, is_used = program.touches, program.touches.uses, _are_used_inside(program)
     is_open = touches.is_write & ~is_used[touches.op]
@@ -70,7 +70,9 @@ def _are_used_inside(program: Program) -> Flags:
     touches, uses, distinct = program.touches, program.touches.uses, program.distinct_ops
     is_exempt = np.array([not op.writes or _is_exempt(program, op) for op in distinct.ops], np.bool_)
     is_used: Flags = is_exempt[distinct.places]
-    is_kept = touches.is_of[Scope.PERSISTENT][touches.buffer] | (uses.last_read[uses.of_touch] > touches.op)
+    is_cache = np.array([*(buffer.kind is Kind.CACHE for buffer in program.buffers.values()), False], np.bool_)
+    is_kept = (touches.is_of[Scope.PERSISTENT] | is_cache)[touches.buffer]
+    is_kept |= uses.last_read[uses.of_touch] > touches.op
     is_used[touches.op[touches.is_write & is_kept]] = True
     return is_used
 

@@ -69,7 +69,7 @@ _Kinds = tuple[CallLife, ...]
 
 
 class KnownLives(Struct, frozen=True):
-    """The lives found so far: programs that share tasks, and call them in the same orders, share kinds of lives."""
+    """The lives found so far: programs that share tasks and buffers, and call the same order, share kinds of lives."""
 
     _kinds: dict[tuple[object, ...], tuple[Program, tuple[_Kinds, list[int]]]] = field(default_factory=dict)
 
@@ -79,8 +79,9 @@ class KnownLives(Struct, frozen=True):
         They are those of each sequence of tasks in ``orders``, and last those of some of the calls in ``step``, which
         touch STEP buffers; the places of these in it come second. ``of_call``: the kind that each of these would have.
         """
-        key = id(program.tasks), of_call.tobytes(), step.tobytes(), *[tasks.tobytes() for tasks in orders]
-        if key not in self._kinds:  # kept with the program, so that no other tasks get their identity
+        of_tasks = [tasks.tobytes() for tasks in orders]
+        key = id(program.tasks), id(program.buffers), of_call.tobytes(), step.tobytes(), *of_tasks
+        if key not in self._kinds:  # kept with the program, so that no others get their identities
             self._kinds[key] = program, _kinds(program, orders, step, of_call)
         return self._kinds[key][1]
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sim.engine.findings.timeline import timeline
-from sim.engine.running.memory import memory_use, peak_live_chunks
+from sim.engine.running.memory import KnownMemory, memory_use, peak_live_chunks
 from sim.engine.running.simulate import simulate
 from sim.plan.facts.liveness import lifetimes
 from sim.plan.words.buffer import Buffer, Kind, Scope
@@ -124,6 +124,20 @@ def test_peak_of_real_plans_equals_the_walk(plan: Plan) -> None:
         curve, _ = walk(program)
         assert use.peak_bytes == max(total for total, _ in curve)
         assert memory.peak_bytes(plan.ranks_of(program)[0]) == use.peak_bytes
+
+
+def test_programs_that_share_tasks_may_have_other_buffers() -> None:
+    """What was found of one program holds for another with its tasks only if the buffers are the same."""
+    tasks = {
+        "a": Task("a", Phase.PREPARE, (Compute("fill", "delay", (), ("x",)), Compute("use", "delay", ("x",), ("y",))))
+    }
+    x, y = (Buffer(name, (size,), "float32", Kind.ACTIVATION, Scope.STEP) for name, size in (("x", 2**16), ("y", 4)))
+    weight = Buffer("w", (2**20,), "float32", Kind.PARAMETER, Scope.PERSISTENT)
+    programs = [Program({}, {b.name: b for b in buffers}, tasks, [Call("a")]) for buffers in ((x, y), (weight, x, y))]
+    known = KnownMemory()
+    peaks = [memory_use(program, known=known).peak_bytes for program in programs]
+    assert peaks == [4 * 2**16 + 512, 4 * 2**20 + 4 * 2**16 + 512]
+    assert peaks == [memory_use(program).peak_bytes for program in programs]
 
 
 def test_peak_live_chunks_counts_forwards_without_their_backward() -> None:

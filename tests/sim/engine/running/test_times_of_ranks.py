@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from sim.engine.running.period import Part
+from sim.engine.running.simulate import simulate
 from sim.engine.running.task_times import TaskTimes, TimesOfRanks
 from sim.plan.words.op import Compute
-from sim.plan.words.program import Phase, Task
+from sim.plan.words.program import Phase, Plan, Task
+from tests.sim.jobs import dense_plan, pricing_on
 
 TASK = Task("forward.0", Phase.FORWARD, (Compute("a", "delay", (), ("x",)), Compute("b", "delay", ("x",), ("y",))))
 NUM_CALLS = {3: 2, 5: 4, 8: 1}
@@ -56,3 +59,11 @@ def test_a_part_of_all_time_has_all_that_ops_last() -> None:
     """In one part that holds the whole run, ops take what their calls last."""
     times = together().times
     assert together().seconds_in((Part(0.0, 99.0),)).sum() == pytest.approx((times.ends_s - times.starts_s).sum())
+
+
+def test_a_rank_without_calls_has_no_times() -> None:
+    """A plan may have a rank that does nothing."""
+    plan = dense_plan(pp=1, dp=2, m=1)
+    idle = replace(plan.programs[0], calls=[])
+    alone: Plan = replace(plan, programs=(idle,))
+    assert simulate(alone, pricing_on("hgx-h100", 2)).task_times(0) == []
