@@ -1,17 +1,29 @@
 """Sorts of arrays of numbers, and what they show: where values begin, which ones differ."""
 
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+Item = TypeVar("Item")
+
+_ROUNDING: Final = 1e-9
+"""Sizes that differ by a smaller part may be equal."""
 
 _BITS: Final = 16
 """Numbers of so many bits NumPy sorts by their digits, which takes an eighth of the time of comparing them."""
 
 
-def falling(value: float) -> float:
-    """Return a key by which larger values come first, and those that rounding alone tells apart are equal."""
-    return -float(f"{value:.9g}")
+def largest_first(items: Iterable[Item], size: Callable[[Item], float], name: Callable[[Item], Any]) -> list[Item]:
+    """Return items by size, the largest first; such as rounding alone may tell apart by name. Sizes are not negative."""
+    found, alike = list[Item](), list[Item]()
+    for item in sorted(items, key=size, reverse=True):
+        if alike and size(item) < (1.0 - _ROUNDING) * size(alike[0]):
+            found += sorted(alike, key=name)
+            alike = []
+        alike.append(item)
+    return found + sorted(alike, key=name)
 
 
 def run_begins(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -1,12 +1,14 @@
 """Sorts of numbers, and different values among them, are those of NumPy."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, integer_dtypes
 
-from sim.sorting import distinct, distinct_values, falling, first_places, run_begins, sorted_order
+from sim.sorting import distinct, distinct_values, first_places, largest_first, run_begins, sorted_order
 from tests.examples import examples
 
 
@@ -60,9 +62,10 @@ def test_first_places_are_those_of_lists(values: list[int]) -> None:
     assert first_places(np.array(values, np.int64), 8).tolist() == expected
 
 
-def test_what_rounding_tells_apart_keeps_its_order() -> None:
-    """Larger values come first, and of two that differ by rounding the one that came first."""
-    near = [0.1 + 0.2, 0.3]
-    assert near[0] != near[1]
-    assert sorted([*near, 0.0, 0.300000001, 1e12], key=falling) == [1e12, 0.300000001, *near, 0.0]
-    assert sorted([near[1], near[0]], key=falling) == [near[1], near[0]]
+@pytest.mark.parametrize("middle", [0.1, 0.12345678949999999, 0.12345678950000001, 3e12])
+@pytest.mark.parametrize("off", [1e-16, -2e-16, 3e-10])
+def test_what_rounding_tells_apart_is_ordered_by_name(middle: float, off: float) -> None:
+    """Larger values come first, and equal ones by name, on whichever side of a decimal rounding puts them."""
+    sizes = {"b": middle, "a": middle * (1 + off), "none": 0.0, "less": 0.9 * middle, "most": 2 * middle}
+    for names in permutations(sizes):
+        assert largest_first(names, sizes.__getitem__, str) == ["most", "a", "b", "less", "none"]

@@ -14,7 +14,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.errors import ModelErrors
 from sim.engine.uncertainty.interval import step_time_interval
 from sim.plan.words.buffer import Tier
-from sim.sorting import falling
+from sim.sorting import largest_first
 from sim.training.data.axes import SAMPLE_AXES
 
 
@@ -43,7 +43,7 @@ def summarise(
         **asdict(found.rates),
         bubble_fraction=found.bubble_fraction,
         exposed_communication_fraction=found.exposed_fraction,
-        critical_path_s=dict(sorted(path.seconds.items(), key=lambda part: (falling(part[1]), part[0]))),
+        critical_path_s=dict(largest_first(path.seconds.items(), lambda part: part[1], lambda part: part[0])),
         fits_memory=found.fits_memory,
         memory_capacity_bytes=found.capacity_bytes,
         memory_reserve_bytes=found.reserve_bytes,

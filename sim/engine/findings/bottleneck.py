@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
 from sim.engine.running.period import Times
-from sim.sorting import falling
+from sim.sorting import largest_first
 
 Ints = NDArray[np.int64]
 
@@ -64,7 +64,7 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
         )
         for at, (stream, kind) in enumerate(names)
     ]
-    return sorted(found, key=lambda entry: (falling(entry.time_s), entry.stream, entry.kind))
+    return largest_first(found, lambda entry: entry.time_s, lambda entry: (entry.stream, entry.kind))
 
 
 def fullest(use: LinkUse) -> Times:

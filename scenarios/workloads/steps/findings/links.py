@@ -9,7 +9,7 @@ from scenarios.summaries.steps.step import BusiestLink, CommunicationSummary, Li
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.bottleneck import bottlenecks
 from sim.engine.findings.link_use import LinkUse
-from sim.sorting import falling
+from sim.sorting import largest_first
 
 NUM_PARTS: Final = 100
 """The peak is that of the fullest of so many parts of the step."""
@@ -20,7 +20,7 @@ def links_of(use: LinkUse | None) -> tuple[LinksSummary, ...]:
     if use is None:
         return ()
     kinds = [_of_kind(use, kind) for kind in use.topology.kinds() if (use.kind == kind).any()]
-    return tuple(sorted(kinds, key=lambda entry: (falling(entry.busiest.busy_fraction), entry.kind)))
+    return tuple(largest_first(kinds, lambda entry: entry.busiest.busy_fraction, lambda entry: entry.kind))
 
 
 def communication_of(use: LinkUse | None, num_ranks: int) -> tuple[CommunicationSummary, ...]:
@@ -59,5 +59,5 @@ def _of_kind(use: LinkUse, kind: LinkKind) -> LinksSummary:
 
 def _worded(by_kind: Mapping[LinkKind, float]) -> dict[str, float]:
     """Return values by the words for kinds of links, the largest first."""
-    in_order = sorted(by_kind.items(), key=lambda item: (falling(item[1]), item[0]))
+    in_order = largest_first(by_kind.items(), lambda item: item[1], lambda item: item[0])
     return {kind.words: round(value, 12) for kind, value in in_order}
