@@ -16,7 +16,7 @@ _BITS: Final = 16
 
 
 def largest_first(items: Iterable[Item], size: Callable[[Item], float], name: Callable[[Item], Any]) -> list[Item]:
-    """Return items by size, the largest first; those that rounding alone may tell apart by name. No size is negative."""
+    """Return items by size, none negative: the largest first, and those that rounding alone may tell apart by name."""
     found, alike = list[Item](), list[Item]()
     for item in sorted(items, key=size, reverse=True):
         if alike and size(item) < (1.0 - _ROUNDING) * size(alike[0]):
