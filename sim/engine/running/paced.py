@@ -75,9 +75,21 @@ class Paced(Struct, frozen=True, eq=False):
         left_out: Times = np.where(self.stretch[after] > self.stretch[before], self.times * self.pace_s[before], 0.0)
         return left_out
 
-    def on_the_way_s(self, sends: Ints, receives: Ints) -> Times:
-        """Return the same between sends and the receives of their messages: these are left out together."""
-        return np.where(self.stretch[receives] % 2 > 0, self.between_s(sends, receives), 0.0)
+    def on_the_way_s(self, graph: Graph, starts_s: Times, ends_s: Times) -> Times:
+        """Return for how long each message of the graph is put off by nodes that were added before its receive.
+
+        It need not be one of the last period: what is sent ahead may be received several recurrences later.
+        """
+        sends, journeys, receives = graph.message_columns
+        comes_from, put_off_s = np.full(len(starts_s), NONE), np.zeros(len(starts_s))
+        comes_from[receives] = np.where(journeys == receives, sends, journeys)
+        nodes = np.fromiter(self.added, np.int64, len(self.added))
+        before = np.array([later for later, _ in self.added.values()], np.int64)
+        after = np.array([graph.successors[node][0] for node in self.added], np.int64)
+        of_message = comes_from[after] == before
+        put_off_s[after[of_message]] = (ends_s - starts_s)[nodes[of_message]]
+        of_messages_s: Times = put_off_s[receives]
+        return of_messages_s
 
 
 class _Attempt(Struct, frozen=True, eq=False):

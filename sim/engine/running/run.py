@@ -518,7 +518,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         sends, _, receives = self.graph.message_columns
         sent_s[receives] = self._released_s[sends]
         if self.paced is not None:
-            sent_s[receives] += self.paced.on_the_way_s(sends, receives)
+            sent_s[receives] += self.paced.on_the_way_s(self.graph, *self.loop.times_s)
         nodes, queues = self._receives
         free_s = np.roll(ends[nodes], 1)
         if self.paced is not None:

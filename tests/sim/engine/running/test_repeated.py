@@ -68,9 +68,17 @@ def long_plans(draw: Any) -> Plan:
 
 @st.composite
 def steps_in_a_row(draw: Any) -> Plan:
-    """Draw a plan of aiao whose steps run into each other, with 60 to 84 micro-batches: most fold by sections."""
-    keys: dict[str, Any] = draw(aiao_keys())
-    return dense_plan(**(keys | {"tp": 1, "sequence_parallel": False, "m": 12 * draw(st.integers(5, 7))}))
+    """Draw a plan of aiao, or of zb_h2 without a barrier: steps run into each other.
+
+    With 60 to 84 micro-batches: most fold by sections.
+    """
+    m = 12 * draw(st.integers(5, 7))
+    if draw(st.booleans()):
+        keys: dict[str, Any] = draw(aiao_keys())
+        return dense_plan(**(keys | {"tp": 1, "sequence_parallel": False, "m": m}))
+    pp, dp, layers = draw(st.integers(2, 3)), draw(st.integers(1, 2)), draw(st.integers(1, 2))
+    model = draw(st.sampled_from([GPT, LLAMA])) | {"num_layers": pp * layers}
+    return dense_plan(pp=pp, dp=dp, m=m, schedule="zb_h2", optimizer_barrier=False, model=model)
 
 
 @st.composite
@@ -380,6 +388,17 @@ def test_steps_that_run_into_each_other_are_cut_short(sharded: dict[str, Any]) -
     assert_same_memory(run, whole)
     assert_same_findings(run, whole, pricing)
     assert "whole" not in vars(run)
+
+
+@pytest.mark.parametrize("m", [48, 100])
+def test_a_message_sent_ahead_is_put_off_by_what_was_left_out(m: int) -> None:
+    """In zb_h2 the first stage receives, after its section, two messages that the last stage sent within its own."""
+    plan = dense_plan(pp=2, m=m, schedule="zb_h2", optimizer_barrier=False, model=GPT | {"num_layers": 2})
+    pricing = pricing_on("dgx-a100-80g", plan.mesh.size)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.paced is not None
+    assert_same_ops(run, whole)
+    assert_same_findings(run, whole, pricing)
 
 
 def test_sums_that_last_into_the_next_section_are_exposed_as_in_the_whole_run() -> None:
