@@ -46,7 +46,8 @@ class Paced(Struct, frozen=True, eq=False):
     steps in a row those of the first, and as many calls later those of the others. By node of
     the graph without what was added: ``pace_s``, that of its chain, 0 where it is not of such a period; ``stretch`` as
     in ``Chains``. ``added``: nodes that stand for the periods that were left out, each with the node whose end they put
-    off and the one a period before it; ``at_end``: two such nodes, where nothing waits for the first.
+    off and the one a period before it; ``at_end``: two such nodes, where nothing waits for the first. ``earlier``: by
+    node, the one a period before it; NONE: there is none.
     """
 
     times: int
@@ -56,6 +57,7 @@ class Paced(Struct, frozen=True, eq=False):
     stretch: Ints
     added: Mapping[int, tuple[int, int]]
     at_end: Sequence[tuple[int, int]]
+    earlier: Ints
 
     @property
     def longest_s(self) -> float:
@@ -169,7 +171,8 @@ def _checked(
     last = np.flatnonzero(paces.is_last)
     at_end = [(u, int(paces.earlier[u])) for u in last.tolist() if not graph.successors[u]]
     pace_s = np.where(paces.is_last, paces.pace_s, 0.0)
-    return graph, loop, Paced(attempt.times, microbatches, repeated, pace_s, chains.stretch, pairs, at_end)
+    found = Paced(attempt.times, microbatches, repeated, pace_s, chains.stretch, pairs, at_end, paces.earlier)
+    return graph, loop, found
 
 
 def _delayed(chains: Chains, edges: Edges, siblings: Flags) -> Flags:

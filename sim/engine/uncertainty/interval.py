@@ -4,8 +4,6 @@ import math
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from costmodels.spread import NORMAL_90
 from sim.engine.findings.critical_path import CriticalPath
 from sim.engine.uncertainty.draws import Erring, drawn
@@ -14,13 +12,9 @@ from sim.engine.uncertainty.first_order import path_shares, relative_deviation, 
 from sim.engine.uncertainty.loadings import loadings
 from sim.engine.uncertainty.longest_path import Floats
 from sim.engine.uncertainty.normal import quantiles
-from sim.engine.uncertainty.retiming import num_whole_nodes, retiming
+from sim.engine.uncertainty.retiming import MOST_NODES, num_whole_nodes, retiming
 
 NUM_DRAWS: Final = 128
-MOST_NODES: Final = 500_000
-"""Runs that take more are not sampled: each takes about 5 us and, with what else there is to keep, 400 bytes."""
-_AT_ONCE: Final = 1 << 23
-"""Moments that are held at the same time, 8 bytes each."""
 
 
 class Interval(NamedTuple):
@@ -59,7 +53,7 @@ def step_time_interval(path: CriticalPath, errors: ModelErrors, most_nodes: int 
         spread = NORMAL_90 * step_deviation(path, errors)
         bounds = Interval(time_s * math.exp(-spread), time_s * math.exp(spread))
         return StepInterval(bounds, time_s, Method.FIRST_ORDER)
-    times_s = drawn_step_times_s(path, errors, NUM_DRAWS)
+    times_s = drawn_step_times_s(path, errors, NUM_DRAWS, most_nodes)
     low_s, median_s, high_s = quantiles(times_s, (0.05, 0.5, 0.95)).tolist()
     return StepInterval(Interval(low_s, high_s), median_s, Method.SAMPLED)
 
@@ -72,7 +66,7 @@ def step_deviation(path: CriticalPath, errors: ModelErrors) -> float:
     return relative_deviation(sensitivities(shares, loaded), errors.step)
 
 
-def drawn_step_times_s(path: CriticalPath, errors: ModelErrors, num_draws: int) -> Floats:
+def drawn_step_times_s(path: CriticalPath, errors: ModelErrors, num_draws: int, most_nodes: int = MOST_NODES) -> Floats:
     """Return step times with so many drawn sets of errors, in seconds."""
     classes, erring = ErrorClasses(), dict[Erring, int]()
 
@@ -81,12 +75,10 @@ def drawn_step_times_s(path: CriticalPath, errors: ModelErrors, num_draws: int) 
         return erring.setdefault((found, device), len(erring))
 
     run = path.run
-    retimed = retiming(run, classes, factor_row)
+    retimed = retiming(run, classes, factor_row, most_nodes)
     shares = path_shares(path, classes)
     found = list(dict.fromkeys([*shares, *(of for of, _ in erring)]))
     loaded = loadings(found, classes.predicted_s(run), errors)
     draws = drawn(list(erring), errors, loaded, sensitivities(shares, loaded), run, num_draws)
-    width = max(_AT_ONCE // max(retimed.num_nodes, 1), 1)
-    parts = [retimed.relative_times(draws.factors[:, begin : begin + width]) for begin in range(0, num_draws, width)]
-    times_s: Floats = run.iteration_time_s * np.concatenate(parts) * draws.step
+    times_s: Floats = run.iteration_time_s * retimed.relative_times(draws.factors) * draws.step
     return times_s

@@ -21,7 +21,7 @@ from sim.sorting import distinct_values
 
 Flags = NDArray[np.bool_]
 
-_EVEN: Final = 1e-10
+EVEN: Final = 1e-10
 """Times that differ by a smaller part of a period are equal."""
 
 
@@ -199,9 +199,9 @@ class Repeating(Struct, frozen=True, eq=False):
         last_s: Floats = first_s + self.times * pace_s
         stays = self.period.known[~self.moves]
         last_s[stays] = first_s[stays]
-        uneven = np.flatnonzero(pace_s - moved_s.min(axis=0) > _EVEN * pace_s)
+        uneven = np.flatnonzero(pace_s - moved_s.min(axis=0) > EVEN * pace_s)
         if len(uneven):
-            passing = _Passing(self, lasting_s[:, uneven], _EVEN * pace_s[uneven])
+            passing = _Passing(self, lasting_s[:, uneven], EVEN * pace_s[uneven])
             last_s[:, uneven] = passing.last_s(first_s[self.state][:, uneven])
         return last_s
 

@@ -6,6 +6,7 @@ or message errs. Calls that were one event are taken apart: the longest paths th
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Final, TypeVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.calls import CallTimes, OpRatios, Predecessors, TaskTimes
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
-from sim.engine.uncertainty.repeating import Counterparts, PlacedNodes, Repeating
+from sim.engine.uncertainty.repeating import EVEN, Counterparts, Flags, PlacedNodes, Repeating
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 
 FactorRow = Callable[[ErrorClass, int], int]
@@ -31,13 +32,18 @@ _Call = tuple[tuple[TaskTimes, ...], tuple[int, ...], Predecessors, tuple[int, .
 """What tells the ``CallTimes`` of calls apart: all that they say but their rows."""
 CallRow = Callable[[tuple[int, int]], int]
 Key = TypeVar("Key")
+MOST_NODES: Final = 500_000
+"""Runs that take more are not sampled: each takes about 5 us and, with what else there is to keep, 400 bytes."""
+_AT_ONCE: Final = 1 << 23
+"""Moments that are held at the same time, 8 bytes each."""
 _LASTING: Final = (NodeKind.FIXED, NodeKind.SHARED, NodeKind.MEMBER)
 
 
-class Retiming(Struct, frozen=True, eq=False):
+class Retiming(Struct, frozen=True, dict=True, eq=False):
     """A run's nodes, as ``Durations`` has them, and ``graph``, which says when they end.
 
     ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
+    ``of_whole`` retimes the run of all micro-batches, for draws that do not settle into paces; None: it is too large.
     """
 
     run: SimulatedRun
@@ -45,6 +51,7 @@ class Retiming(Struct, frozen=True, eq=False):
     base_s: Floats
     rows: Ints
     derived: tuple[Derived, ...]
+    of_whole: "Callable[[], Retiming] | None" = None
 
     @property
     def num_nodes(self) -> int:
@@ -53,13 +60,32 @@ class Retiming(Struct, frozen=True, eq=False):
 
     def relative_times(self, factors: Floats) -> Floats:
         """Return how many times as long as predicted a step takes with drawn factors (rows x draws), per draw."""
+        width = max(_AT_ONCE // max(self.num_nodes, 1), 1)
+        begins = range(0, factors.shape[1], width)
+        return np.concatenate([self._relative_times(factors[:, begin : begin + width]) for begin in begins])
+
+    def _relative_times(self, factors: Floats) -> Floats:
+        step_s, settles = self._step_s(factors)
+        times: Floats = step_s / self._predicted_s
+        if self.of_whole is not None and not settles.all():
+            times[~settles] = self._whole.relative_times(factors[:, ~settles])
+        return times
+
+    def _step_s(self, factors: Floats) -> tuple[Floats, Flags]:
+        """Return how long a step takes with drawn factors, per draw, and whether what is left out is known of it."""
         derived = np.empty((sum(len(part.rows) for part in self.derived), factors.shape[1]))
         for part in self.derived:
             derived[list(part.rows.values())] = part.drawn(factors)
         rows = np.where(self.rows < 0, len(factors) + ~self.rows, self.rows)
         durations = Durations(self.base_s, rows, np.concatenate([factors, derived]))
-        times_s: Floats = self.graph.step_s(durations) / self._predicted_s
-        return times_s
+        if isinstance(self.graph, Repeating):
+            return self.graph.step_s(durations), np.ones(durations.num_draws, np.bool_)
+        return self.graph.step_s(durations)
+
+    @cached_property
+    def _whole(self) -> "Retiming":
+        assert self.of_whole is not None
+        return self.of_whole()
 
     @property
     def _predicted_s(self) -> float:
@@ -77,18 +103,19 @@ class _Single(Struct, frozen=True, eq=False):
     begins: Ints
     left_out: "_LeftOut"
 
-    def step_s(self, durations: Durations) -> Floats:
-        """Return the makespan, or the period as the run has found it, per draw."""
+    def step_s(self, durations: Durations) -> tuple[Floats, Flags]:
+        """Return the makespan, or the period as the run has found it, per draw, and whether its paces are settled."""
         left_out_s = np.zeros((len(self.left_out.nodes), durations.num_draws))
         for _ in range(self.left_out.num_passes):
             ends_s, before_s = self.levels.ends_s(durations.followed_by(left_out_s)), left_out_s
             left_out_s = self.left_out.lasting_s(ends_s, self.levels.place)
             if np.array_equal(left_out_s, before_s):
                 break
+        settles = self.left_out.settles(ends_s, self.levels.place)
         if len(self.begins):
             periods_s: Floats = np.diff(ends_s[self.levels.place[self.begins]], axis=0).mean(axis=0)
-            return periods_s
-        return self.left_out.latest_s(ends_s, self.levels)
+            return periods_s, settles
+        return self.left_out.latest_s(ends_s, self.levels), settles
 
 
 def _num_nodes(run: SimulatedRun) -> int:
@@ -102,13 +129,21 @@ def num_whole_nodes(run: SimulatedRun) -> int:
 
     Where ranks have paces of their own in one step, it is those of the run.
     """
-    whole = run.num_steps * sum(sum(run.num_calls(rank).values()) for rank in run.programs)
     is_like_whole = run.repeated is None and (run.paced is None or run.num_steps == 1)
-    return _num_nodes(run) if is_like_whole else _num_nodes(run) * whole // len(run.graph.units)
+    return _num_nodes(run) if is_like_whole else _num_nodes_of_all(run)
 
 
-def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) -> Retiming:
-    """Return the graph of a finished run: the nodes and edges that decide the run's time."""
+def _num_nodes_of_all(run: SimulatedRun) -> int:
+    """Return about how many nodes the run of all micro-batches has."""
+    whole = run.num_steps * sum(sum(run.num_calls(rank).values()) for rank in run.programs)
+    return _num_nodes(run) * whole // len(run.graph.units)
+
+
+def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow, most_nodes: int = MOST_NODES) -> Retiming:
+    """Return the graph of a finished run: the nodes and edges that decide the run's time.
+
+    Draws that do not settle into paces are those of the whole run, if that has no more than ``most_nodes``.
+    """
     nodes, rows = _Nodes(run), _Rows(run, classes, factor_row)
     blocks = _add_units(nodes, rows)
     _add_blocks(nodes, rows, blocks)
@@ -119,7 +154,9 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow) ->
         graph = Repeating.of(nodes.placed(run.repeated), run.repeated)
     if graph is None:
         return retiming(run.whole, classes, factor_row)
-    return Retiming(run, graph, *nodes.in_all(), rows.derived)
+    is_drawn_whole = run.paced is not None and _num_nodes_of_all(run) <= most_nodes
+    of_whole = (lambda: retiming(run.whole, classes, factor_row)) if is_drawn_whole else None
+    return Retiming(run, graph, *nodes.in_all(), rows.derived, of_whole)
 
 
 def _single(nodes: "_Nodes", rows: "_Rows") -> _Single:
@@ -138,11 +175,14 @@ class _LeftOut(Struct, frozen=True, eq=False):
     """The periods that a run left out: ``nodes`` that stand for them, of each two nodes a period apart in ``apart``.
 
     ``at_end``: nodes for which nothing waits, each with that a period before; ``times``: how many were left out.
+    ``passes``: of each of these pairs the nodes of its last passes, as many as stages may take turns over and one, the
+    last first; NONE: it has fewer.
     """
 
     nodes: Ints
     apart: Ints
     at_end: Ints
+    passes: Ints
     times: int
     num_passes: int
 
@@ -150,21 +190,26 @@ class _LeftOut(Struct, frozen=True, eq=False):
     def of(cls, run: SimulatedRun) -> "_LeftOut":
         """Return those of a run; none where ranks have no paces of their own."""
         if run.paced is None:
-            return cls(np.zeros(0, np.int64), np.zeros((0, 2), np.int64), np.zeros((0, 2), np.int64), 0, 1)
+            pairs = np.zeros((0, 2), np.int64)
+            return cls(np.zeros(0, np.int64), pairs, pairs, pairs, 0, 1)
         first_of = np.arange(len(run.graph.kinds))
         for node, index in run.graph.joint_of.items():
             first_of[node] = run.graph.joints[index].members[0]
         apart, at_end = (
-            first_of[np.array(pairs, dtype=np.int64).reshape(-1, 2)]
+            np.array(pairs, dtype=np.int64).reshape(-1, 2)
             for pairs in (list(run.paced.added.values()), list(run.paced.at_end))
         )
-        num_sections = run.num_steps * max(map(len, run.paced.repeated.values()))
-        return cls(np.array(list(run.paced.added), np.int64), apart, at_end, run.paced.times, 1 + num_sections)
+        passes = _passes(run.paced.earlier, np.concatenate([apart, at_end]), 1 + len(run.plan.programs))
+        passes = np.where(passes == NONE, NONE, first_of[passes])
+        num_passes = 1 + run.num_steps * max(map(len, run.paced.repeated.values()))
+        nodes = np.array(list(run.paced.added), np.int64)
+        return cls(nodes, first_of[apart], first_of[at_end], passes, run.paced.times, num_passes)
 
     @property
     def wanted(self) -> Ints:
         """Return the nodes whose ends are asked for."""
-        return np.concatenate([self.nodes, self.apart.ravel(), self.at_end.ravel()])
+        passes = self.passes[self.passes != NONE]
+        return np.concatenate([self.nodes, self.apart.ravel(), self.at_end.ravel(), passes])
 
     def lasting_s(self, ends_s: Floats, place: Ints) -> Floats:
         """Return how long each stands for, per draw."""
@@ -172,12 +217,34 @@ class _LeftOut(Struct, frozen=True, eq=False):
         lasting_s: Floats = self.times * (later - earlier)
         return lasting_s
 
+    def settles(self, ends_s: Floats, place: Ints) -> Flags:
+        """Return which draws' last passes are all a pace apart."""
+        settles = np.ones(ends_s.shape[1], np.bool_)
+        for later, earlier in pairwise(self.passes.T):
+            known = earlier != NONE
+            last, before = self.passes[known, :2].T
+            pace_s = ends_s[place[last]] - ends_s[place[before]]
+            off_s = np.abs(ends_s[place[later[known]]] - ends_s[place[earlier[known]]] - pace_s)
+            settles &= (off_s <= EVEN * pace_s).all(axis=0)
+        return settles
+
     def latest_s(self, ends_s: Floats, levels: Levels) -> Floats:
         """Return when the last node ends, per draw."""
         later, earlier = (ends_s[levels.place[nodes]] for nodes in self.at_end.T)
         beyond_s = later + self.times * (later - earlier)
         latest_s: Floats = np.maximum(ends_s[levels.last].max(axis=0), beyond_s.max(axis=0, initial=0.0))
         return latest_s
+
+
+def _passes(earlier: Ints, pairs: Ints, most: int) -> Ints:
+    """Return of pairs of nodes a period apart these and those of the periods before, up to so many; NONE: no more.
+
+    ``earlier``: by node, the one a period before.
+    """
+    passes = [*np.unique(pairs, axis=0).T]
+    while len(passes) < most:
+        passes.append(np.where(passes[-1] == NONE, NONE, earlier[passes[-1]]))
+    return np.stack(passes, axis=1)
 
 
 class _Nodes:

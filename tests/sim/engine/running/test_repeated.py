@@ -32,6 +32,7 @@ from sim.engine.running.simulate import Simulation, simulate
 from sim.engine.running.task_times import TaskTimes
 from sim.engine.uncertainty.interval import drawn_step_times_s
 from sim.engine.uncertainty.repeating import Repeating
+from sim.engine.uncertainty.retiming import MOST_NODES
 from sim.plan.facts.work_shares import work_shares
 from sim.plan.words.program import Plan
 from sim.training.data.axes import SAMPLE_AXES
@@ -264,6 +265,42 @@ def test_where_counterparts_are_not_known_the_whole_run_is_drawn(monkeypatch: py
     assert run.repeated is not None
     monkeypatch.setattr(Repeating, "of", lambda *_: None)
     assert off_by(run, whole, 16).max() < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("keys", "pricing"),
+    [
+        ({"pp": 3, "dp": 2, "m": 96}, slow_devices(1, 0)),
+        ({"pp": 4, "dp": 2, "m": 64}, slow_devices(1, 0)),
+        ({"pp": 2, "m": 40, "optimizer_barrier": False}, pricing_on("dgx-1-v100-32g", 2, devices_per_node=2)),
+    ],
+)
+def test_draws_that_do_not_settle_into_paces_are_those_of_the_whole_run(
+    keys: dict[str, Any], pricing: ClusterPricing
+) -> None:
+    """Of nearly equal stages periods take turns: what is left out is no multiple of the last. Other draws stay.
+
+    Where the whole run is too large, the last pace is taken.
+    """
+    plan = dense_plan(**keys, schedule="1f1b", model=GPT | {"num_layers": keys["pp"]})
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.paced is not None
+    errors = model_errors(SIGMA, common=0.5, step=0.01)
+    exact = drawn_step_times_s(critical_path(whole), errors, 64)
+    found, estimated = (drawn_step_times_s(critical_path(run), errors, 64, most) for most in (MOST_NODES, 0))
+    assert found == pytest.approx(exact, rel=1e-9)
+    is_off = np.abs(estimated / exact - 1.0) > 1e-9
+    assert 0 < np.count_nonzero(is_off) < 32
+    assert np.count_nonzero(found == estimated) >= 32
+
+
+def test_draws_that_settle_into_paces_ask_for_no_whole_run() -> None:
+    """Stages that nothing holds back keep their paces, whatever errs."""
+    plan = dense_plan(pp=2, m=200, schedule="gpipe", model=GPT | {"num_layers": 4})
+    run = simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=1))
+    assert run.paced is not None
+    drawn_step_times_s(critical_path(run), model_errors(SIGMA, common=0.5, step=0.01), 64)
+    assert "whole" not in vars(run)
 
 
 def assert_same_intervals(run: SimulatedRun, whole: SimulatedRun, jitter: float) -> None:
