@@ -43,7 +43,8 @@ class Retiming(Struct, frozen=True, dict=True, eq=False):
     """A run's nodes, as ``Durations`` has them, and ``graph``, which says when they end.
 
     ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
-    ``of_whole`` retimes the run of all micro-batches, for draws that do not settle into paces; None: it is too large.
+    ``of_whole`` retimes the run of all micro-batches, for draws that do not settle into paces. None: it is too large, or
+    ranks have no paces of their own.
     """
 
     run: SimulatedRun
@@ -72,7 +73,7 @@ class Retiming(Struct, frozen=True, dict=True, eq=False):
         return times
 
     def _step_s(self, factors: Floats) -> tuple[Floats, Flags]:
-        """Return how long a step takes with drawn factors, per draw, and whether what is left out is known of it."""
+        """Return how long a step takes with drawn factors, per draw, and whether its paces are settled."""
         derived = np.empty((sum(len(part.rows) for part in self.derived), factors.shape[1]))
         for part in self.derived:
             derived[list(part.rows.values())] = part.drawn(factors)
@@ -175,8 +176,8 @@ class _LeftOut(Struct, frozen=True, eq=False):
     """The periods that a run left out: ``nodes`` that stand for them, of each two nodes a period apart in ``apart``.
 
     ``at_end``: nodes for which nothing waits, each with that a period before; ``times``: how many were left out.
-    ``passes``: of each of these pairs the nodes of its last passes, as many as stages may take turns over and one, the
-    last first; NONE: it has fewer.
+    ``passes``: for each of these pairs the nodes of its last passes, the last first, one more than the plan has programs:
+    stages take turns over at most as many. NONE: there are fewer.
     """
 
     nodes: Ints
