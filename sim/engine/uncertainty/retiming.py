@@ -43,8 +43,8 @@ class Retiming(Struct, frozen=True, dict=True, eq=False):
     """A run's nodes, as ``Durations`` has them, and ``graph``, which says when they end.
 
     ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
-    ``of_whole`` retimes the run of all micro-batches, for draws that do not settle into paces. None: it is too large, or
-    ranks have no paces of their own.
+    ``of_whole`` retimes the run of all micro-batches, for draws that do not settle into paces. None: it is too large,
+    or ranks have no paces of their own.
     """
 
     run: SimulatedRun
@@ -176,8 +176,8 @@ class _LeftOut(Struct, frozen=True, eq=False):
     """The periods that a run left out: ``nodes`` that stand for them, of each two nodes a period apart in ``apart``.
 
     ``at_end``: nodes for which nothing waits, each with that a period before; ``times``: how many were left out.
-    ``passes``: for each of these pairs the nodes of its last passes, the last first, one more than the plan has programs:
-    stages take turns over at most as many. NONE: there are fewer.
+    ``passes``: for each of these pairs the nodes of its last passes, the last first, one more than the plan has
+    programs: stages take turns over at most as many. NONE: there are fewer.
     """
 
     nodes: Ints
