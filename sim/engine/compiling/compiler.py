@@ -151,6 +151,9 @@ class RankCompiler(Struct, dict=True):
     def _table_of(self, unit: int) -> TaskTable:
         return self._called[unit - self._first_unit]
 
+    def _stream_of(self, ref: Ref) -> str:
+        return self._called[ref[0] - self._first_unit].shape.streams[ref[1]]
+
     # --- single ops ----------------------------------------------------------------------------------------
 
     def _add_message(self, index: int, call: Call, table: TaskTable) -> None:
@@ -216,10 +219,10 @@ class RankCompiler(Struct, dict=True):
             self._waited.add((*ref, shape.streams[j]))
         if table.tracked:
             self._num_single += 1
-            tracked = self._met(table)
-            for ref, j in self._hazards(call, table, tracked):
+            states = self._states(call, self._met(table))
+            for ref, j in self._hazards(table, states):
                 graph.link(self._node(ref), base + j)
-            self._note(unit, call, table, tracked)
+            _note(unit, table, states)
 
     # --- blocks --------------------------------------------------------------------------------------------
 
@@ -284,8 +287,8 @@ class RankCompiler(Struct, dict=True):
         sources = self._sources(call, table, single_only=call.microbatch not in self._open_microbatches)
         links = self._block_links(call, table) + sources
         tracked = table.tracked_each if self._noted.get(call.task) == self._num_single else table.tracked
-        if tracked:
-            links += self._hazards(call, table, tracked)
+        states = self._states(call, tracked)
+        links += self._hazards(table, states)
         entries = _entries(links) or (table.shape.first[MAIN_STREAM],)
         if self.team is not None and table.joint_ops:
             self._parts[unit] = self.team.part(self.rank, unit, index, table)
@@ -296,7 +299,7 @@ class RankCompiler(Struct, dict=True):
         for ref, j in sources:
             self._waited.add((*ref, table.shape.streams[j]))
         if tracked:
-            self._note(unit, call, table, tracked)
+            _note(unit, table, states)
             self._noted[call.task] = self._num_single
         return True
 
@@ -381,17 +384,18 @@ class RankCompiler(Struct, dict=True):
             links += [((unit, op), j) for j in readers if (unit, op, table.shape.streams[j]) not in self._waited]
         return links
 
-    def _hazards(self, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> list[tuple[Ref, int]]:
+    def _hazards(self, table: TaskTable, states: Mapping[str, HazardState]) -> list[tuple[Ref, int]]:
         """Return the waits of a call's ops by buffers that several tasks write, beyond stream order."""
         shape = table.shape
         by_ref: dict[Ref, list[int]] = {}
-        for buffer in buffers:
-            state = self._state_of(buffer, call)
+        for buffer, state in states.items():
+            if state.writer is None and not state.readers:
+                continue
             found = [(state.writer, j) for j in shape.reads.get(buffer, ())]
             if buffer in shape.overwrites:
                 found += [(ref, shape.overwrites[buffer]) for ref in self._last_of_each_stream(state)]
             for ref, j in found:
-                if ref is None or self._table_of(ref[0]).shape.streams[ref[1]] == shape.streams[j]:
+                if ref is None or self._stream_of(ref) == shape.streams[j]:
                     continue
                 waiting = by_ref.setdefault(ref, [])
                 if not any(shape.descends(j, i) for i in waiting):
@@ -413,28 +417,25 @@ class RankCompiler(Struct, dict=True):
         """Return the ops that must end before a buffer is overwritten: the last of each stream."""
         last: dict[str, Ref] = {}
         for ref in state.readers if state.writer is None else (state.writer, *state.readers):
-            stream = self._table_of(ref[0]).shape.streams[ref[1]]
+            stream = self._stream_of(ref)
             last[stream] = max(ref, last.get(stream, ref))
         return list(last.values())
 
-    def _state_of(self, buffer: str, call: Call) -> HazardState:
-        """Return a buffer's state, brought up to the blocks that touched it without being noted."""
-        per_microbatch = self.tables[call.task].per_microbatch[buffer]
-        key = (buffer, call.microbatch if per_microbatch else None)
-        state = self._state.get(key)
-        if state is None:
-            state = self._state[key] = HazardState()
-        holders = () if per_microbatch else self._holders.get(buffer)
-        if holders:
-            newer = [table for table in holders if table.last_unit > state.known_to]
-            for table in sorted(newer, key=lambda t: t.last_unit):
-                state.leave(table.last_unit, *table.shape.leaves[buffer])
-        return state
-
-    def _note(self, unit: int, call: Call, table: TaskTable, buffers: tuple[str, ...]) -> None:
-        """Note a call as the writer and reader of the given buffers."""
+    def _states(self, call: Call, buffers: tuple[str, ...]) -> dict[str, HazardState]:
+        """Return the states of buffers as a call finds them, after the blocks that touched them without being noted."""
+        per_microbatch, found = self.tables[call.task].per_microbatch, dict[str, HazardState]()
         for buffer in buffers:
-            self._state_of(buffer, call).leave(unit, *table.shape.leaves[buffer])
+            key = (buffer, call.microbatch if per_microbatch[buffer] else None)
+            state = self._state.get(key)
+            if state is None:
+                state = self._state[key] = HazardState()
+            holders = () if per_microbatch[buffer] else self._holders.get(buffer, ())
+            newer = [table for table in holders if table.last_unit > state.known_to]
+            if newer:
+                for table in sorted(newer, key=lambda t: t.last_unit):
+                    state.leave(table.last_unit, *table.shape.leaves[buffer])
+            found[buffer] = state
+        return found
 
     def _node(self, ref: Ref) -> int:
         """Return the node that is done when an op is done."""
@@ -458,6 +459,12 @@ class RankCompiler(Struct, dict=True):
             self._early_exits[ref] = self.graph.add(NodeKind.JOIN)
             self.graph.link_early_exit(self._early_exits[ref], block, pattern, ref[1], self._entry_nodes[block])
         return self._early_exits[ref]
+
+
+def _note(unit: int, table: TaskTable, states: Mapping[str, HazardState]) -> None:
+    """Note a call as the writer and reader of the buffers whose states are given."""
+    for buffer, state in states.items():
+        state.leave(unit, *table.shape.leaves[buffer])
 
 
 def _entries(links: list[tuple[Ref, int]]) -> tuple[int, ...]:
