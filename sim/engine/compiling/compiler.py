@@ -101,7 +101,7 @@ class RankCompiler(Struct, dict=True):
         self.wires = {table.channel: table.wire for table in self.tables.values() if table.wire is not None}
         self._holders: dict[str, list[TaskTable]] = {}
         for table in self.tables.values():
-            touched = table.shape.leaves if table.candidate else [b for _, alone in table.tracked_alone for b in alone]
+            touched = table.tracked if table.candidate else [b for _, alone in table.tracked_alone for b in alone]
             for buffer in touched:
                 self._holders.setdefault(buffer, []).append(table)
         self._tails: dict[str, Ref] = {}
