@@ -25,6 +25,9 @@ Group = tuple[str, tuple[str, ...], tuple[int, ...]]
 GroupIssues = dict[Group, list[GroupIssue]]
 """Issued collectives in order, by stream, axes and members."""
 
+Spanning = Mapping[str, Sequence[Collective]]
+"""By task: the collectives that span several roles."""
+
 
 def where(program: Program, op: Op) -> str:
     """Return role, stream and op in words."""
@@ -228,7 +231,8 @@ def _check_dimension(dim: int, shape: Shape) -> None:
 
 def check_groups(plan: Plan) -> None:
     """Raise CheckError unless the members of every group issue the same collectives in the same order."""
-    issued = {id(program): _by_group(program) for program in plan.programs}
+    found: dict[tuple[int, frozenset[str]], Spanning] = {}
+    issued = {id(program): _by_group(program, found) for program in plan.programs}
     numbers, program_of = _numbered(issued), cache(plan.program_of)
     for program in plan.programs:
         rank = plan.ranks_of(program)[0]
@@ -254,14 +258,19 @@ def _numbered(issued: Mapping[int, GroupIssues]) -> dict[int, dict[Group, list[i
     }
 
 
-def _by_group(program: Program) -> GroupIssues:
-    """Return the collectives that span several roles; within one role all members run the same program."""
+def _by_group(program: Program, found: dict[tuple[int, frozenset[str]], Spanning]) -> GroupIssues:
+    """Return the collectives that span several roles; within one role all members run the same program.
+
+    ``found``: those of tasks that programs share, by the axes of the roles.
+    """
     groups: GroupIssues = defaultdict(list)
-    spanning = {
-        name: [op for op in task.ops if isinstance(op, Collective) and any(axis in program.role for axis in op.axes)]
-        for name, task in program.tasks.items()
-    }
-    calls = Calls.of(program.calls)
+    key = id(program.tasks), frozenset(program.role)
+    if key not in found:
+        found[key] = {
+            name: [op for op in task.ops if isinstance(op, Collective) and not key[1].isdisjoint(op.axes)]
+            for name, task in program.tasks.items()
+        }
+    spanning, calls = found[key], Calls.of(program.calls)
     for call in calls.without([name for name, ops in spanning.items() if not ops]):
         for op in spanning[call.task]:
             groups[op.stream, op.axes, op.members].append((program, op, call.lag))
