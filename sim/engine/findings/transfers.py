@@ -120,6 +120,7 @@ class _Flows:
         self._num_ranks = _counter(run)
         self._numbers: dict[tuple[object, ...], int] = {}
         self._known: dict[tuple[int, int], int | None] = {}
+        self._signatures: dict[tuple[int, int], tuple[object, ...]] = {}
 
     def of_ops(self, rank: int, task: Task) -> dict[int, int]:
         """Return the flow of every op, by number, of a simulated rank's task that moves bytes for which it answers."""
@@ -128,17 +129,20 @@ class _Flows:
         for at, (place, activity) in enumerate(zip(program.distinct_ops.of_task[task.name], activities, strict=True)):
             if activity.uses_links:
                 if (rank, place) not in self._known:
-                    self._known[rank, place] = self._number(rank, program, task.ops[at], activity)
+                    self._known[rank, place] = self._number(rank, place, task.ops[at], activity)
                 if (number := self._known[rank, place]) is not None:
                     moving[at] = number
         return moving
 
-    def _number(self, rank: int, program: Program, op: Op, activity: Activity) -> int | None:
-        """Return the number of an op's flow; None where another simulated rank answers for it."""
-        num_ranks = self._num_ranks(rank, op)
+    def _number(self, rank: int, place: int, op: Op, activity: Activity) -> int | None:
+        """Return the number of the flow of an op, of this place; None where another simulated rank answers for it."""
+        num_ranks, program = self._num_ranks(rank, op), self.run.programs[rank]
         if not num_ranks:
             return None
-        alike = signature(program, op)
+        key = id(program.distinct_ops), place  # programs share them
+        if key not in self._signatures:
+            self._signatures[key] = signature(program, op)
+        alike = self._signatures[key]
         number = self._numbers.setdefault((rank, op.stream, alike), len(self.found))
         if number == len(self.found):
             self.found.append(Flow(rank, program, op, alike, activity, num_ranks))

@@ -534,9 +534,13 @@ class SimulatedRun(Struct, dict=True, eq=False):
         It is that of the stream.
         """
         numbers, parts = dict[tuple[int, str], int](), [np.zeros((4, 0), np.int64)]
+        known: dict[int, list[tuple[int, str]]] = {}  # of tasks, which ranks share
         for rank, of_tasks in self._calls.items():
             for name, found in of_tasks.items():
-                received = _receives(self.programs[rank].tasks[name])
+                task = self.programs[rank].tasks[name]
+                if id(task) not in known:
+                    known[id(task)] = _receives(task)
+                received = known[id(task)]
                 rows = found.rows_of.get(None) if received else None
                 if rows is not None:
                     streams = [numbers.setdefault((rank, stream), len(numbers)) for _, stream in received]
