@@ -123,8 +123,10 @@ def _ends_after(
     """
     entries, ends_s = set(entry), dict[int, Floats]()
     for op in order:
-        waited = [ends_s[i] for i in predecessors[op] if i in ends_s]
-        if waited:
+        waits = predecessors[op]
+        if len(waits) == 1 and waits[0] in ends_s:  # as of most ops
+            ends_s[op] = ends_s[waits[0]] + durations_s[op]
+        elif waited := [ends_s[i] for i in waits if i in ends_s]:
             ends_s[op] = latest(waited) + durations_s[op]
         elif op in entries:
             ends_s[op] = durations_s[op]
