@@ -209,7 +209,7 @@ class _Copy(Struct, frozen=True):
 
 
 def _renamed_op(op: Op, new: Mapping[str, str]) -> Op:
-    reads, writes = (tuple([new[name] for name in side]) for side in (op.reads, op.writes))
+    reads, writes = tuple([new[name] for name in op.reads]), tuple([new[name] for name in op.writes])
     if isinstance(op, Compute) and SEED in op.attributes:
         attributes = {**op.attributes, SEED: new[op.attributes[SEED]]}
         return replace(op, name=new[op.name], reads=reads, writes=writes, attributes=attributes)

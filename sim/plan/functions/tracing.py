@@ -255,8 +255,8 @@ class TaskTracer(Struct):
     def optimize(self, name: str, kernel: str, gradient: Tensor, updated: Sequence[Tensor], **attributes: Any) -> None:
         """Emit an optimizer step on ``updated``: the parameter, its moments and, if given, a low-precision copy."""
         parameter, *rest = updated
-        reads = tuple(t.name for t in (parameter, gradient, *rest))
-        self.ops.append(Compute(self.unique(name), kernel, reads, tuple(t.name for t in updated), attributes))
+        reads = tuple([t.name for t in (parameter, gradient, *rest)])
+        self.ops.append(Compute(self.unique(name), kernel, reads, tuple([t.name for t in updated]), attributes))
 
     def emit(self, op: Op) -> None:
         """Add an op unchanged."""
