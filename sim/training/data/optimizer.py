@@ -7,6 +7,7 @@ rank's piece of a bucket is a part of its gradients, and of its parameters.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from math import prod
 
 from msgspec import Struct
@@ -57,7 +58,7 @@ def step_end_writer(job: DenseTraining, tracer: ProgramTracer, place: Placement,
     return StepEndWriter(job, tracer, job.training.types, ends, copies)
 
 
-class StepEndWriter(Struct, frozen=True):
+class StepEndWriter(Struct, frozen=True, dict=True):
     """Writes the tasks at the beginning and the end of one program's step.
 
     ``ends``: the pipeline ranks of the model's first and last stage.
@@ -359,8 +360,8 @@ class StepEndWriter(Struct, frozen=True):
         rule = self.job.training.optimizer
         t.optimize(f"{rule}.{name}", rule, gradient, updated, **self._numbers)
 
-    @property
-    def _numbers(self) -> dict[str, float]:
+    @cached_property
+    def _numbers(self) -> Mapping[str, float]:
         """Return the attributes of the optimizer's kernel."""
         training = self.job.training
         first_step = {"step": 1} if training.optimizer == "adam" else {}
