@@ -143,10 +143,10 @@ class _Walk:
                 if axes not in counted:
                     counted[axes] = self._counted(axes, 1.0)
                 share = RECOMPUTED if is_recomputed(op) else counted[axes]
+            elif isinstance(op, Collective):
+                axes = self._after(op, axes)
             elif isinstance(op, Send | Recv):
                 axes = self._carried(op, axes)
-            else:
-                axes = self._after(op, axes)
             for name in op.writes:
                 if name not in parameters:
                     differs[name] = axes
@@ -250,10 +250,12 @@ class _Walk:
     def _initial(self, name: str) -> int:
         """Return the axes over which a buffer differs before it is written."""
         buffer = self.program.buffers[name]
-        initial = () if buffer.initial is None else buffer.initial.axes
-        key = (buffer.layout.placements, initial)
+        placements, initial = buffer.layout.placements, () if buffer.initial is None else buffer.initial.axes
+        if not placements and not initial:
+            return 0
+        key = (placements, initial)
         if key not in self._laid:
-            sharded = tuple(axis for axis, placement in buffer.layout.placements if isinstance(placement, Shard))
+            sharded = tuple(axis for axis, placement in placements if isinstance(placement, Shard))
             self._laid[key] = self._set((*sharded, *initial))
         return self._laid[key]
 
