@@ -56,9 +56,9 @@ class DistinctOps(Struct, frozen=True, dict=True, eq=False):
 
 def _key(op: Op, kinds: Mapping[str, int]) -> tuple[object, ...]:
     """Return all of an op but names and seeds. ``kinds``: a number for each buffer, the same for those alike."""
-    reads, writes = op.reads, op.writes
-    key = (type(op), _FACTS[type(op)](op), len(reads), reads == writes, *map(kinds.get, reads + writes))
-    return (*key, unseeded(op.attributes)) if isinstance(op, Compute) and op.attributes else key
+    kind, reads, writes = type(op), op.reads, op.writes
+    attributes = (unseeded(op.attributes),) if isinstance(op, Compute) and op.attributes else ()
+    return (kind, _FACTS[kind](op), len(reads), reads == writes, *attributes, *map(kinds.get, reads + writes))
 
 
 def unseeded(attributes: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
