@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +62,7 @@ def plain_case(folder: Path, **keys: Any) -> Case:
 
 def with_summary(case: Case, **keys: Any) -> SimulatedStep:
     """Return the case's result with other values in its summary."""
-    return replace(case.result, summary=structs.replace(case.result.summary, **keys))
+    return structs.replace(case.result, summary=structs.replace(case.result.summary, **keys))
 
 
 def test_a_plain_scenario_keeps_all_laws(folder: Path) -> None:
@@ -98,7 +97,7 @@ def test_folding_sees_other_times(folder: Path) -> None:
     """A folded run under other prices is not that of all ranks."""
     case = plain_case(folder)
     other = simulate(case.plan, case.pricing.under(Software()))
-    assert list(LAWS["folding"](plain_case(folder, result=replace(case.result, run=other)))) != []
+    assert list(LAWS["folding"](plain_case(folder, result=structs.replace(case.result, run=other)))) != []
 
 
 @pytest.mark.parametrize(
