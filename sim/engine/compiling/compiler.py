@@ -397,8 +397,10 @@ class RankCompiler(Struct, dict=True):
             for ref, j in found:
                 if ref is None or self._stream_of(ref) == shape.streams[j]:
                     continue
-                waiting = by_ref.setdefault(ref, [])
-                if not any(shape.descends(j, i) for i in waiting):
+                waiting = by_ref.get(ref)
+                if waiting is None:
+                    by_ref[ref] = [j]
+                elif not any(shape.descends(j, i) for i in waiting):
                     waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
         return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]
 
@@ -418,7 +420,8 @@ class RankCompiler(Struct, dict=True):
         last: dict[str, Ref] = {}
         for ref in state.readers if state.writer is None else (state.writer, *state.readers):
             stream = self._stream_of(ref)
-            last[stream] = max(ref, last.get(stream, ref))
+            if stream not in last or last[stream] < ref:
+                last[stream] = ref
         return list(last.values())
 
     def _states(self, call: Call, buffers: tuple[str, ...]) -> dict[str, HazardState]:
