@@ -99,6 +99,7 @@ def test_processes_end_with_the_one_that_started_them(signum: signal.Signals) ->
     """A process that is ended without a chance to tidy up takes its workers with it, and they say nothing."""
     with started(SLEEPERS) as parent:
         assert first_line(parent) == "submitted"
+        until(lambda: len(workers(parent.pid)) == 2, "both calls have a process")
         found = workers(parent.pid)
         parent.send_signal(signum)
         assert ended(parent, found) == ""
