@@ -69,7 +69,7 @@ _Kinds = tuple[CallLife, ...]
 
 
 class KnownLives(Struct, frozen=True):
-    """The lives found so far: programs that share tasks and buffers, and call the same order, share kinds of lives."""
+    """The lives found so far: programs that share tasks and buffers share kinds of lives if their orders are equal."""
 
     _kinds: dict[tuple[object, ...], tuple[Program, tuple[_Kinds, list[int]]]] = field(default_factory=dict)
 

@@ -55,6 +55,20 @@ def test_seconds_are_those_of_each_rank_in_every_part() -> None:
             assert found[place, op] == pytest.approx(sum(common), rel=1e-12)
 
 
+def test_ranks_keep_the_calls_that_are_asked_for() -> None:
+    """Of each rank those within its own calls; ranks that have none, or are not asked for, are left out."""
+    found = dict(together().within({3: range(1, 9), 5: range(3, 5), 8: range(6)}).of_each())
+    assert {rank: times.calls.tolist() for rank, times in found.items()} == {3: [1], 5: [3, 4]}
+    every = dict(together().of_each())
+    assert found[5].starts_s.tolist() == every[5].starts_s[1:3].tolist()
+    assert list(dict(together().within({5: range(9)}).of_each())) == [5]
+
+
+def test_ranks_begin_with_their_first_op() -> None:
+    """Whichever call or op that is of."""
+    assert together().begins_s.tolist() == [times.starts_s.min() for _, times in together().of_each()]
+
+
 def test_a_part_of_all_time_has_all_that_ops_last() -> None:
     """In one part that holds the whole run, ops take what their calls last."""
     times = together().times
