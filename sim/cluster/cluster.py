@@ -1,5 +1,6 @@
 """A cluster of nodes, and the placement of ranks on it."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from math import inf
 
@@ -45,10 +46,11 @@ class Cluster(Struct, frozen=True, dict=True):
     @cached_property
     def topology(self) -> Topology:
         """Return the cluster's links and routes, those to hosts' memory and to drives too; a wiring may have them."""
-        links, host = self.wiring or below_one_switch(self.node, self.num_nodes), self.node.host
+        host = self.node.host
         own = {LinkKind.MEMORY: Cable(bandwidth_bytes_per_s=memory_bytes_per_s(host))}
         if (drives := host.storage) is not None:
             own[LinkKind.DRIVES] = Cable(bandwidth_bytes_per_s=drives.bandwidth_bytes_per_s, latency_s=drives.latency_s)
+        links = self.wiring or below_one_switch(self.node, self.num_nodes, hosts=own)
         for kind, cable in own.items():
             links = links if kind in links.host_links else links.with_host_links(kind, cable)
         return links
@@ -95,11 +97,14 @@ class Cluster(Struct, frozen=True, dict=True):
             )
 
 
-def below_one_switch(node: NodeSpec, num_nodes: int, oversubscription: float = 1.0) -> Topology:
+def below_one_switch(
+    node: NodeSpec, num_nodes: int, oversubscription: float = 1.0, hosts: Mapping[LinkKind, Cable] | None = None
+) -> Topology:
     """Return nodes of switched devices below one switch; devices reach their adapters at no cost.
 
     ``oversubscription``: bandwidth of a node's adapters over the bandwidth from the node to the other nodes. Above 1
         each node has a leaf switch of its own, and the one switch is the spine.
+    ``hosts``: links of every node's host (``Topology.with_host_links``).
     """
     layout = NodeLayout(
         name=node.name,
@@ -114,7 +119,7 @@ def below_one_switch(node: NodeSpec, num_nodes: int, oversubscription: float = 1
     fabric = ClosSpec()
     if oversubscription > 1.0:
         fabric = ClosSpec(leaf_ports=node.nics_per_node, spines=1, oversubscription=oversubscription)
-    return build([(lay_out(layout), num_nodes)], lambda ports, _: build_clos(fabric, ports))
+    return build([(lay_out(layout), num_nodes)], lambda ports, _: build_clos(fabric, ports), hosts)
 
 
 def _half_way(link: LinkSpec) -> Cable:

@@ -1,6 +1,6 @@
 """Build a topology from islands and a network."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -8,21 +8,26 @@ from sim.cluster.topology.errors import TopologyError
 from sim.cluster.topology.fabrics.fabric import Fabric, Ports
 from sim.cluster.topology.links import (
     AnyInts,
-    FloatArray,
+    Cable,
     IntArray,
     LinkKind,
-    LinkTable,
+    MovedLinks,
     joined,
+    one_way,
 )
 from sim.cluster.topology.nodes.island import Island
-from sim.cluster.topology.topology import Placement, Topology
+from sim.cluster.topology.topology import Placement, Topology, links_of_hosts
 
 FabricOf = Callable[[Ports, bool], Fabric]
 """A function from ports to the network that joins them; the second argument: the ports are devices themselves."""
 
 
-def build(groups: Sequence[tuple[Island, int]], fabric_of: FabricOf | None) -> Topology:
+def build(
+    groups: Sequence[tuple[Island, int]], fabric_of: FabricOf | None, hosts: Mapping[LinkKind, Cable] | None = None
+) -> Topology:
     """Return the cluster of some islands of each type, in this order, joined by a network.
+
+    ``hosts``: links of every node's host, as of ``Topology.with_host_links``.
 
     Raises TopologyError for several islands without a network, and for islands without a port into it.
     """
@@ -36,15 +41,18 @@ def build(groups: Sequence[tuple[Island, int]], fabric_of: FabricOf | None) -> T
     num_devices = sum(island.num_devices * count for island, count in groups)
     others = sum((island.num_vertices - island.num_devices) * count for island, count in groups)
     switches = 0 if fabric is None or fabric.direct else fabric.num_switches
+    num_vertices = num_devices + others + switches
+    of_hosts = links_of_hosts(hosts or {}, num_vertices, ports.num_nodes)
     return Topology(
         islands=islands,
         placement=placement,
         ports=ports,
         fabric=fabric,
-        links=_links(islands, placement, ports, fabric, num_devices + others),
+        links=joined([*_links(islands, placement, fabric, num_devices + others), *of_hosts]),
         device_island=_owners([island.num_devices for island in islands], layout),
         device_slowdown=np.ones(num_devices),
-        num_vertices=num_devices + others + switches,
+        num_vertices=num_vertices + ports.num_nodes * len(of_hosts),
+        host_links=tuple(hosts or ()),
     )
 
 
@@ -104,44 +112,37 @@ def _join(islands: Sequence[Island], ports: Ports, fabric_of: FabricOf | None) -
 
 
 def _links(
-    islands: Sequence[Island], placement: Placement, ports: Ports, fabric: Fabric | None, first_switch: int
-) -> LinkTable:
+    islands: Sequence[Island], placement: Placement, fabric: Fabric | None, first_switch: int
+) -> list[MovedLinks]:
     """Return all links: inside islands, from ports into the network, from the network to ports, inside the network."""
-    tables = []
+    parts = []
     for index, island in enumerate(islands):
-        chosen = np.flatnonzero(placement.layout == index)
-        ends = (_global(end, island, placement, chosen) for end in (island.links.source, island.links.target))
-        tables.append(island.links.moved(*ends))
+        ends = (_global(end, island, placement, index) for end in (island.links.source, island.links.target))
+        parts.append(island.links.moved(*ends))
     if fabric is None:
-        return joined(tables)
+        return parts
     if not fabric.direct:
-        tables.append(_port_links(islands, placement, ports, fabric.attach + first_switch))
+        parts += _port_links(islands, placement, fabric.attach + first_switch)
     base = 0 if fabric.direct else first_switch
-    tables.append(fabric.links.moved(fabric.links.source + base, fabric.links.target + base))
-    return joined(tables)
+    return [*parts, fabric.links.moved(fabric.links.source + base, fabric.links.target + base)]
 
 
-def _global(local: IntArray, island: Island, placement: Placement, chosen: AnyInts) -> AnyInts:
+def _global(local: IntArray, island: Island, placement: Placement, index: int) -> AnyInts:
     """Return the cluster's vertex numbers for the local numbers of one type of island, for each such island in turn."""
-    devices = placement.first_device[chosen][:, None]
-    others = placement.first_vertex[chosen][:, None] - island.num_devices
-    return np.where(local < island.num_devices, local + devices, local + others).ravel()
+    chosen, is_other = placement.layout == index, (local >= island.num_devices).astype(np.int64)
+    first = np.stack([placement.first_device, placement.first_vertex - island.num_devices], axis=1)[chosen]
+    vertices: AnyInts = (first[:, is_other] + local).ravel()
+    return vertices
 
 
-def _port_links(islands: Sequence[Island], placement: Placement, ports: Ports, switches: IntArray) -> LinkTable:
+def _port_links(islands: Sequence[Island], placement: Placement, switches: IntArray) -> list[MovedLinks]:
     """Return the links from every port to its switch, then those back."""
-    vertices = np.zeros(len(ports), np.int64)
-    facts: list[FloatArray] = [np.zeros(len(ports)) for _ in range(3)]
+    out, into = list[MovedLinks](), list[MovedLinks]()
     for index, island in enumerate(islands):
-        if island.nic is None:
-            continue
-        chosen = np.flatnonzero(placement.layout == index)
-        rows = (placement.first_port[chosen][:, None] + np.arange(island.num_ports)).ravel()
-        vertices[rows] = _global(island.port_vertices, island, placement, chosen)
-        cable = (island.nic.bandwidth_bytes_per_s, island.nic.latency_s, island.nic.message_s)
-        for column, value in zip(facts, cable, strict=True):
-            column[rows] = value
-    ends = np.concatenate([vertices, switches]), np.concatenate([switches, vertices])
-    source, target = (end.astype(np.int32) for end in ends)
-    kind = np.full(len(source), LinkKind.NIC, np.int8)
-    return LinkTable(source, target, kind, *(np.tile(column, 2) for column in facts))
+        if island.nic is not None:
+            vertices = _global(island.port_vertices, island, placement, index)
+            own, switches = switches[: len(vertices)], switches[len(vertices) :]
+            link = one_way(vertices[:1], own[:1], LinkKind.NIC, island.nic)
+            out.append(link.moved(vertices, own))
+            into.append(link.moved(own, vertices))
+    return [*out, *into]

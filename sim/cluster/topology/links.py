@@ -1,7 +1,8 @@
 """Directed links as arrays: their ends, kinds and rates."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -94,17 +95,22 @@ class LinkTable(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.source)
 
-    def moved(self, source: AnyInts, target: AnyInts) -> "LinkTable":
+    @property
+    def pattern(self) -> "LinkTable":
+        """Return the table whose kinds and rates it repeats: itself."""
+        return self
+
+    def moved(self, source: AnyInts, target: AnyInts) -> "MovedLinks":
         """Return the links between other vertices; for more vertices than links, the links are repeated in order."""
-        copies = len(source) // len(self) if len(self) else 0
-        return LinkTable(
-            np.asarray(source, np.int32),
-            np.asarray(target, np.int32),
-            np.tile(self.kind, copies),
-            np.tile(self.bandwidth_bytes_per_s, copies),
-            np.tile(self.latency_s, copies),
-            np.tile(self.message_s, copies),
-        )
+        return MovedLinks(np.asarray(source, np.int32), np.asarray(target, np.int32), self)
+
+
+class MovedLinks(Struct, frozen=True):
+    """Links between vertices of their own, whose kinds and rates are those of a table, over and over."""
+
+    source: IntArray
+    target: IntArray
+    pattern: LinkTable
 
 
 def one_way(source: AnyInts, target: AnyInts, kind: LinkKind, cable: Cable) -> LinkTable:
@@ -125,17 +131,27 @@ def two_way(first: AnyInts, second: AnyInts, kind: LinkKind, cable: Cable) -> Li
     return one_way(np.concatenate([first, second]), np.concatenate([second, first]), kind, cable)
 
 
-def joined(tables: Iterable[LinkTable]) -> LinkTable:
+def joined(tables: Iterable[LinkTable | MovedLinks]) -> LinkTable:
     """Return the rows of all tables, one table after the other."""
     parts = list(tables) or [one_way(np.zeros(0, int), np.zeros(0, int), LinkKind.NIC, Cable(bandwidth_bytes_per_s=1))]
-    return LinkTable(
-        np.concatenate([part.source for part in parts]),
-        np.concatenate([part.target for part in parts]),
-        np.concatenate([part.kind for part in parts]),
-        np.concatenate([part.bandwidth_bytes_per_s for part in parts]),
-        np.concatenate([part.latency_s for part in parts]),
-        np.concatenate([part.message_s for part in parts]),
-    )
+    source, target = np.concatenate([part.source for part in parts]), np.concatenate([part.target for part in parts])
+    kind = _written(np.empty(len(source), np.int8), parts, attrgetter("kind"))
+    columns = (attrgetter(name) for name in ("bandwidth_bytes_per_s", "latency_s", "message_s"))
+    return LinkTable(source, target, kind, *(_written(np.empty(len(source)), parts, column) for column in columns))
+
+
+def _written(
+    column: npt.NDArray[Any],
+    parts: Iterable[LinkTable | MovedLinks],
+    column_of: Callable[[LinkTable], npt.NDArray[Any]],
+) -> npt.NDArray[Any]:
+    """Return a column with those of parts written into it, one after the other: copies would fill memory."""
+    rest = column
+    for part in parts:
+        mine, rest = rest[: len(part.source)], rest[len(part.source) :]
+        if len(mine):
+            mine.reshape(-1, len(part.pattern))[:] = column_of(part.pattern)
+    return column
 
 
 def num_hops(hops: AnyInts) -> npt.NDArray[np.int64]:

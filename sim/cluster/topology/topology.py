@@ -209,10 +209,13 @@ class Topology(Struct, frozen=True, kw_only=True):
 
         Reading and writing share the link.
         """
-        ends = self.num_vertices + 2 * np.arange(self.num_nodes)
-        links = joined([self.links, one_way(ends, ends + 1, kind, cable), one_way(ends + 1, ends, kind, cable)])
-        num_vertices = self.num_vertices + 2 * self.num_nodes
-        return replace(self, links=links, num_vertices=num_vertices, host_links=(*self.host_links, kind))
+        own = links_of_hosts({kind: cable}, self.num_vertices, self.num_nodes)
+        return replace(
+            self,
+            links=joined([self.links, *own]),
+            num_vertices=self.num_vertices + self.num_nodes * len(own),
+            host_links=(*self.host_links, kind),
+        )
 
     def host_link(self, kind: LinkKind, devices: AnyInts) -> AnyInts:
         """Return the link of this kind in the host of each device; all hosts have one."""
@@ -418,6 +421,15 @@ class Topology(Struct, frozen=True, kw_only=True):
     def kinds(self) -> Sequence[LinkKind]:
         """Return the kinds of links in the cluster."""
         return [LinkKind(kind) for kind in distinct_values(self.kind).tolist()]
+
+
+def links_of_hosts(cables: Mapping[LinkKind, Cable], first_vertex: int, num_nodes: int) -> list[LinkTable]:
+    """Return the links of every node's host, of each kind there and back, between two vertices of their own."""
+    found = []
+    for number, (kind, cable) in enumerate(cables.items()):
+        ends = first_vertex + 2 * num_nodes * number + 2 * np.arange(num_nodes)
+        found += [one_way(ends, ends + 1, kind, cable), one_way(ends + 1, ends, kind, cable)]
+    return found
 
 
 def _moved(links: IntArray, first: IntArray | np.int32) -> IntArray:

@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from costmodels.hardware import load_node
+from sim.cluster.cluster import below_one_switch
 from sim.cluster.topology.catalogue import list_topologies
 from sim.cluster.topology.errors import TopologyError
-from sim.cluster.topology.links import Cable, LinkKind
+from sim.cluster.topology.links import Cable, LinkKind, LinkTable, joined, one_way
 from sim.cluster.topology.parse import parse_topology
 from sim.cluster.topology.topology import Topology
 from tests.examples import examples
@@ -318,3 +320,25 @@ def test_memory_and_drives_change_no_other_link(name: str) -> None:
         assert names == [f"node {n} {words} to host" for n in plain.node_of(devices)]
         assert topology.bandwidth_bytes_per_s[links].tolist() == [rate] * len(devices)
         assert [topology.link_named(name) for name in names] == links.tolist()
+
+
+def test_hosts_links_are_the_same_from_the_start_and_added_later() -> None:
+    """Nodes below one switch that are built with links of their hosts are those that get them afterwards."""
+    hosts = {LinkKind.MEMORY: Cable(bandwidth_bytes_per_s=9.0), LinkKind.DRIVES: Cable(bandwidth_bytes_per_s=7.0)}
+    built = below_one_switch(load_node("hgx-h100"), 3, hosts=hosts)
+    later = below_one_switch(load_node("hgx-h100"), 3)
+    for kind, cable in hosts.items():
+        later = later.with_host_links(kind, cable)
+    assert (built.host_links, built.num_vertices) == (later.host_links, later.num_vertices)
+    for name in LinkTable.__struct_fields__:
+        assert getattr(built.links, name).tolist() == getattr(later.links, name).tolist()
+        assert getattr(built.links, name).dtype == getattr(later.links, name).dtype
+
+
+def test_joined_tables_keep_their_rates() -> None:
+    """Rates of links that follow others whose bandwidth is a whole number keep their fractions."""
+    whole = one_way(np.array([0]), np.array([1]), LinkKind.NIC, Cable(bandwidth_bytes_per_s=1))
+    rest = one_way(np.array([1]), np.array([2]), LinkKind.NIC, Cable(bandwidth_bytes_per_s=2.5, latency_s=0.5))
+    table = joined([whole, rest.moved(np.array([3, 4]), np.array([5, 6]))])
+    assert table.bandwidth_bytes_per_s.tolist() == [1.0, 2.5, 2.5]
+    assert (table.source.tolist(), table.target.tolist()) == ([0, 3, 4], [1, 5, 6])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct, field
 
-from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind, LinkTable, joined, one_way
+from sim.cluster.topology.links import NONE, Cable, IntArray, LinkKind, LinkTable
 
 Path = list[int]
 """Links in path order."""
@@ -57,8 +57,7 @@ class Drawing(Struct):
 
     names: list[str] = field(default_factory=list)
     nodes: list[int] = field(default_factory=list)
-    tables: list[LinkTable] = field(default_factory=list)
-    num_links: int = 0
+    cables: list[tuple[int, int, LinkKind, Cable]] = field(default_factory=list)
 
     def vertex(self, name: str, node: int = NONE) -> int:
         """Add a vertex of a node (-1: of the whole island) and return its number."""
@@ -68,13 +67,24 @@ class Drawing(Struct):
 
     def connect(self, first: int, second: int, kind: LinkKind, cable: Cable) -> int:
         """Add a cable and return the number of its link from the first vertex to the second."""
-        self.tables.append(one_way(np.array([first, second]), np.array([second, first]), kind, cable))
-        self.num_links += 2
-        return self.num_links - 2
+        self.cables.append((first, second, kind, cable))
+        return 2 * len(self.cables) - 2
 
     def links(self) -> LinkTable:
         """Return all links so far."""
-        return joined(self.tables)
+        first, second = numbers(cable[0] for cable in self.cables), numbers(cable[1] for cable in self.cables)
+        cables = [cable for *_, cable in self.cables]
+        rates = (
+            [cable.bandwidth_bytes_per_s for cable in cables],
+            [cable.latency_s for cable in cables],
+            [cable.message_s for cable in cables],
+        )
+        return LinkTable(
+            np.stack([first, second], axis=1).ravel(),
+            np.stack([second, first], axis=1).ravel(),
+            np.repeat(np.array([kind for _, _, kind, _ in self.cables], np.int8), 2),
+            *(np.repeat(np.array(column, np.float64), 2) for column in rates),
+        )
 
 
 def back(path: Path) -> Path:
