@@ -1,5 +1,7 @@
 """Which links collectives and messages were bound by."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
@@ -7,7 +9,7 @@ from numpy.typing import NDArray
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
 from sim.engine.running.period import Times
-from sim.sorting import largest_first
+from sim.sorting import distinct_values, largest_first
 
 Ints = NDArray[np.int64]
 
@@ -38,7 +40,10 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     are max-min fair, one that is full.
     """
     moved = use.transfers
-    full = fullest(use)
+    if not moved.flows:
+        return []
+    kinds = list(map(LinkKind, distinct_values(use.kind).tolist()))
+    full = fullest(use, kinds)
     binding = (full >= full.max(axis=0) * (1 - _TIE)).argmax(axis=0)
     names = sorted({(flow.op.stream, flow.kind) for flow in moved.flows})
     number = {name: at for at, name in enumerate(names)}
@@ -50,8 +55,8 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     counts = moved.counts[moved.span_of]
     group, moving_s = group_of_flow[flow_of], (moved.span_end_s - moved.span_begin_s) * counts * ranks[flow_of]
     whole_s = np.bincount(group, moving_s, minlength=len(names))
-    cells = group * len(LinkKind) + binding
-    bound_s = np.bincount(cells, moving_s, minlength=len(names) * len(LinkKind)).reshape(-1, len(LinkKind))
+    cells = group * len(kinds) + binding
+    bound_s = np.bincount(cells, moving_s, minlength=len(names) * len(kinds)).reshape(len(names), len(kinds))
     means = [np.bincount(group, moving_s * row, minlength=len(names)) / np.maximum(whole_s, 1e-300) for row in full]
     found = [
         Bottlenecks(
@@ -59,24 +64,24 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
             kind=kind,
             time_s=float(waiting_s[at] + whole_s[at]),
             latency_s=float(waiting_s[at]),
-            bound_s={link: float(bound_s[at, link]) for link in LinkKind if bound_s[at, link] > 0},
-            fullest={link: float(means[link][at]) for link in LinkKind if means[link][at] > 0},
+            bound_s={link: float(bound_s[at, row]) for row, link in enumerate(kinds) if bound_s[at, row] > 0},
+            fullest={link: float(means[row][at]) for row, link in enumerate(kinds) if means[row][at] > 0},
         )
         for at, (stream, kind) in enumerate(names)
     ]
     return largest_first(found, lambda entry: entry.time_s, lambda entry: (entry.stream, entry.kind))
 
 
-def fullest(use: LinkUse) -> Times:
-    """Return how full the fullest link of each kind is in each span of the transfers, kinds x spans.
+def fullest(use: LinkUse, kinds: Sequence[LinkKind]) -> Times:
+    """Return how full the fullest link of each of some kinds is in each span of the transfers, kinds x spans.
 
     Of the links that the span's transfer uses. At its constant speed, one of them is full.
     """
     moved = use.transfers
     is_even = np.bincount(moved.flow_of, minlength=len(moved.flows)) == np.diff(use.first_span)
-    found = np.zeros((len(LinkKind), len(moved.span_of)))
+    found = np.zeros((len(kinds), len(moved.span_of)))
     bounds = np.searchsorted(use.rows, np.arange(len(use.example) + 1)).tolist()
-    for row, kind in enumerate(use.kind.tolist()):
+    for row, kind in enumerate(np.searchsorted(kinds, use.kind).tolist()):
         cell, spans = bounds[row], use.spans(row)
         if bounds[row + 1] - cell == 1 and is_even[use.flows[cell]]:
             share = use.seconds[cell] * moved.span_speed[spans]
