@@ -96,7 +96,7 @@ def pair_bytes(program: Program, op: Collective) -> PairBytes | None:
 
 def payload_bytes(program: Program, names: tuple[str, ...]) -> int:
     """Return the bytes of several buffers together."""
-    return sum(program.buffers[name].num_bytes for name in names)
+    return sum(map(program.bytes_of.__getitem__, names))
 
 
 def runs_on_host(program: Program, op: Compute) -> bool:

@@ -145,13 +145,18 @@ class Program(Struct, frozen=True, dict=True):
         """Cache of the reads and writes of its ops."""
         return Touches.of(self.buffers, (task.ops for task in self.tasks.values()))
 
+    @cached_property
+    def bytes_of(self) -> Mapping[str, int]:
+        """Cache of the bytes of each buffer, by name: ops of many buffers are asked for their sum again and again."""
+        return {name: buffer.num_bytes for name, buffer in self.buffers.items()}
+
     def calling(self, calls: Sequence[Call], **changes: Any) -> "Program":
         """Return a program of the same buffers and tasks with other calls, and other changes; it shares what they are.
 
         ``changes``: fields by name.
         """
         found = replace(self, calls=calls, **changes)
-        found.__dict__.update(distinct_ops=self.distinct_ops, touches=self.touches)
+        found.__dict__.update(distinct_ops=self.distinct_ops, touches=self.touches, bytes_of=self.bytes_of)
         return found
 
     def named(self, task: str) -> Task:

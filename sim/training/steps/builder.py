@@ -193,8 +193,8 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
 
     def program(self, tasks: Mapping[str, Task], calls: Sequence[Call]) -> Program:
         """Return the rank's program of these tasks, its gradients assigned or cleared as the job wants it."""
-        refuse_uncountable(self.tracer.buffers.values(), calls)
         program = Program(dict(self.tracer.role), dict(self.tracer.buffers), dict(tasks), Calls.of(calls))
+        refuse_uncountable(program)
         return assigned_gradients.assign_gradients(program) if self.job.training.set_gradients_to_none else program
 
     def _write_stages(self) -> dict[int, list[Parameter]]:

@@ -1,13 +1,11 @@
 """The largest plans: bytes are counted in 64 bits, on every rank, in every sum over its ops."""
 
-from collections.abc import Collection
 from typing import Final
 
 import numpy as np
 
-from sim.plan.words.buffer import Buffer
 from sim.plan.words.calls import NO_MICROBATCH, Calls
-from sim.plan.words.program import Call
+from sim.plan.words.program import Program
 from sim.sorting import distinct_values
 from sim.training.errors import SpecError
 
@@ -15,11 +13,11 @@ MOST_BYTES: Final = 1 << 60
 """Bytes of all tensors of a rank, once for each micro-batch: eight times less than sums in 64 bits hold."""
 
 
-def refuse_uncountable(buffers: Collection[Buffer], calls: Collection[Call]) -> None:
+def refuse_uncountable(program: Program) -> None:
     """Raise SpecError for a rank's program whose tensors, over all micro-batches, are more than can be counted."""
-    numbers = distinct_values(Calls.of(calls).microbatches)
+    numbers = distinct_values(Calls.of(program.calls).microbatches)
     num_microbatches = max(1, int(np.count_nonzero(numbers != NO_MICROBATCH)))
-    num_bytes = num_microbatches * sum(buffer.num_bytes for buffer in buffers)
+    num_bytes = num_microbatches * sum(program.bytes_of.values())
     if num_bytes > MOST_BYTES:
         rule = f"a rank's tensors of all {num_microbatches:,} micro-batches come to {num_bytes / MOST_BYTES:,.3g} EiB"
         remedy = "make the model, its sequences or the micro-batches smaller"

@@ -129,4 +129,7 @@ def test_programs_of_the_same_tasks_share_distinct_ops() -> None:
     plan = sharing_tasks(dense_plan(model=LLAMA | {"num_layers": 8}, pp=4, m=4))
     second, third = plan.programs[1:3]
     assert second.distinct_ops is third.distinct_ops
-    assert second.calling(second.calls[:1]).distinct_ops is second.distinct_ops
+    again = second.calling(second.calls[:1])
+    assert again.distinct_ops is second.distinct_ops
+    assert again.bytes_of is second.bytes_of
+    assert second.bytes_of == {name: buffer.num_bytes for name, buffer in second.buffers.items()}
