@@ -20,7 +20,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.prices.activity import Pricing
-from sim.engine.prices.traffic import Exchange, Load, all_groups, exchanges, shifted
+from sim.engine.prices.traffic import Exchange, Load, all_groups, exchanging_ops, shifted
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import ROOTED, Collective, Send
 from sim.plan.words.program import Plan
@@ -135,14 +135,14 @@ def orbits_of(plan: Plan, pricing: Pricing, rank_kinds: Ints) -> Orbits | None:
     mesh = plan.mesh
     if mesh.size < FEWEST_RANKS:
         return None
-    ops = [exchange.op for exchange in exchanges(plan, among=())]
+    ops = exchanging_ops(plan)
     collectives = [op for op in ops if isinstance(op, Collective)]
     if not all(isinstance(op, Send | Collective) for op in ops) or any(op.kind in ROOTED for op in collectives):
         return None
     if not all(pricing.lie_alike(all_groups(mesh, each)) for each in sorted({op.axes for op in collectives})):
         return None
     stay = {axis for op in collectives if op.members or (op.sizes and not op.levelled) for axis in op.axes}
-    axes = [(name, degree) for name, degree in mesh.axes if name not in stay]
+    axes = [(name, degree) for name, degree in mesh.axes if degree > 1 and name not in stay]
     shifts = [shift for name, degree in axes for shift in _shift(mesh, pricing, rank_kinds, name, degree)]
     return _orbits(mesh, shifts, len(pricing.link_kinds()))
 

@@ -4,7 +4,7 @@ A copy between a device and its host is like a message of a rank to itself. So i
 bytes pass the link of the host's memory.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, cached_property, partial
 from typing import TypeGuard
 
@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from costmodels.digest import blake2b
-from sim.plan.facts.description import kernel_signature, runs_on_host
+from sim.plan.facts.description import kernel_signature, payload_bytes, runs_on_host
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, Compute, Copy, LinkOp, Op, Send
 from sim.plan.words.program import Plan, Program
@@ -64,20 +64,41 @@ def exchanges(plan: Plan, among: Collection[int] | None = None) -> Iterator[Exch
     if among is not None:
         asked[:] = False
         asked[list(among)] = True
-    found: dict[tuple[object, ...], tuple[Program, Exchanging, list[Ints], set[str]]] = {}
+    ranks = [mine[asked[mine]] for mine in (ranks_running(plan, program) for program in plan.programs)]
+    every, known = cache(partial(all_groups, plan.mesh)), dict[tuple[object, ...], Ints]()
+    for alike in _alike(plan):
+        key = (*_ways(alike.op), *alike.programs)
+        if key not in known:
+            known[key] = groups_of(plan.mesh, alike.op, np.concatenate([ranks[p] for p in alike.programs]), every)
+        yield Exchange(alike.program, alike.op, known[key], frozenset(alike.streams))
+
+
+def exchanging_ops(plan: Plan) -> list[Exchanging]:
+    """Return what moves bytes over links in a plan, of ops that move equally many bytes the same way the first."""
+    return [alike.op for alike in _alike(plan)]
+
+
+class _Alike(Struct, frozen=True, eq=False):
+    """Ops with one signature: the first, its program, the places of all programs that have some, and their streams."""
+
+    program: Program
+    op: Exchanging
+    programs: list[int] = []
+    streams: set[str] = set()
+
+
+def _alike(plan: Plan) -> Collection[_Alike]:
+    """Return the ops that move bytes over links in a plan, in their order, once for all that are alike."""
+    found: dict[tuple[object, ...], _Alike] = {}
     kinds: dict[int, _Kinds] = {}
-    for program in plan.programs:
-        ranks = np.array(plan.ranks_of(program), dtype=np.int64)
-        ranks = ranks[asked[ranks]]
+    for place, program in enumerate(plan.programs):
         if id(program.tasks) not in kinds:
             kinds[id(program.tasks)] = _kinds(program)
-        for key, (op, on) in kinds[id(program.tasks)].items():
-            _, _, parts, streams = found.setdefault(key, (program, op, [], set()))
-            streams |= on
-            parts.append(ranks)
-    every = cache(partial(all_groups, plan.mesh))
-    for program, op, parts, streams in found.values():
-        yield Exchange(program, op, groups_of(plan.mesh, op, np.concatenate(parts), every), frozenset(streams))
+        for key, (op, streams) in kinds[id(program.tasks)].items():
+            alike = found.setdefault(key, _Alike(program, op))
+            alike.programs.append(place)
+            alike.streams.update(streams)
+    return found.values()
 
 
 _Kinds = dict[tuple[object, ...], tuple[Exchanging, set[str]]]
@@ -91,6 +112,13 @@ def _kinds(program: Program) -> _Kinds:
         if exchanges_bytes(op, program):
             found.setdefault(signature(program, op), (op, set()))[1].add(op.stream)
     return found
+
+
+def _ways(op: Exchanging) -> tuple[object, ...]:
+    """Return what is equal for ops that some ranks exchange in the same groups."""
+    if isinstance(op, Collective):
+        return (Collective, op.axes, op.members)
+    return (Send, op.axis, op.offset) if isinstance(op, Send) else ()
 
 
 def exchanges_bytes(op: Op, program: Program) -> TypeGuard[Exchanging]:
@@ -118,12 +146,24 @@ def groups_of(mesh: Mesh, op: Exchanging, ranks: Ints, every: Callable[[tuple[st
 def all_groups(mesh: Mesh, axes: tuple[str, ...]) -> Ints:
     """Return all groups over some axes [groups, positions], in group order."""
     names = [name for name, _ in mesh.axes]
-    ranks = np.zeros((), dtype=np.int64)
-    for name in names:
-        ranks = np.add.outer(ranks, np.array(mesh.steps(name), dtype=np.int64))
+    ranks = _along(mesh, 0, names)
     inner = [names.index(name) for name in axes if name in names]
     outer = [index for index in range(len(names)) if index not in inner]
     return ranks.transpose(outer + inner).reshape(-1, mesh.degree(*axes))
+
+
+def ranks_running(plan: Plan, program: Program) -> Ints:
+    """Return the ranks that run a program, in the order of ``Plan.ranks_of``."""
+    free = [name for name, _ in plan.mesh.axes if name not in program.role]
+    return _along(plan.mesh, plan.mesh.rank(program.role), free).ravel()
+
+
+def _along(mesh: Mesh, rank: int, axes: Sequence[str]) -> Ints:
+    """Return the ranks along some axes from one on, an axis of the array for each."""
+    ranks = np.array(rank, dtype=np.int64)
+    for name in axes:
+        ranks = np.add.outer(ranks, np.array(mesh.steps(name), dtype=np.int64))
+    return ranks
 
 
 def shifted(mesh: Mesh, ranks: Ints, axis: str, offset: int) -> Ints:
@@ -144,8 +184,7 @@ def signature(program: Program, op: Op) -> tuple[object, ...]:
     """Return a key that is equal for ops of a plan with the same number of bytes and the same way of moving them."""
     if isinstance(op, Compute):
         return ("host", *kernel_signature(program, op))
-    buffers = [program.buffers[name] for name in (*op.reads, *op.writes)]
-    num_bytes = sum(buffer.num_bytes for buffer in buffers)
+    num_bytes = payload_bytes(program, op.reads + op.writes)
     if isinstance(op, Collective):
         return (op.kind, op.axes, op.members, op.root, op.sizes, op.levelled, op.span, num_bytes, len(op.reads))
     if isinstance(op, Copy):

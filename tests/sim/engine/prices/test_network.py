@@ -17,9 +17,10 @@ from sim.cluster.cluster import Cluster
 from sim.cluster.link_use import LinkCost
 from sim.cluster.network import Network
 from sim.engine.prices.pricing import ClusterPricing
-from sim.engine.prices.traffic import all_groups, groups_of, shifted
+from sim.engine.prices.traffic import all_groups, groups_of, ranks_running, shifted
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Direction, Send
+from sim.plan.words.program import Plan, Program
 from tests.examples import examples
 
 ALGORITHMS = [
@@ -127,6 +128,16 @@ def test_groups_are_the_meshs(mesh: Mesh) -> None:
             assert groups_of(mesh, send, ranks, partial(all_groups, mesh)).tolist() == [
                 list(ends) for ends in enumerate(expected_shift)
             ]
+
+
+@pytest.mark.parametrize("mesh", [*MESHES, Mesh((("a", 4), ("b", 4)), (("a", 2), ("b", 2)))])
+def test_ranks_of_roles_are_the_plans(mesh: Mesh) -> None:
+    """The ranks of a role at once are those of the plan, in its order."""
+    roles = [{name: place} for name, degree in mesh.axes for place in range(degree)]
+    programs = tuple(Program(role, {}, {}, ()) for role in ({}, *roles))
+    plan = Plan("roles", mesh, programs)
+    for program in programs:
+        assert tuple(ranks_running(plan, program).tolist()) == plan.ranks_of(program)
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "broadcast", "reduce"])
