@@ -1,12 +1,16 @@
 """What a task looks like from the inside: dependencies between its ops, and its touch on buffers outside."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
+from itertools import compress
 
+import numpy as np
 from msgspec import Struct
 
-from sim.plan.words.program import Task
+from sim.plan.words.program import Program, Task
 
 NO_PATH = float("-inf")
+
+Names = tuple[str, ...]
 
 
 class TaskShape(Struct, frozen=True):
@@ -14,7 +18,8 @@ class TaskShape(Struct, frozen=True):
 
     Ops are numbered in issue order. ``first`` and ``last`` are each stream's ends. ``reads`` lists the ops
     that read a buffer as it was before the task; ``overwrites`` the first op that writes it;
-    ``leaves`` the last writer (-1: none) and the readers since, as later tasks find it.
+    ``leaves`` the last writer (-1: none) and the readers since, as later tasks find it. Of a program's task
+    (``shapes_of``) only buffers are listed that ops of several streams touch: order on a stream keeps the others.
     """
 
     streams: tuple[str, ...]
@@ -55,8 +60,27 @@ class TaskShape(Struct, frozen=True):
         return table
 
 
-def analyse(task: Task) -> TaskShape:
-    """Return the shape of a task."""
+def shapes_of(program: Program) -> dict[str, TaskShape]:
+    """Return the shape of each task of a program."""
+    several = _on_several_streams(program)
+    return {name: analyse(task, several) for name, task in program.tasks.items()}
+
+
+def _on_several_streams(program: Program) -> set[str]:
+    """Return the buffers that ops of more than one stream touch."""
+    distinct, touches = program.distinct_ops, program.touches
+    numbers = {stream: number for number, stream in enumerate(dict.fromkeys(op.stream for op in distinct.ops))}
+    of_op = np.array([numbers[op.stream] for op in distinct.ops], np.int64)[distinct.places]
+    stream = of_op[touches.op]
+    some = np.zeros(touches.num_buffers + 1, np.int64)
+    some[touches.buffer] = stream
+    is_on_several = np.zeros(len(some), np.bool_)
+    is_on_several[touches.buffer[stream != some[touches.buffer]]] = True
+    return set(compress(program.buffers, is_on_several.tolist()))
+
+
+def analyse(task: Task, several: Set[str] | None = None) -> TaskShape:
+    """Return the shape of a task. ``several``: the buffers that are listed; None: all."""
     streams = [op.stream for op in task.ops]
     tail: dict[str, int] = {}
     first: dict[str, int] = {}
@@ -66,9 +90,9 @@ def analyse(task: Task) -> TaskShape:
     overwrites: dict[str, int] = {}
     predecessors: list[tuple[int, ...]] = []
     ancestors: list[int] = []
-    for j, (op, stream) in enumerate(zip(task.ops, streams, strict=True)):
+    for j, (stream, (read, overwritten)) in enumerate(zip(streams, _touched(task, several), strict=True)):
         hazards: list[int] = []  # of other streams: those before it on its own are waited for with the last of them
-        for name in op.reads:
+        for name in read:
             found = readers.get(name)
             if found is None:  # not written yet: until it is, its readers are those of its value before the task
                 reads[name] = readers[name] = [j]
@@ -77,7 +101,7 @@ def analyse(task: Task) -> TaskShape:
             written = writer.get(name)
             if written is not None and streams[written] != stream:
                 hazards.append(written)
-        for name in op.writes:
+        for name in overwritten:
             for i in readers.get(name, ()):
                 if streams[i] != stream:
                     hazards.append(i)
@@ -108,6 +132,15 @@ def analyse(task: Task) -> TaskShape:
         overwrites=overwrites,
         leaves={name: (writer.get(name, -1), tuple(readers[name])) for name in {**writer, **readers}},
     )
+
+
+def _touched(task: Task, several: Set[str] | None) -> list[tuple[Names, Names]]:
+    """Return what each op of a task reads and writes of some buffers; None: of all."""
+    every = [(op.reads, op.writes) for op in task.ops]
+    if several is None:
+        return every
+    kept = several.__contains__
+    return [(tuple(filter(kept, reads)), tuple(filter(kept, writes))) for reads, writes in every]
 
 
 def _without_implied(ops: Sequence[int], ancestors: Sequence[int]) -> tuple[int, ...]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
-from itertools import compress
+from itertools import filterfalse
 from typing import Any, Final
 
 import numpy as np
@@ -281,8 +281,7 @@ def _connect(tables: Mapping[str, TaskTable], links: Mapping[str, _Links]) -> No
 def _links(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> dict[str, _Links]:
     """Return what each task waits for. ``kinds``: see ``_kinds_of_microbatch``."""
     once = _written_once(program, kinds)
-    several = _on_several_streams(program).difference(once)
-    tracked = {name: tuple(filter(several.__contains__, shapes[name].leaves)) for name in program.tasks}
+    tracked = {name: tuple(filterfalse(once.__contains__, shapes[name].leaves)) for name in program.tasks}
     alone = _alone(program, shapes, tracked)
     return {name: _Links(tracked[name], _sources(name, shapes, once), alone[name]) for name in program.tasks}
 
@@ -333,19 +332,6 @@ def _kinds_of_microbatch(program: Program) -> Ints:
     every = np.bincount(cells, minlength=num_tasks * (int(calls.microbatches.max(initial=0)) - NO_MICROBATCH + 1))
     found = {row.tobytes(): row for row in every.reshape(-1, num_tasks)}
     return np.array([*found.values()], dtype=np.int64).reshape(-1, num_tasks)
-
-
-def _on_several_streams(program: Program) -> set[str]:
-    """Return the buffers that ops of more than one stream touch."""
-    distinct, touches = program.distinct_ops, program.touches
-    numbers = {stream: number for number, stream in enumerate(dict.fromkeys(op.stream for op in distinct.ops))}
-    of_op = np.array([numbers[op.stream] for op in distinct.ops], np.int64)[distinct.places]
-    stream = of_op[touches.op]
-    some = np.zeros(touches.num_buffers + 1, np.int64)
-    some[touches.buffer] = stream
-    is_on_several = np.zeros(len(some), np.bool_)
-    is_on_several[touches.buffer[stream != some[touches.buffer]]] = True
-    return set(compress(program.buffers, is_on_several.tolist()))
 
 
 def _sources(

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from sim.engine.compiling.graph import Graph, PricedTask
 from sim.engine.compiling.repricing import Priced, StructureKey, structure_of
-from sim.engine.compiling.shape import TaskShape, analyse
+from sim.engine.compiling.shape import TaskShape, shapes_of
 from sim.engine.compiling.structure import Structure, compiled
 from sim.engine.compiling.tables import KnownTasks
 from sim.engine.folding.folding import Folding, fold
@@ -338,8 +338,8 @@ def _repeated(
 
 def _shapes(plan: Plan) -> dict[int, Mapping[str, TaskShape]]:
     """Return the shapes of every program's tasks, by its identity; those that share tasks share them."""
-    tasks_of = {id(program.tasks): program.tasks for program in plan.programs}
-    shapes = {key: {name: analyse(task) for name, task in tasks.items()} for key, tasks in tasks_of.items()}
+    one_of = {id(program.tasks): program for program in plan.programs}
+    shapes = {key: shapes_of(program) for key, program in one_of.items()}
     return {id(program): shapes[id(program.tasks)] for program in plan.programs}
 
 

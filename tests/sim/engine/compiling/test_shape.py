@@ -2,10 +2,12 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from sim.engine.compiling.shape import TaskShape, analyse
+from sim.engine.compiling.shape import TaskShape, analyse, shapes_of
+from sim.plan.words.buffer import Buffer, Kind
 from sim.plan.words.op import Compute
-from sim.plan.words.program import Phase, Task
+from sim.plan.words.program import Call, Phase, Program, Task
 
 _NAMES = st.lists(st.sampled_from("abcd"), max_size=3, unique=True).map(tuple)
 _OPS = st.lists(st.tuples(_NAMES, _NAMES, st.sampled_from(("compute", "tp", "dp"))), min_size=1, max_size=12)
@@ -55,3 +57,25 @@ def test_the_shape_of_a_task_is_that_of_its_definition(
     """
     ops = tuple(Compute(str(j), "delay", reads, writes, {}, stream) for j, (reads, writes, stream) in enumerate(drawn))
     assert analyse(Task("task", Phase.FORWARD, ops)) == by_definition(ops)
+
+
+@given(st.lists(_OPS, min_size=1, max_size=3))
+def test_a_programs_shapes_list_what_several_streams_touch(
+    drawn: list[list[tuple[tuple[str, ...], tuple[str, ...], str]]],
+) -> None:
+    """Buffers that one stream alone touches in all of a program are left out, and nothing else changes."""
+    tasks = {}
+    for number, ops_of_task in enumerate(drawn):
+        ops = tuple(
+            Compute(str(j), "delay", reads, writes, {}, on) for j, (reads, writes, on) in enumerate(ops_of_task)
+        )
+        tasks[f"task{number}"] = Task(f"task{number}", Phase.FORWARD, ops)
+    every = [op for task in tasks.values() for op in task.ops]
+    streams = {name: {op.stream for op in every if name in op.reads + op.writes} for name in "abcd"}
+    buffers = {name: Buffer(name, (8,), "float32", Kind.ACTIVATION) for name in "abcd"}
+    found = shapes_of(Program({}, buffers, tasks, tuple(map(Call, tasks))))
+    for name, task in tasks.items():
+        whole = by_definition(task.ops)
+        columns = {key: getattr(whole, key) for key in ("reads", "overwrites", "leaves")}
+        listed = {key: {n: of for n, of in each.items() if len(streams[n]) > 1} for key, each in columns.items()}
+        assert found[name] == replace(whole, **listed)

@@ -1,7 +1,7 @@
 """What the compiler knows of tasks before the first call: which buffers it has to follow from call to call."""
 
 from sim.engine.compiling.graph import PricedTask
-from sim.engine.compiling.shape import analyse
+from sim.engine.compiling.shape import shapes_of
 from sim.engine.compiling.structure import Structure, compiled
 from sim.engine.compiling.tables import KnownTasks
 from sim.engine.folding.folding import no_fold
@@ -48,7 +48,7 @@ def structure_of(plan: Plan, activity: Activity | None = None) -> Structure:
         name: PricedTask(tuple(activity or PRICING.price(plan, program, op, 0) for op in task.ops))
         for name, task in program.tasks.items()
     }
-    shapes = {id(program): {name: analyse(task) for name, task in program.tasks.items()}}
+    shapes = {id(program): shapes_of(program)}
     return compiled(plan, no_fold(plan, PRICING), {0: program}, {0: prices}, shapes, KnownTasks(), coalesce=True)
 
 

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from sim.engine.compiling.graph import PricedTask
-from sim.engine.compiling.shape import analyse
+from sim.engine.compiling.shape import shapes_of
 from sim.engine.compiling.structure import compiled
 from sim.engine.compiling.tables import KnownTasks
 from sim.engine.folding.folding import no_fold
@@ -102,7 +102,7 @@ def compile_begun(plan: Plan, *, all_received: bool = False) -> None:
         }
         for rank, program in programs.items()
     }
-    shapes = {id(program): {name: analyse(task) for name, task in program.tasks.items()} for program in plan.programs}
+    shapes = {id(program): shapes_of(program) for program in plan.programs}
     folding, known = no_fold(plan, pricing), KnownTasks()
     compiled(plan, folding, programs, prices, shapes, known, coalesce=True, all_received=all_received)
 
