@@ -167,11 +167,6 @@ class _Rows(Struct, frozen=True, eq=False):
         return self.together.times.task
 
     @property
-    def begins(self) -> Ints:
-        """Return the first row of every rank."""
-        return self.together.stops - self.together.num_calls
-
-    @property
     def repeated(self) -> Ints:
         """Return by rank how many calls repeat one a period before."""
         return np.where(self.counts, np.maximum(self.stop - self.first - self.counts, 0), 0)
@@ -180,7 +175,7 @@ class _Rows(Struct, frozen=True, eq=False):
 def _rows(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> Iterator[_Rows]:
     counts_of = {rank: repetition.of_task(run.programs[rank]) for rank, repetition in repetition_of.items()}
     for together in run.times_together():
-        name, begins = together.times.task.name, together.stops - together.num_calls
+        name, begins = together.times.task.name, together.begins
         edges = np.array([(repetition_of[rank].first, repetition_of[rank].stop) for rank in together.ranks])
         before = together.times.calls[:, None] < np.repeat(edges, together.num_calls, axis=0)
         first, stop = begins + np.add.reduceat(before, begins, dtype=np.int64).T
@@ -234,4 +229,4 @@ def _repeats(rows: _Rows, begin_s: float, end_s: float) -> bool:
     """Return whether of every op as many calls begin between two moments as a period has, on every rank."""
     slack_s, starts_s = EQUAL * (end_s - begin_s), rows.together.times.starts_s
     begun = (starts_s >= begin_s - slack_s) & (starts_s < end_s - slack_s)
-    return bool((np.add.reduceat(begun, rows.begins, dtype=np.int64) == rows.counts[:, None]).all())
+    return bool((np.add.reduceat(begun, rows.together.begins, dtype=np.int64) == rows.counts[:, None]).all())

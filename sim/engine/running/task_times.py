@@ -1,7 +1,7 @@
 """When the ops of a task ran, in all its calls."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from functools import cached_property
 
 import numpy as np
 from msgspec import Struct
@@ -33,21 +33,21 @@ class TaskTimes(Struct, frozen=True):
         )
 
 
-class TimesOfRanks(Struct, frozen=True, eq=False):
-    """All calls of one task of several ranks, one rank's after the other's: those of ``ranks[k]`` end at ``stops[k]``.
+class TimesOfRanks(Struct, frozen=True, eq=False, dict=True):
+    """All calls of one task of several ranks, one rank's after the other's: ``ranks[k]`` has ``num_calls[k]`` of them.
 
     for rank, times in found.of_each():
         print(rank, times.starts_s.min())
     """
 
     ranks: tuple[int, ...]
-    stops: NDArray[np.int64]
+    num_calls: NDArray[np.int64]
     times: TaskTimes
 
     @classmethod
     def of(cls, num_calls: Mapping[int, int], times: TaskTimes) -> "TimesOfRanks":
         """Return the times of ranks that call the task so many times."""
-        return cls(tuple(num_calls), np.cumsum([*num_calls.values()]), times)
+        return cls(tuple(num_calls), np.array([*num_calls.values()], np.int64), times)
 
     @classmethod
     def alone(cls, rank: int, times: TaskTimes) -> "TimesOfRanks":
@@ -62,29 +62,29 @@ class TimesOfRanks(Struct, frozen=True, eq=False):
     @property
     def begins_s(self) -> Times:
         """Return when the first op of each rank begins."""
-        begins_s: Times = np.minimum.reduceat(self.times.starts_s.min(axis=1), self.stops - self.num_calls)
+        begins_s: Times = np.minimum.reduceat(self.times.starts_s.min(axis=1), self.begins)
         return begins_s
 
-    @property
-    def num_calls(self) -> NDArray[np.int64]:
-        """Return how many calls each rank has."""
-        return np.diff(self.stops, prepend=0)
+    @cached_property
+    def begins(self) -> NDArray[np.int64]:
+        """Return the place of each rank's first call."""
+        return np.cumsum(self.num_calls) - self.num_calls
 
     def of_each(self) -> Iterator[tuple[int, TaskTimes]]:
         """Yield the times of each rank; they are not copied."""
         found = self.times
-        for rank, (begin, stop) in zip(self.ranks, pairwise([0, *self.stops.tolist()]), strict=True):
-            yield rank, found.at_rows(slice(begin, stop))
+        for rank, begin, count in zip(self.ranks, self.begins.tolist(), self.num_calls.tolist(), strict=True):
+            yield rank, found.at_rows(slice(begin, begin + count))
 
     def seconds_in(self, parts: Sequence[Part]) -> Times:
         """Return how long every rank is at each op in parts of time, as often as these happen: ranks x ops."""
-        begins, found = self.stops - self.num_calls, self.times
+        found = self.times
         starts_s, ends_s = np.empty_like(found.starts_s), np.empty_like(found.ends_s)
         seconds: Times = np.zeros((len(self.ranks), starts_s.shape[1]))
         for part in parts:
-            np.clip(found.starts_s, part.begin_s, part.end_s, out=starts_s)
-            np.clip(found.ends_s, part.begin_s, part.end_s, out=ends_s)
-            seconds += part.times * np.add.reduceat(np.subtract(ends_s, starts_s, out=ends_s), begins)
+            for times_s, inside_s in ((found.starts_s, starts_s), (found.ends_s, ends_s)):
+                np.minimum(np.maximum(times_s, part.begin_s, out=inside_s), part.end_s, out=inside_s)
+            seconds += part.times * np.add.reduceat(np.subtract(ends_s, starts_s, out=ends_s), self.begins)
         return seconds
 
     def of_some(self, places: Sequence[int]) -> "TimesOfRanks":
@@ -92,18 +92,16 @@ class TimesOfRanks(Struct, frozen=True, eq=False):
         if len(places) == len(self.ranks):
             return self
         num_calls = self.num_calls[list(places)]
-        begins = self.stops[list(places)] - num_calls
-        rows = np.repeat(begins - np.cumsum(num_calls) + num_calls, num_calls) + np.arange(num_calls.sum())
-        return TimesOfRanks(
-            tuple(self.ranks[place] for place in places), np.cumsum(num_calls), self.times.at_rows(rows)
-        )
+        rows = np.repeat(self.begins[list(places)] - np.cumsum(num_calls) + num_calls, num_calls)
+        rows += np.arange(len(rows))
+        return TimesOfRanks(tuple(self.ranks[place] for place in places), num_calls, self.times.at_rows(rows))
 
     def within(self, calls: Mapping[int, range]) -> "TimesOfRanks":
         """Return the times of the ranks that have some of these calls, which are in a row, in those calls."""
         bounds = [(among.start, among.stop) for among in (calls.get(rank, range(0)) for rank in self.ranks)]
         first, stop = np.repeat(np.array(bounds), self.num_calls, axis=0).T
         kept = (self.times.calls >= first) & (self.times.calls < stop)
-        counts = np.add.reduceat(kept.astype(np.int64), self.stops - self.num_calls).tolist()
+        counts = np.add.reduceat(kept.astype(np.int64), self.begins).tolist()
         num_calls = {rank: count for rank, count in zip(self.ranks, counts, strict=True) if count}
         return TimesOfRanks.of(num_calls, self.times.at_rows(np.flatnonzero(kept)))
 

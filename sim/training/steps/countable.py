@@ -6,7 +6,6 @@ import numpy as np
 
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Program
-from sim.sorting import distinct_values
 from sim.training.errors import SpecError
 
 MOST_BYTES: Final = 1 << 60
@@ -15,8 +14,8 @@ MOST_BYTES: Final = 1 << 60
 
 def refuse_uncountable(program: Program) -> None:
     """Raise SpecError for a rank's program whose tensors, over all micro-batches, are more than can be counted."""
-    numbers = distinct_values(Calls.of(program.calls).microbatches)
-    num_microbatches = max(1, int(np.count_nonzero(numbers != NO_MICROBATCH)))
+    numbers = Calls.of(program.calls).microbatches
+    num_microbatches = max(1, int(np.count_nonzero(np.bincount(numbers[numbers != NO_MICROBATCH]))))
     num_bytes = num_microbatches * sum(program.bytes_of.values())
     if num_bytes > MOST_BYTES:
         rule = f"a rank's tensors of all {num_microbatches:,} micro-batches come to {num_bytes / MOST_BYTES:,.3g} EiB"
