@@ -7,7 +7,8 @@ resources with others. Of several paths of one length, one is taken. Of steps wi
 path from the begin of one step to that of the next, a period long.
 """
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, takewhile
 from operator import itemgetter
@@ -16,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from costmodels.kernels import KERNELS
 from sim.engine.findings.path_parts import LeftOut, PathPart, Step, Way
@@ -23,6 +25,9 @@ from sim.engine.findings.path_walk import Walk
 from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.op import Collective, Compute, Copy, Op
+from sim.plan.words.program import Program
+
+Ints = NDArray[np.int64]
 
 MESSAGE: Final = "message"
 COPY: Final = "copy"
@@ -40,10 +45,14 @@ def kind_of(op: Op | None) -> str:
 
 
 class Spent(NamedTuple):
-    """How long a path stays with an op of a rank, all calls together; no op and rank -1: with messages on their way."""
+    """How long a path stays with ops of a rank that are alike (``Program.distinct_ops``), all calls together.
+
+    ``op``: the first of them, ``place``: its place. No op, place -1 and rank -1: with messages on their way.
+    """
 
     rank: int
     op: Op | None
+    place: int
     seconds: float
 
 
@@ -70,25 +79,59 @@ class CriticalPath(Struct, frozen=True, dict=True):
 
     @cached_property
     def spent(self) -> Sequence[Spent]:
-        """Return how long the path stays with every op that it comes by, in the order in which it first does."""
-        alone: dict[tuple[int, int], tuple[int, Step]] = {}
-        alone_s: dict[tuple[int, int], float] = {}
+        """Return how long the path stays with ops of every kind, in the order in which it first comes by one."""
+        first, seconds = dict[tuple[int, int], int](), defaultdict[tuple[int, int], float](float)
         calls: dict[tuple[tuple[int, ...], int], _Calls] = {}
-        count = 0
+        places, count = _Places(self.run.programs), 0
         for part in self.parts:
             if isinstance(part, Way):
                 calls.setdefault((part.ranks, id(part.ops)), _Calls()).add(part, count)
                 count += len(part.places)
             else:
-                at = (part.rank, id(part.op))
-                if at in alone_s:
-                    alone_s[at] += part.duration_s
-                else:
-                    alone[at], alone_s[at] = (count, part), part.duration_s
+                at = part.rank, places.of_op(part.rank, part.op)
+                first.setdefault(at, count)
+                seconds[at] += part.duration_s
                 count += 1
-        every = [(first, Spent(step.rank, step.op, alone_s[at])) for at, (first, step) in alone.items()]
-        every += chain.from_iterable(found.spent() for found in calls.values())
-        return [spent for _, spent in sorted(every, key=itemgetter(0))]
+        for found in calls.values():
+            for at, before, spent_s in found.spent(places):
+                first[at] = min(first.get(at, before), before)
+                seconds[at] += spent_s
+        return [
+            Spent(at[0], places.op_at(*at), at[1], seconds[at]) for at, _ in sorted(first.items(), key=itemgetter(1))
+        ]
+
+
+class _Places:
+    """The places of ops among the distinct ones of their rank's program."""
+
+    def __init__(self, programs: Mapping[int, Program]) -> None:
+        self._programs = programs
+        self._of_ops: dict[int, dict[int, int]] = {}
+        self._tasks = {
+            id(task.ops): (program, task.name) for program in programs.values() for task in program.tasks.values()
+        }
+
+    def of_op(self, rank: int, op: Op | None) -> int:
+        """Return the place of an op of a rank; of none -1."""
+        if op is None:
+            return -1
+        program = self._programs[rank]
+        distinct = program.distinct_ops
+        if id(distinct) not in self._of_ops:
+            named = ((program.tasks[name].ops, places) for name, places in distinct.of_task.items())
+            self._of_ops[id(distinct)] = {
+                id(op): at for ops, places in named for op, at in zip(ops, places, strict=True)
+            }
+        return self._of_ops[id(distinct)][id(op)]
+
+    def of_call(self, ops: Sequence[Op]) -> Ints:
+        """Return the place of each op of a task's call."""
+        program, name = self._tasks[id(ops)]
+        return np.array(program.distinct_ops.of_task[name])
+
+    def op_at(self, rank: int, place: int) -> Op | None:
+        """Return the op of a rank at a place."""
+        return None if place < 0 else self._programs[rank].distinct_ops.ops[place]
 
 
 class _Calls(Struct, frozen=True):
@@ -102,24 +145,25 @@ class _Calls(Struct, frozen=True):
         self.ways.append(way)
         self.before.append(count)
 
-    def spent(self) -> Iterator[tuple[int, Spent]]:
-        """Yield what was spent in every place that the path comes by, each with when it first does."""
-        ranks, ops = self.ways[0].ranks, self.ways[0].ops
+    def spent(self, places: _Places) -> Iterator[tuple[tuple[int, int], int, float]]:
+        """Yield each rank and place that the path comes by, when it first does, and the seconds that it stays there."""
+        ranks, of_op = self.ways[0].ranks, places.of_call(self.ways[0].ops)
         sizes = np.array([len(way.places) for way in self.ways])
-        begins, num_places = np.cumsum(sizes) - sizes, len(ranks) * len(ops)
-        places = np.concatenate([way.places for way in self.ways])
+        begins, num_places = np.cumsum(sizes) - sizes, int(of_op.max()) + 1
+        members, own = np.divmod(np.concatenate([way.places for way in self.ways]), len(of_op))
+        at = members * num_places + of_op[own]
         starts_s = np.concatenate([way.starts_s for way in self.ways])
         ends_s = np.roll(starts_s, 1)
         ends_s[begins] = [way.end_s for way in self.ways]
         spent_s = np.repeat([way.times for way in self.ways], sizes) * (ends_s - starts_s)
-        seconds, lasts = np.bincount(places, spent_s, num_places), spent_s > 0.0
-        numbers = np.repeat(self.before + begins + sizes - 1, sizes) - np.arange(len(places))  # the last op is first
-        first = np.full(num_places, _NEVER)
-        np.minimum.at(first, places[lasts], numbers[lasts])
+        seconds, lasts = np.bincount(at, spent_s, len(ranks) * num_places), spent_s > 0.0
+        numbers = np.repeat(self.before + begins + sizes - 1, sizes) - np.arange(len(at))  # the last op is first
+        first = np.full(len(seconds), _NEVER)
+        np.minimum.at(first, at[lasts], numbers[lasts])
         found = np.flatnonzero(first < _NEVER)
-        members, own = np.divmod(found, len(ops))
-        of_ranks, of_ops = map(ranks.__getitem__, members.tolist()), map(ops.__getitem__, own.tolist())
-        yield from zip(first[found].tolist(), map(Spent, of_ranks, of_ops, seconds[found].tolist()), strict=True)
+        for place, before, spent in zip(found.tolist(), first[found].tolist(), seconds[found].tolist(), strict=True):
+            member, of_rank = divmod(place, num_places)
+            yield (ranks[member], of_rank), before, spent
 
 
 def critical_path(run: SimulatedRun) -> CriticalPath:

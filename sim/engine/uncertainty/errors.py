@@ -53,21 +53,8 @@ class ErrorClasses(Struct):
     """
 
     _of_distinct: dict[int, list[ErrorClass]] = field(default_factory=dict)
-    _of_ops: dict[int, dict[int, ErrorClass]] = field(default_factory=dict)
-    """Of programs, by the identity of what holds their distinct ops; of all their ops, by theirs."""
+    """Of programs, by the identity of what holds their distinct ops."""
     _kernels: dict[Hashable, ErrorClass] = field(default_factory=dict)
-
-    def of(self, program: Program, op: Op) -> ErrorClass:
-        """Return the class of an op of a program."""
-        distinct = program.distinct_ops
-        if id(distinct) not in self._of_ops:
-            classes = self.of_distinct(program)
-            self._of_ops[id(distinct)] = {
-                id(op): classes[place]
-                for name, places in distinct.of_task.items()
-                for op, place in zip(program.tasks[name].ops, places, strict=True)
-            }
-        return self._of_ops[id(distinct)][id(op)]
 
     def of_distinct(self, program: Program) -> list[ErrorClass]:
         """Return the classes of a program's distinct ops."""

@@ -22,8 +22,8 @@ def path_shares(path: CriticalPath, classes: ErrorClasses) -> Mapping[ErrorClass
     """Return the part of a critical path's time that calls of every class take."""
     shares = defaultdict[ErrorClass, float](float)
     total_s = sum(spent.seconds for spent in path.spent)
-    for rank, op, seconds in path.spent:
-        found = IN_FLIGHT if op is None else classes.of(path.run.programs[rank], op)
+    for rank, op, place, seconds in path.spent:
+        found = IN_FLIGHT if op is None else classes.of_distinct(path.run.programs[rank])[place]
         shares[found] += seconds / total_s
     return dict(shares)
 

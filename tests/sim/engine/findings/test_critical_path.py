@@ -137,7 +137,9 @@ def test_ops_of_a_call_that_follow_each_other_are_one_part(
     single = critical_path(run)
     assert 4 * len(path.parts) < len(single.parts)
     assert path.steps == single.steps
-    assert [(found.rank, found.op) for found in path.spent] == [(found.rank, found.op) for found in single.spent]
+    assert [found[:3] for found in path.spent] == [found[:3] for found in single.spent]
+    assert sum(found.seconds for found in path.spent) == pytest.approx(sum(step.duration_s for step in path.steps))
+    assert all(found.op is run.programs[found.rank].distinct_ops.ops[found.place] for found in path.spent if found.op)
     assert [found.seconds for found in path.spent] == pytest.approx([found.seconds for found in single.spent])
 
 

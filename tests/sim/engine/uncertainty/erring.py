@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from msgspec.structs import replace
+
 from costmodels.spread import Spread
 from sim.engine.prices.activity import Activity, Pricing
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses, ModelErrors
 from sim.engine.uncertainty.generators import generator
 from sim.engine.uncertainty.loadings import loadings
 from sim.plan.words.op import Op
-from sim.plan.words.program import Plan, Program
+from sim.plan.words.program import Phase, Plan, Program, Task
 
 Factor = Callable[[ErrorClass, int], float]
 """How many times as long calls of a class take on a rank."""
@@ -29,7 +31,8 @@ class Erring:
     def price(self, plan: Plan, program: Program, op: Op, rank: int) -> Activity:
         """Return the op's demands, all of them times its factor."""
         activity = self.pricing.price(plan, program, op, rank)
-        factor = self.factor(ErrorClasses().of(program, op), rank)
+        alone = replace(program, tasks={"op": Task("op", Phase.FORWARD, (op,))})
+        factor = self.factor(ErrorClasses().of_distinct(alone)[0], rank)
         if self.alone:
             return Activity(activity.duration_s * factor)
         demands = tuple((resource, seconds * factor) for resource, seconds in activity.demands)

@@ -30,8 +30,9 @@ def test_kernels_of_one_shape_with_other_work_have_places_of_their_own_in_any_or
     """On keys that are passed on around a ring the work is half: neither has the place of whichever came first."""
     found = []
     for ops in ((OWN, PASSED_ON), (PASSED_ON, OWN)):
-        program, classes = program_of(*ops), ErrorClasses()
-        found.append([classes.of(program, op) for op in (OWN, PASSED_ON)])
+        program = program_of(*ops)
+        of_ops = dict(zip(map(id, program.distinct_ops.ops), ErrorClasses().of_distinct(program), strict=True))
+        found.append([of_ops[id(op)] for op in (OWN, PASSED_ON)])
     assert found[0] == found[1]
     assert found[0][0].place != found[0][1].place
 
@@ -44,7 +45,7 @@ def test_the_slowest_call_of_a_class_counts_where_alike_ops_wait_for_their_launc
     every: dict[ErrorClass, list[float]] = {}
     for rank, program in run.programs.items():
         for name, priced in run.priced[rank].items():
-            for op, activity in zip(program.tasks[name].ops, priced.activities, strict=True):
-                every.setdefault(classes.of(program, op), []).append(activity.duration_s)
+            for place, activity in zip(program.distinct_ops.of_task[name], priced.activities, strict=True):
+                every.setdefault(classes.of_distinct(program)[place], []).append(activity.duration_s)
     assert any(times_s[-1] < max(times_s) for times_s in every.values())
     assert classes.predicted_s(run) == {of: max(times_s) for of, times_s in every.items()}
