@@ -102,17 +102,24 @@ class Network(Struct, frozen=True, dict=True):
     @cached_property
     def seconds_per_byte(self) -> Floats:
         """Return the seconds for which a byte of a collective occupies each link."""
-        inside = np.isin(self.topology.kind, INSIDE)
         intra, inter = (self._of_links([getattr(lib, name) for lib in self.libraries]) for name in _FRACTIONS)
-        attained: Floats = self.topology.bandwidth_bytes_per_s * np.where(inside, intra, inter)
-        return 1.0 / attained
+        attained: Floats = np.where(self._is_inside, intra, inter)
+        attained *= self.topology.bandwidth_bytes_per_s
+        return np.divide(1.0, attained, out=attained)  # in place, as arrays of all links fill memory
 
     @cached_property
     def _message_seconds_per_byte(self) -> Floats:
         """Return the seconds for which a byte of a single message occupies each link."""
-        inside = np.isin(self.topology.kind, INSIDE)
         fraction = self._of_links([library.parameters.message_adapter_fraction for library in self.libraries])
-        return self.seconds_per_byte / np.where(inside, 1.0, fraction)
+        found: Floats = np.where(self._is_inside, 1.0, fraction)
+        return np.divide(self.seconds_per_byte, found, out=found)
+
+    @property
+    def _is_inside(self) -> NDArray[np.bool_]:
+        """Return which links are inside islands."""
+        is_inside = np.zeros(len(LinkKind), np.bool_)
+        is_inside[list(INSIDE)] = True
+        return is_inside[self.topology.kind]
 
     def _of_links(self, values: Sequence[float]) -> Floats:
         """Return the value of each link: its island's value, and the smaller one between two islands.

@@ -25,7 +25,6 @@ from sim.cluster.topology.links import (
     one_way,
 )
 from sim.cluster.topology.nodes.island import Island
-from sim.sorting import distinct_values
 
 Rows = npt.NDArray[np.int64] | slice
 
@@ -420,7 +419,7 @@ class Topology(Struct, frozen=True, kw_only=True):
 
     def kinds(self) -> Sequence[LinkKind]:
         """Return the kinds of links in the cluster."""
-        return [LinkKind(kind) for kind in distinct_values(self.kind).tolist()]
+        return [LinkKind(kind) for kind in np.flatnonzero(np.bincount(self.kind)).tolist()]
 
 
 def links_of_hosts(cables: Mapping[LinkKind, Cable], first_vertex: int, num_nodes: int) -> list[LinkTable]:

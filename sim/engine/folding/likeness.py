@@ -36,7 +36,7 @@ class _Facts(Struct):
     count: int
 
     @classmethod
-    def of(cls, numbers: Ints) -> "_Facts":
+    def of(cls, numbers: NDArray[np.integer[Any]]) -> "_Facts":
         return cls(numbers.astype(np.int64), int(numbers.max(initial=0)) + 1)
 
     def tell(self, things: Ints, facts: Ints, num_facts: int) -> None:
@@ -105,7 +105,7 @@ class LikenessGraph:
     def __init__(
         self,
         rank_kinds: Ints,
-        link_kinds: Ints,
+        link_kinds: NDArray[np.int32],
         left_out: NDArray[np.bool_],
         *,
         marks_roots: bool = True,

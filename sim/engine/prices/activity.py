@@ -114,7 +114,7 @@ class Pricing(Protocol):
         """Return a number per rank, the same for ranks whose devices are alike."""
         ...
 
-    def link_kinds(self) -> NDArray[np.int64]:
+    def link_kinds(self) -> NDArray[np.int32]:
         """Return a number per link, the same for links that are alike."""
         ...
 

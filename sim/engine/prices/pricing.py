@@ -322,12 +322,12 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         values, codes = numbered(slowdown)
         return numbered(self.cluster.device_type_of[:num_ranks].astype(np.int64) * len(values) + codes)[1]
 
-    def link_kinds(self) -> NDArray[np.int64]:
+    def link_kinds(self) -> NDArray[np.int32]:
         """Return a number per link, the same for links of one kind, bandwidth, latency and time per message."""
         return self._link_kinds
 
     @cached_property
-    def _link_kinds(self) -> NDArray[np.int64]:
+    def _link_kinds(self) -> NDArray[np.int32]:
         links = self.cluster.topology.links
         columns = (links.kind, links.bandwidth_bytes_per_s, links.latency_s, links.message_s)
         at = np.flatnonzero(
@@ -337,7 +337,7 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         for column in columns:
             values, codes = numbered(column[at])
             numbers = numbers * len(values) + codes
-        return np.repeat(numbered(numbers)[1], np.diff(at, append=len(links)))
+        return np.repeat(numbered(numbers)[1].astype(np.int32), np.diff(at, append=len(links)))
 
     def network_links(self) -> NDArray[np.bool_]:
         """Return which links are beyond the adapters."""

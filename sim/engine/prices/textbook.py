@@ -38,9 +38,9 @@ class TextbookPricing(Struct, frozen=True):
         """Return that all ranks are alike."""
         return np.zeros(plan.mesh.size, dtype=np.int64)
 
-    def link_kinds(self) -> NDArray[np.int64]:
+    def link_kinds(self) -> NDArray[np.int32]:
         """Return that there are no links."""
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, dtype=np.int32)
 
     def network_links(self) -> NDArray[np.bool_]:
         """Return that there are no links."""
