@@ -49,7 +49,7 @@ def saved_state(job: DenseTraining, plan: Plan) -> Saved:
     for program in plan.programs:
         for buffer in program.buffers.values():
             if buffer.scope is Scope.PERSISTENT and buffer.kind in _STATE:
-                held[buffer.tier] += buffer.num_bytes * len(plan.ranks_of(program))
+                held[buffer.tier] += buffer.num_bytes * plan.num_ranks_of(program)
     return Saved(by_tier={tier: round(rank_bytes * num_bytes / sum(held.values())) for tier, num_bytes in held.items()})
 
 

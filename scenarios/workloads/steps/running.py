@@ -163,7 +163,7 @@ def run_plan(
 
 def refuse_many_ops(plan: Plan) -> None:
     """Raise ScenarioError for a plan with more ops, over all ranks, than a computer simulates one by one."""
-    num_ops = sum(len(plan.ranks_of(program)) * num_ops_of(program) for program in plan.programs)
+    num_ops = sum(plan.num_ranks_of(program) * num_ops_of(program) for program in plan.programs)
     if num_ops > MAX_UNFOLDED_OPS:
         rule = f"{plan.mesh.size:,} ranks have {num_ops:,} ops in all, more than {MAX_UNFOLDED_OPS:,}"
         raise ScenarioError(Origin(option="--no-fold"), "", rule, "leave it out, or use fewer ranks")

@@ -23,7 +23,7 @@ from sim.engine.folding.orbits import Orbits, orbits_of
 from sim.engine.folding.slack import never_binding
 from sim.engine.folding.turns import as_envelopes, slack_of, turns_matter, turns_of
 from sim.engine.prices.activity import Activity, Demand, LinkDemands, Pricing, Resource, is_link
-from sim.engine.prices.traffic import Exchange, Load, exchanges, ranks_running
+from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, Op
 from sim.plan.words.program import Plan, Program
@@ -159,7 +159,7 @@ def no_fold(plan: Plan, pricing: Pricing) -> Folding:
 
 def fold(plan: Plan, pricing: Pricing) -> Folding:
     """Return the coarsest classes of ranks that cannot differ."""
-    if all(len(plan.ranks_of(program)) == 1 for program in plan.programs):
+    if all(plan.num_ranks_of(program) == 1 for program in plan.programs):
         return no_fold(plan, pricing)
     kinds = _rank_kinds(plan, pricing), pricing.link_kinds()
     if (kept := kept_by_loads(plan, pricing, orbits_of(plan, pricing, kinds[0]))) is not None:
@@ -205,6 +205,6 @@ def _rank_kinds(plan: Plan, pricing: Pricing) -> Ints:
     """Return a number per rank, the same for ranks with the same program and equal devices."""
     roles = np.empty(plan.mesh.size, dtype=np.int64)
     for index, program in enumerate(plan.programs):
-        roles[ranks_running(plan, program)] = index
+        roles[plan.rank_array_of(program)] = index
     kinds = pricing.rank_kinds(plan)
     return roles * (int(kinds.max(initial=0)) + 1) + kinds

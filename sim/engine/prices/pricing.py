@@ -142,9 +142,9 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         found = of_rank.get(number)
         if found is None:
             slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
-            key = (number, self._device_types[rank].name, slowdown)
+            key = (number, self._device_of(rank).name, slowdown)
             if key not in self._seconds:
-                self._seconds[key] = self._seconds_of(plan, program, op, self._device_types[rank], slowdown)
+                self._seconds[key] = self._seconds_of(plan, program, op, self._device_of(rank), slowdown)
             latency_s, compute_s, memory_s = self._seconds[key]
             demands = [(("compute", rank), compute_s), (("memory", rank), memory_s)]
             found = of_rank[number] = Activity(latency_s, tuple([demand for demand in demands if demand[1] > 0]))
@@ -168,9 +168,13 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         return slowdowns
 
     @cached_property
-    def _device_types(self) -> list[DeviceSpec]:
-        """Return each rank's device."""
-        return [self.cluster.device_types[number] for number in self.cluster.device_type_of.tolist()]
+    def _type_numbers(self) -> list[int]:
+        """Return the place of each rank's device among the types."""
+        numbers: list[int] = self.cluster.device_type_of.tolist()
+        return numbers
+
+    def _device_of(self, rank: int) -> DeviceSpec:
+        return self.cluster.device_types[self._type_numbers[rank]]
 
     def _profile_of(self, device: DeviceSpec) -> Profile:
         return self.profiles.get(device.generation, self.profile)
@@ -179,7 +183,8 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         """Return a kernel's time on a device; all kernels of a plan on the device are timed together, each once."""
         key = (device.name, self._number(program, op))
         if key not in self._kernels:
-            others = [p for p in plan.programs if any(self._device_types[r] is device for r in plan.ranks_of(p))]
+            is_on = self.cluster.device_type_of == self.cluster.device_types.index(device)
+            others = [p for p in plan.programs if is_on[plan.rank_array_of(p)].any()]
             self._time_kernels([program, *others], device)
         return self._kernels[key]
 
@@ -258,7 +263,7 @@ class ClusterPricing(Struct, frozen=True, dict=True):
             return activity
         demands = []
         for rank in group:
-            share = self._profile_of(self._device_types[rank]).network.compute_share
+            share = self._profile_of(self._device_of(rank)).network.compute_share
             demands.append((("compute", rank), share * activity.occupancy_s))
         return replace(activity, demands=(*activity.demands, *(demand for demand in demands if demand[1] > 0)))
 

@@ -4,7 +4,7 @@ A copy between a device and its host is like a message of a rank to itself. So i
 bytes pass the link of the host's memory.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from functools import cache, cached_property, partial
 from typing import TypeGuard
 
@@ -64,7 +64,7 @@ def exchanges(plan: Plan, among: Collection[int] | None = None) -> Iterator[Exch
     if among is not None:
         asked[:] = False
         asked[list(among)] = True
-    ranks = [mine[asked[mine]] for mine in (ranks_running(plan, program) for program in plan.programs)]
+    ranks = [mine[asked[mine]] for mine in map(plan.rank_array_of, plan.programs)]
     every, known = cache(partial(all_groups, plan.mesh)), dict[tuple[object, ...], Ints]()
     for alike in _alike(plan):
         key = (*_ways(alike.op), *alike.programs)
@@ -146,24 +146,10 @@ def groups_of(mesh: Mesh, op: Exchanging, ranks: Ints, every: Callable[[tuple[st
 def all_groups(mesh: Mesh, axes: tuple[str, ...]) -> Ints:
     """Return all groups over some axes [groups, positions], in group order."""
     names = [name for name, _ in mesh.axes]
-    ranks = _along(mesh, 0, names)
+    ranks = mesh.ranks_along(0, names)
     inner = [names.index(name) for name in axes if name in names]
     outer = [index for index in range(len(names)) if index not in inner]
     return ranks.transpose(outer + inner).reshape(-1, mesh.degree(*axes))
-
-
-def ranks_running(plan: Plan, program: Program) -> Ints:
-    """Return the ranks that run a program, in the order of ``Plan.ranks_of``."""
-    free = [name for name, _ in plan.mesh.axes if name not in program.role]
-    return _along(plan.mesh, plan.mesh.rank(program.role), free).ravel()
-
-
-def _along(mesh: Mesh, rank: int, axes: Sequence[str]) -> Ints:
-    """Return the ranks along some axes from one on, an axis of the array for each."""
-    ranks = np.array(rank, dtype=np.int64)
-    for name in axes:
-        ranks = np.add.outer(ranks, np.array(mesh.steps(name), dtype=np.int64))
-    return ranks
 
 
 def shifted(mesh: Mesh, ranks: Ints, axis: str, offset: int) -> Ints:

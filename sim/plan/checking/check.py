@@ -96,8 +96,10 @@ def _check_lags(program: Program) -> None:
 
 
 def _check_roles(plan: Plan) -> None:
-    owners = [rank for program in plan.programs for rank in plan.ranks_of(program)]
-    if sorted(owners) != list(range(plan.mesh.size)):
+    owners = np.zeros(plan.mesh.size, np.int64)
+    for program in plan.programs:
+        owners[plan.rank_array_of(program)] += 1
+    if (owners != 1).any():
         raise CheckError(
             f"plan {plan.name!r}: {len(plan.programs)} programs do not cover each of {plan.mesh.size} ranks once"
         )
@@ -203,7 +205,7 @@ def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
         id(program): _call_by_call(sizes[id(program.tasks)], coded[id(program)], numbers) for program in plan.programs
     }
     for program in plan.programs:
-        rank = plan.ranks_of(program)[0]
+        rank = plan.mesh.rank(program.role)
         for (axis, offset, direction, is_send), issued in sequences[id(program)].items():
             peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
             answers = sequences[id(peer)].get((axis, -offset, direction, not is_send))
@@ -263,7 +265,7 @@ def _check_one_by_one(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
     """Raise CheckError for a message that meets one it does not match."""
     ends = {id(program): _by_channel(program) for program in plan.programs}
     for program in plan.programs:
-        rank = plan.ranks_of(program)[0]
+        rank = plan.mesh.rank(program.role)
         for (axis, offset, direction, is_send), issued in ends[id(program)].items():
             peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
             answers = ends[id(peer)].get((axis, -offset, direction, not is_send), [])

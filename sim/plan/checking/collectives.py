@@ -235,7 +235,7 @@ def check_groups(plan: Plan) -> None:
     issued = {id(program): _by_group(program, found) for program in plan.programs}
     numbers, program_of = _numbered(issued), cache(plan.program_of)
     for program in plan.programs:
-        rank = plan.ranks_of(program)[0]
+        rank = plan.mesh.rank(program.role)
         for group, mine in issued[id(program)].items():
             stream, axes, members = group
             for peer in {id(peer): peer for peer in map(program_of, _group(plan, rank, axes, members))}.values():

@@ -1,11 +1,13 @@
 """The device mesh: ordered, named axes with degrees."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from math import prod
 
+import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from sim.plan.errors import PlanError
 
@@ -115,6 +117,13 @@ class Mesh(Struct, frozen=True, dict=True):
         for name in names:
             ranks = [first + step for first in ranks for step in steps[name]]
         return tuple(ranks)
+
+    def ranks_along(self, rank: int, names: Sequence[str]) -> NDArray[np.int64]:
+        """Return the ranks along some axes from one on, which is the first on all of them: an axis for each."""
+        ranks = np.array(rank, dtype=np.int64)
+        for name in names:
+            ranks = np.add.outer(ranks, np.array(self.steps(name), dtype=np.int64))
+        return ranks
 
     def shift(self, rank: int, name: str, offset: int) -> int:
         """Return the rank ``offset`` steps away along an axis, wrapping around."""

@@ -5,8 +5,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from sim.plan.words.buffer import Buffer
 from sim.plan.words.distinct_ops import DistinctOps
@@ -228,9 +230,20 @@ class Plan(Struct, frozen=True, dict=True):
         """Return the ranks that run a program, in order."""
         role = tuple(program.role.items())
         if role not in self._ranks_of:
-            free = tuple(name for name, _ in self.mesh.axes if name not in program.role)
-            self._ranks_of[role] = self.mesh.group(self.mesh.rank(program.role), free)
+            self._ranks_of[role] = self.mesh.group(self.mesh.rank(program.role), self._free_axes(program))
         return self._ranks_of[role]
+
+    def rank_array_of(self, program: Program) -> NDArray[np.int64]:
+        """Return the same as an array, which of many ranks takes less."""
+        return self.mesh.ranks_along(self.mesh.rank(program.role), self._free_axes(program)).ravel()
+
+    def num_ranks_of(self, program: Program) -> int:
+        """Return how many ranks run a program."""
+        return self.mesh.degree(*self._free_axes(program))
+
+    def _free_axes(self, program: Program) -> tuple[str, ...]:
+        """Return the axes along which all ranks run a program."""
+        return tuple(name for name, _ in self.mesh.axes if name not in program.role)
 
     @cached_property
     def _ranks_of(self) -> dict[tuple[tuple[str, int], ...], tuple[int, ...]]:

@@ -155,7 +155,7 @@ def _record(file: Path, scenario: StepScenario, execution: Execution) -> None:
 def refuse_too_large(plan: Plan, memory_bytes: float) -> None:
     """Raise ScenarioError where a plan's ranks, one process each, need more memory than the computer has."""
     peaks = sum(
-        memory_use(program, tier).peak_bytes * len(plan.ranks_of(program)) for program in plan.programs for tier in Tier
+        memory_use(program, tier).peak_bytes * plan.num_ranks_of(program) for program in plan.programs for tier in Tier
     )
     needed_bytes = peaks + plan.mesh.size * PROCESS_BYTES
     if needed_bytes > memory_bytes:

@@ -17,7 +17,7 @@ from sim.cluster.cluster import Cluster
 from sim.cluster.link_use import LinkCost
 from sim.cluster.network import Network
 from sim.engine.prices.pricing import ClusterPricing
-from sim.engine.prices.traffic import all_groups, groups_of, ranks_running, shifted
+from sim.engine.prices.traffic import all_groups, groups_of, shifted
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Direction, Send
 from sim.plan.words.program import Plan, Program
@@ -137,7 +137,8 @@ def test_ranks_of_roles_are_the_plans(mesh: Mesh) -> None:
     programs = tuple(Program(role, {}, {}, ()) for role in ({}, *roles))
     plan = Plan("roles", mesh, programs)
     for program in programs:
-        assert tuple(ranks_running(plan, program).tolist()) == plan.ranks_of(program)
+        assert tuple(plan.rank_array_of(program).tolist()) == plan.ranks_of(program)
+        assert plan.num_ranks_of(program) == len(plan.ranks_of(program))
 
 
 @pytest.mark.parametrize("kind", ["all_reduce", "all_gather", "broadcast", "reduce"])
