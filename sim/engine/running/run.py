@@ -308,16 +308,16 @@ class SimulatedRun(Struct, dict=True, eq=False):
         if self.paced is None or self.num_steps == 1:
             return self._in_calls({rank: self._shown_calls(rank) for rank in ranks})
         shown = {rank: self._shown_calls(rank) for rank in ranks}
-        return [found for found in (times.within(shown) for times in self._in_a_row) if found.ranks]
+        return [found for found in (times.within(shown) for times in self.times_in_a_row) if found.ranks]
 
     @cached_property
-    def _in_a_row(self) -> list[TimesOfRanks]:
+    def times_in_a_row(self) -> list[TimesOfRanks]:
         """Return the times of all ranks in all of several steps, counted from the begin of the first."""
         return self._in_calls({rank: range(self.num_steps * len(of.calls)) for rank, of in self.programs.items()})
 
     @cached_property
     def _tasks_in_a_row(self) -> Mapping[int, Sequence[TaskTimes]]:
-        return self._by_rank(self._in_a_row)
+        return self._by_rank(self.times_in_a_row)
 
     def window(self, rank: int) -> tuple[Sequence[TaskTimes], tuple[Part, ...]]:
         """Return the times of a rank in all steps, and the parts of time that make up the step for it.
