@@ -5,7 +5,7 @@ how much later its node in one period is than that in the period before.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from sim.engine.running.period import EQUAL, Times
 from sim.plan.facts.sections import Cut, Section
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Program
+from sim.sorting import distinct_values, run_begins
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -64,21 +65,17 @@ class Chains:
         self.graph, self.cuts = graph, cuts
         self.rows: list[Ints] = []
         self.early: list[Ints] = []
-        calls = [Calls.of(cut.program.calls) for cut in cuts.values()]
-        starts = np.cumsum([0, *map(len, calls)])
         call_of = calls_of_nodes(graph, [cut.program for cut in cuts.values()])
-        self.microbatch: Ints = np.concatenate([*(found.microbatches for found in calls), [NO_MICROBATCH]])[call_of]
-        self.is_moved: Flags = np.concatenate([*(cut.is_moved for cut in cuts.values()), [False]])[call_of]
-        order, kinds = np.argsort(call_of, kind="stable"), graph.kinds_of_nodes
-        first = np.searchsorted(call_of[order], np.arange(starts[-1] + 1))
-        sections, stretches, signs = (np.full(starts[-1] + 1, fill) for fill in (NONE, NONE, 0))
-        for (begin, stop), cut in zip(pairwise(starts.tolist()), cuts.values(), strict=True):
-            for number, section in enumerate(cut.sections):
-                inside = slice(begin + section.first, begin + section.stop)
-                sections[inside], stretches[inside], signs[inside] = number, 2 * number, np.sign(section.microbatches)
-                stretches[inside.stop : stop] = 2 * number + 1
-                self._add_section(section, order, first[begin : stop + 1], kinds)
-        self.section, self.stretch, self.sign = sections[call_of], stretches[call_of], signs[call_of]
+        starts = np.cumsum([0, *(len(cut.program.calls) for cut in cuts.values())])
+        nodes, kinds = np.argsort(call_of, kind="stable"), graph.kinds_of_nodes
+        first = np.searchsorted(call_of[nodes], np.arange(starts[-1] + 1))
+        columns = np.tile([[NONE], [NONE], [0], [NO_MICROBATCH], [False]], starts[-1] + 1)
+        for begins, cut in _with_equal_calls(starts, list(cuts.values())):
+            columns[:, begins[:, None] + np.arange(len(cut.program.calls))] = _of_calls(cut)[:, None]
+            for section in cut.sections:
+                bounds = first[begins[:, None] + np.arange(section.first, section.stop + 1)]
+                self._add_section(nodes, bounds, section.num_times, kinds)
+        self.section, self.stretch, self.sign, self.microbatch, self.is_moved = columns[:, call_of]
 
     def earlier(self, period: int) -> Ints:
         """Return per node the one of its chain so many recurrences before it; NONE: there is none."""
@@ -87,14 +84,46 @@ class Chains:
             found[rows[period:]] = rows[:-period]
         return found
 
-    def _add_section(self, section: Section, nodes: Ints, first: Ints, kinds: NDArray[np.uint8]) -> None:
-        """Add a section of a rank; the nodes of its call k are ``nodes[first[k] : first[k + 1]]``."""
-        bounds = first[section.first : section.stop + 1]
-        inside, sizes = nodes[bounds[0] : bounds[-1]], np.diff(bounds).reshape(section.num_times, -1)
-        num_nodes, alike = int(sizes[-1].sum()), _num_like_last(sizes)
-        rows = inside[len(inside) - alike * num_nodes :].reshape(alike, num_nodes)
-        self.rows.append(rows[alike - _num_like_last(kinds[rows]) :])
-        self.early.append(inside[: len(inside) - self.rows[-1].size])
+    def _add_section(self, nodes: Ints, bounds: Ints, num_times: int, kinds: NDArray[np.uint8]) -> None:
+        """Add a section of ranks; the nodes of its call k on rank r are ``nodes[bounds[r, k] : bounds[r, k + 1]]``."""
+        num_nodes = np.diff(bounds)
+        for ranks in _equal_rows(num_nodes):
+            sizes = num_nodes[ranks[0]].reshape(num_times, -1)
+            inside = nodes[bounds[ranks, :1] + np.arange(sizes.sum())]
+            alike = int(_num_like_last(sizes))
+            rows = inside[:, len(inside[0]) - alike * sizes[-1].sum() :].reshape(len(ranks), alike, -1)
+            num_alike = _num_like_last(kinds[rows])
+            for number in distinct_values(num_alike).tolist():
+                mine = num_alike == number
+                self.rows.append(rows[mine, alike - number :].swapaxes(0, 1))
+                self.early.append(inside[mine, : len(inside[0]) - number * rows.shape[2]])
+
+
+def _with_equal_calls(starts: Ints, cuts: Sequence[Cut]) -> Iterator[tuple[Ints, Cut]]:
+    """Yield where the calls of ranks begin that have equal ones and equal sections, and the cut of one of them."""
+    alike: dict[tuple[int, tuple[Section, ...]], list[int]] = {}
+    for rank, cut in enumerate(cuts):
+        alike.setdefault((id(cut.program.calls), cut.sections), []).append(rank)
+    yield from ((starts[ranks], cuts[ranks[0]]) for ranks in alike.values())
+
+
+def _of_calls(cut: Cut) -> Ints:
+    """Return section, stretch, sign, micro-batch and whether it is moved, of each call of a program: see ``Chains``."""
+    microbatches = Calls.of(cut.program.calls).microbatches
+    sections, stretches, signs = (np.full(len(microbatches), fill) for fill in (NONE, NONE, 0))
+    for number, section in enumerate(cut.sections):
+        inside = slice(section.first, section.stop)
+        sections[inside], stretches[inside], signs[inside] = number, 2 * number, np.sign(section.microbatches)
+        stretches[section.stop :] = 2 * number + 1
+    return np.stack([sections, stretches, signs, microbatches, np.array(cut.is_moved, np.int64)])
+
+
+def _equal_rows(matrix: Ints) -> list[list[int]]:
+    """Return the places of equal rows of a matrix."""
+    alike: dict[bytes, list[int]] = {}
+    for place, row in enumerate(matrix):
+        alike.setdefault(row.tobytes(), []).append(place)
+    return list(alike.values())
 
 
 def calls_of_nodes(graph: Graph, programs: Iterable[Program]) -> Ints:
@@ -120,18 +149,18 @@ def calls_of_nodes(graph: Graph, programs: Iterable[Program]) -> Ints:
         nodes, blocks = _columns(pairs)
         of[nodes] = of[blocks]
     after = [(node, block) for path, block in paths for node in graph.successors[path]]
-    journeys = [(journey, send) for send, journey, _ in graph.messages] if (of == NONE).any() else []
-    for pairs in (after[::-1], journeys):
-        nodes, owners = _columns(pairs)
+    sends, journeys, _ = graph.message_columns
+    for nodes, owners in (_columns(after[::-1]), (journeys, sends)):
         is_free = of[nodes] == NONE
         of[nodes[is_free]] = of[owners[is_free]]
     return of
 
 
-def _num_like_last(rows: Ints | NDArray[np.uint8]) -> int:
-    """Return how many rows at the end are equal."""
-    unlike = np.flatnonzero((rows != rows[-1]).any(axis=1))
-    return len(rows) if not len(unlike) else len(rows) - 1 - int(unlike[-1])
+def _num_like_last(matrices: Ints | NDArray[np.uint8]) -> Ints:
+    """Return how many rows at the end of each matrix, or of one, are equal."""
+    unlike = (matrices != matrices[..., -1:, :]).any(axis=-1)
+    num_like: Ints = (~np.logical_or.accumulate(unlike[..., ::-1], axis=-1)).sum(axis=-1)
+    return num_like
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[Ints, Ints]:
@@ -174,17 +203,20 @@ class Paces(Struct, frozen=True, eq=False):
             paces_s = ends_s[last] - ends_s[before]
             turn = (np.arange(len(rows)) - len(rows)) % period
             pace_s[rows], last_end_s[rows] = paces_s[turn], ends_s[last][turn]
-            pace_s[early], last_end_s[early] = paces_s.max(initial=0.0), ends_s[last].max(initial=0.0)
+            longest_s, over_s = (
+                of_ranks.max(axis=(0, 2), initial=0.0)[:, None] for of_ranks in (paces_s, ends_s[last])
+            )
+            pace_s[early], last_end_s[early] = longest_s, over_s
             is_last[last] = True
             off_s = [
                 times[rows[period:]] - times[rows[:-period]] - pace_s[rows[period:]] for times in (starts_s, ends_s)
             ]
-            even = np.maximum(*np.abs(off_s)) <= EQUAL * paces_s.max(initial=0.0)
+            even = np.maximum(*np.abs(off_s)) <= EQUAL * longest_s
             even = np.logical_and.accumulate(even[::-1])[::-1]
             is_steady[rows[period:]] = even
             is_even = bool(even[-2 * period :].all())
             holds = holds and is_even
-            holds_first = holds_first and (is_even or chains.section[rows[0, 0]] > 0)
+            holds_first = holds_first and (is_even or chains.section[rows[0, 0, 0]] > 0)
         return cls(period, pace_s, last_end_s, chains.earlier(period), is_last, is_steady, holds, holds_first)
 
 
@@ -199,13 +231,13 @@ def sibling_edges(edges: Edges, earlier: Ints) -> Flags:
     return found
 
 
-def stays(edges: Edges, earlier: Ints) -> Flags:
-    """Return which edges come from a node that the same op a period earlier waits for as well."""
-    size = len(earlier)
-    known = earlier[edges.after] != NONE
+def stay(edges: Edges, places: Ints, earlier: Ints) -> bool:
+    """Return whether the edges at some places come from nodes that the same op a period earlier waits for as well."""
+    if not len(places):
+        return True
+    size, after = len(earlier), earlier[edges.after[places]]
     keys = np.sort(edges.before * size + edges.after, kind="stable")
-    found: Flags = known & _are_among(edges.before * size + earlier[edges.after], keys)
-    return found
+    return bool(((after != NONE) & _are_among(edges.before[places] * size + after, keys)).all())
 
 
 def _are_among(wanted: Ints, in_order: Ints) -> Flags:
@@ -219,10 +251,11 @@ def _are_among(wanted: Ints, in_order: Ints) -> Flags:
 def shared_users(graph: Graph) -> Iterator[tuple[Ints, Sequence[object]]]:
     """Yield nodes whose ops share the same resources, of a collective its first member, and the resources."""
     nodes = np.flatnonzero(graph.kinds_of_nodes == NodeKind.SHARED)
-    used = list(map(graph.shared.__getitem__, nodes.tolist()))
-    numbers = np.fromiter(map(id, used), np.int64, len(used))
-    for number, activity in dict(zip(numbers.tolist(), used, strict=True)).items():
-        yield nodes[numbers == number], [resource for resource, _ in activity.demands]
+    numbers = np.fromiter(map(id, map(graph.shared.__getitem__, nodes.tolist())), np.int64, len(nodes))
+    order = np.argsort(numbers, kind="stable")
+    begins = np.flatnonzero(run_begins(numbers[order]))
+    for users in np.split(nodes[order], begins[1:]) if len(nodes) else ():
+        yield users, [resource for resource, _ in graph.shared[users[0]].demands]
     for joint in graph.joints:
         if joint.shared:
             yield np.array(joint.members[:1]), [resource for resource, _ in joint.activity.demands]

@@ -25,13 +25,13 @@ from sim.engine.running.chains import (
     Paces,
     shared_users,
     sibling_edges,
-    stays,
+    stay,
 )
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
 from sim.plan.facts.sections import Cut
 from sim.plan.words.calls import NO_MICROBATCH
-from sim.sorting import distinct_values
+from sim.sorting import run_begins
 
 PERIODS: Final = (1, 2, 3, 4, 6)
 """Recurrences that a period may have, if what is left out is a multiple of them."""
@@ -217,22 +217,32 @@ def _with_delays(attempt: _Attempt) -> tuple[Graph, range]:
 
 def _is_whole(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
     """Return whether the whole step, as the short run and its paces state it, obeys every edge."""
-    chains, edges, times = attempt.chains, attempt.edges, attempt.times
-    u, v, size = edges.before, edges.after, len(chains.section)
-    (starts_s, ends_s), added_s = loop.times_s, np.zeros(len(edges.before))
-    slack_s, added_s[attempt.delayed] = starts_s[v] - ends_s[u], (ends_s - starts_s)[size:]
-    rounding_s = times * EQUAL * paces.pace_s.max(initial=0.0)
-    in_section, repeated = chains.section[u] >= 0, paces.is_last[v]
-    more_s = times * (paces.pace_s[v] - paces.pace_s[u])
-    moves = in_section & attempt.siblings & paces.is_steady[u]
-    keeps = np.where(edges.inside, more_s, slack_s + np.minimum(more_s, 0.0)) >= -rounding_s
-    is_over = in_section & (paces.last_end_s[u] + times * paces.pace_s[u] <= starts_s[v] + rounding_s) & ~edges.inside
-    stands = ~in_section & stays(edges, paces.earlier)
-    obeys = ~repeated | (moves & keeps) | is_over | stands
-    binds = attempt.delayed & (slack_s - np.maximum(times * paces.pace_s[u], added_s) <= rounding_s)
-    known = ~binds | paces.is_steady[u]
+    chains, u, v = attempt.chains, attempt.edges.before, attempt.edges.after
     too_late = (chains.section[v] >= 0) & (chains.stretch[u] > chains.stretch[v])
-    return bool((obeys & known & ~too_late).all())
+    rounding_s = attempt.times * EQUAL * paces.pace_s.max(initial=0.0)
+    known = _known_where_delayed(attempt, paces, loop, rounding_s)
+    return known and not too_late.any() and _obeys_where_repeated(attempt, paces, loop, rounding_s)
+
+
+def _known_where_delayed(attempt: _Attempt, paces: Paces, loop: EventLoop, rounding_s: float) -> bool:
+    """Return whether the pace is known of each node whose delayed edge decides when another one begins."""
+    (u, v), (starts_s, ends_s), size = attempt.delays, loop.times_s, len(attempt.chains.section)
+    added_s = np.maximum(attempt.times * paces.pace_s[u], (ends_s - starts_s)[size:])
+    decides = starts_s[v] - ends_s[u] - added_s <= rounding_s
+    return bool(paces.is_steady[u[decides]].all())
+
+
+def _obeys_where_repeated(attempt: _Attempt, paces: Paces, loop: EventLoop, rounding_s: float) -> bool:
+    """Return whether the nodes of last periods, over and over again, obey the edges that lead to them."""
+    repeated = np.flatnonzero(paces.is_last[attempt.edges.after])
+    u, v, inside = attempt.edges.before[repeated], attempt.edges.after[repeated], attempt.edges.inside[repeated]
+    (starts_s, ends_s), times, in_section = loop.times_s, attempt.times, attempt.chains.section[u] >= 0
+    slack_s, more_s = starts_s[v] - ends_s[u], times * (paces.pace_s[v] - paces.pace_s[u])
+    moves = in_section & attempt.siblings[repeated] & paces.is_steady[u]
+    keeps = np.where(inside, more_s, slack_s + np.minimum(more_s, 0.0)) >= -rounding_s
+    is_over = in_section & (paces.last_end_s[u] + times * paces.pace_s[u] <= starts_s[v] + rounding_s) & ~inside
+    others = ~((moves & keeps) | is_over)
+    return not (others & in_section).any() and stay(attempt.edges, repeated[others], paces.earlier)
 
 
 def _users(graph: Graph) -> Sequence[Ints]:
@@ -252,21 +262,27 @@ def _share_apart(attempt: _Attempt, paces: Paces, loop: EventLoop) -> bool:
 
 def _apart(nodes: Ints, attempt: _Attempt, paces: Paces, starts_s: Times, ends_s: Times) -> bool:
     """Return the same of the users of one resource."""
-    section, is_last = attempt.chains.section[nodes], paces.is_last[nodes]
-    starts_s, ends_s = starts_s[nodes], ends_s[nodes]
-    for number in distinct_values(section[is_last]).tolist():
-        mine = is_last & (section == number)
-        begins_s, finishes_s, paces_s = starts_s[mine], ends_s[mine], paces.pace_s[nodes[mine]]
-        pace_s = paces_s.max()
-        if pace_s - paces_s.min() > EQUAL * pace_s:
+    section, starts_s, ends_s = attempt.chains.section[nodes], starts_s[nodes], ends_s[nodes]
+    last = np.flatnonzero(paces.is_last[nodes])
+    last = last[np.argsort(section[last], kind="stable")]
+    first = np.flatnonzero(run_begins(section[last]))  # of each section's last period
+    if not len(last):
+        return True
+    paces_s = paces.pace_s[nodes[last]]
+    longest_s, shortest_s = np.maximum.reduceat(paces_s, first), np.minimum.reduceat(paces_s, first)
+    if (longest_s - shortest_s > EQUAL * longest_s).any():
+        return False
+    later_s, slack_s = attempt.times * longest_s, attempt.times * EQUAL * longest_s
+    from_s = np.minimum.reduceat(starts_s[last], first) + slack_s
+    until_s = np.maximum.reduceat(ends_s[last], first) + later_s - slack_s
+    near = (section != section[last[first], None]) & (ends_s > from_s[:, None]) & (starts_s < until_s[:, None])
+    periods = np.split(last, first[1:])
+    for place in np.flatnonzero(near.any(axis=1)).tolist():
+        begins_s = starts_s[periods[place]] + later_s[place] + slack_s[place]  # of the last of all periods
+        finishes_s = ends_s[periods[place]] + later_s[place] - slack_s[place]
+        near_starts_s, near_ends_s = starts_s[near[place], None], ends_s[near[place], None]
+        if (near_starts_s < until_s[place] - longest_s[place]).any():
             return False
-        later_s, slack_s = attempt.times * pace_s, attempt.times * EQUAL * pace_s
-        near = (section != number) & (ends_s > begins_s.min() + slack_s)
-        near &= starts_s < finishes_s.max() + later_s - slack_s
-        if near.any():
-            meets = starts_s[near] < finishes_s.max() + later_s - pace_s - slack_s
-            for begin_s, end_s in zip(begins_s + later_s, finishes_s + later_s, strict=True):
-                meets |= (ends_s[near] > begin_s + slack_s) & (starts_s[near] < end_s - slack_s)
-            if meets.any():
-                return False
+        if ((near_ends_s > begins_s) & (near_starts_s < finishes_s)).any():
+            return False
     return True

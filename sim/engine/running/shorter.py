@@ -59,6 +59,7 @@ class Shorter(Struct, dict=True, eq=False):
     _made: dict[int, Short | None] = {}
     _cut: dict[SectionForm, Mapping[int, Cut] | None] = {}
     _in_a_row: dict[tuple[int, int, int], Cut] = {}
+    _with_equal_calls: dict[tuple[int, int, int], Cut] = {}
 
     @cached_property
     def times(self) -> list[int]:
@@ -156,12 +157,17 @@ class Shorter(Struct, dict=True, eq=False):
     def in_a_row(self, cut: Cut, num_steps: int, begun: int = 0) -> Cut:
         """Return so many steps of a cut program of a form, and so many calls of the next step.
 
-        Ranks with one program share it, and so do runs.
+        Ranks with one program share it, and so do runs. Programs with equal calls share these.
         """
-        key = (id(cut), num_steps, begun)
-        if num_steps > 1 and key not in self._in_a_row:
-            self._in_a_row[key] = in_a_row(cut, num_steps, begun)
-        return cut if num_steps == 1 else self._in_a_row[key]
+        if num_steps == 1:
+            return cut
+        key, alike = ((id(of), num_steps, begun) for of in (cut, cut.program.calls))
+        if key not in self._in_a_row:
+            if alike not in self._with_equal_calls:
+                self._with_equal_calls[alike] = in_a_row(cut, num_steps, begun)
+            found = self._with_equal_calls[alike]
+            self._in_a_row[key] = replace(found, program=cut.program.calling(found.program.calls))
+        return self._in_a_row[key]
 
     @cached_property
     def _sections(self) -> list[tuple[Section, ...]]:
