@@ -4,8 +4,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 
-import numpy as np
-
 from sim.engine.compiling.shape import NO_PATH, TaskShape, analyse
 from sim.engine.prices.activity import Activity, Pricing
 from sim.engine.prices.launching import launched
@@ -44,16 +42,19 @@ def programs_alone_s(
 ) -> Iterator[list[float]]:
     """Yield the same for every program of a plan, which may share tasks. ``wanted``: the names of tasks, by program.
 
-    Ranks that share tasks share their times where each distinct op takes equally long on all.
+    Ranks that share tasks share their times where each distinct op takes equally long on all. What moves no bytes is
+    priced once for all ranks of a kind.
     """
     kinds, shapes = pricing.rank_kinds(plan), dict[int, TaskShape]()
+    of_kinds: dict[tuple[int, int], dict[int, Activity]] = {}
     known = dict[tuple[object, ...], list[float]]()
     for program, names in zip(plan.programs, wanted, strict=True):
-        ranks = np.array(plan.ranks_of(program))
-        unlike = ranks[np.unique(kinds[ranks], return_index=True)[1]].tolist()
+        ranks = list(plan.ranks_of(program))
+        first_of = dict(zip(kinds[ranks[::-1]].tolist(), ranks[::-1], strict=True))
         tasks, times_s = [program.tasks[name] for name in names], list[list[float]]()
-        for rank in unlike:
-            prices = _prices(plan, pricing, program, names, rank)
+        for kind, rank in first_of.items():
+            of_kind = of_kinds.setdefault((id(program.distinct_ops), kind), {})
+            prices = _prices(plan, pricing, program, names, rank, of_kind)
             lasting = chain.from_iterable((price.latency_s, price.occupancy_s) for price in prices.values())
             key = (id(program.tasks), *names, *lasting)
             if key not in known:
@@ -68,11 +69,23 @@ def is_shared(program: Program, op: Op) -> bool:
     return exchanges_bytes(op, program) and not isinstance(op, Send)
 
 
-def _prices(plan: Plan, pricing: Pricing, program: Program, names: Sequence[str], rank: int) -> Mapping[int, Activity]:
-    """Return the prices of the distinct ops of some tasks on a rank, by their places."""
-    found = program.distinct_ops
-    places = sorted(set(chain.from_iterable(map(found.of_task.__getitem__, names))))
-    return {place: pricing.price(plan, program, found.ops[place], rank) for place in places}
+def _prices(
+    plan: Plan, pricing: Pricing, program: Program, names: Sequence[str], rank: int, of_kind: dict[int, Activity]
+) -> Mapping[int, Activity]:
+    """Return the prices of the distinct ops of some tasks on a rank, by their places.
+
+    ``of_kind``: those of ops that move no bytes, on any rank of its kind; what is found is added.
+    """
+    distinct, found = program.distinct_ops, dict[int, Activity]()
+    for place in sorted(set(chain.from_iterable(map(distinct.of_task.__getitem__, names)))):
+        activity = of_kind.get(place)
+        if activity is None:
+            op = distinct.ops[place]
+            activity = pricing.price(plan, program, op, rank)
+            if not exchanges_bytes(op, program):
+                of_kind[place] = activity
+        found[place] = activity
+    return found
 
 
 def _alone_s(

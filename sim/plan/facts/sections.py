@@ -120,8 +120,10 @@ def without(program: Program, found: Sequence[Section], times: int) -> Cut | Non
         return None
     short = calls.taken(kept)
     short.microbatches[is_late] -= times * abs(found[0].microbatches)
-    named = np.stack([short.tasks, short.microbatches])[:, calls.microbatches[kept] != NO_MICROBATCH]
-    if named.min(initial=0) < 0 or np.unique(named, axis=1).shape != named.shape:
+    numbered = calls.microbatches[kept] != NO_MICROBATCH
+    tasks, microbatches = short.tasks[numbered], short.microbatches[numbered]
+    named = tasks * (1 + microbatches.max(initial=0)) + microbatches
+    if microbatches.min(initial=0) < 0 or len(distinct_values(named)) < len(named):
         return None
     return Cut(program.calling(short), tuple(_moved(found, times)), tuple(is_late.tolist()))
 
