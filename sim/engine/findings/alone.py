@@ -4,6 +4,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 
+import numpy as np
+from numpy.typing import NDArray
+
 from sim.engine.compiling.shape import NO_PATH, TaskShape, analyse
 from sim.engine.prices.activity import Activity, Pricing
 from sim.engine.prices.launching import launched
@@ -48,11 +51,11 @@ def programs_alone_s(
     kinds, shapes = pricing.rank_kinds(plan), dict[int, TaskShape]()
     of_kinds: dict[tuple[int, int], dict[int, Activity]] = {}
     known = dict[tuple[object, ...], list[float]]()
-    for program, names in zip(plan.programs, wanted, strict=True):
-        ranks = list(plan.ranks_of(program))
-        first_of = dict(zip(kinds[ranks[::-1]].tolist(), ranks[::-1], strict=True))
+    first_of = [_first_of_kinds(kinds, plan.ranks_of(program)) for program in plan.programs]
+    pricing.expect(plan, list(chain.from_iterable(map(dict.values, first_of))), wanted)
+    for program, names, first in zip(plan.programs, wanted, first_of, strict=True):
         tasks, times_s = [program.tasks[name] for name in names], list[list[float]]()
-        for kind, rank in first_of.items():
+        for kind, rank in first.items():
             of_kind = of_kinds.setdefault((id(program.distinct_ops), kind), {})
             prices = _prices(plan, pricing, program, names, rank, of_kind)
             lasting = chain.from_iterable((price.latency_s, price.occupancy_s) for price in prices.values())
@@ -69,6 +72,12 @@ def is_shared(program: Program, op: Op) -> bool:
     return exchanges_bytes(op, program) and not isinstance(op, Send)
 
 
+def _first_of_kinds(kinds: NDArray[np.int64], ranks: Sequence[int]) -> dict[int, int]:
+    """Return the first of some ranks of each kind, by the kind."""
+    backwards = ranks[::-1]
+    return dict(zip(kinds[list(backwards)].tolist(), backwards, strict=True))
+
+
 def _prices(
     plan: Plan, pricing: Pricing, program: Program, names: Sequence[str], rank: int, of_kind: dict[int, Activity]
 ) -> Mapping[int, Activity]:
@@ -76,11 +85,10 @@ def _prices(
 
     ``of_kind``: those of ops that move no bytes, on any rank of its kind; what is found is added.
     """
-    distinct, found = program.distinct_ops, dict[int, Activity]()
-    for place in sorted(set(chain.from_iterable(map(distinct.of_task.__getitem__, names)))):
+    found = dict[int, Activity]()
+    for place, op in program.distinct_ops.of_tasks(names).items():
         activity = of_kind.get(place)
         if activity is None:
-            op = distinct.ops[place]
             activity = pricing.price(plan, program, op, rank)
             if not exchanges_bytes(op, program):
                 of_kind[place] = activity

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.engine.prices.traffic import Exchange, Load
+from sim.engine.prices.traffic import Exchange, Load, Wanted
 from sim.plan.words.op import Op
 from sim.plan.words.program import Plan, Program, Task
 
@@ -102,8 +102,8 @@ class Pricing(Protocol):
         """
         ...
 
-    def expect(self, plan: Plan, ranks: Collection[int]) -> None:
-        """Hear that all ops of these ranks will be priced: what they share can be priced at once."""
+    def expect(self, plan: Plan, ranks: Collection[int], wanted: Wanted | None = None) -> None:
+        """Hear that all ops of these ranks will be priced, or those of ``wanted`` tasks: what they share, at once."""
         ...
 
     def launches_s(self, task: Task) -> tuple[float, ...]:

@@ -26,7 +26,7 @@ from sim.cluster.topology.symmetry import link_images
 from sim.engine.prices import host
 from sim.engine.prices.activity import Activity, LinkDemands, Resource
 from sim.engine.prices.numbering import numbered, numbered_to_ten_digits
-from sim.engine.prices.traffic import Exchange, Load, exchanges, signature
+from sim.engine.prices.traffic import Exchange, Load, Wanted, exchanges, signature
 from sim.engine.prices.variation import Variation
 from sim.plan.facts.description import (
     collective_bytes,
@@ -208,9 +208,12 @@ class ClusterPricing(Struct, frozen=True, dict=True):
 
     # --- collectives and messages --------------------------------------------------------------------------
 
-    def expect(self, plan: Plan, ranks: Collection[int]) -> None:
-        """Price collectives without tables of sizes, and messages, of some ranks: one kind of all ranks in one pass."""
-        for exchange in exchanges(plan, ranks):
+    def expect(self, plan: Plan, ranks: Collection[int], wanted: Wanted | None = None) -> None:
+        """Price collectives without tables of sizes, and messages, of some ranks: one kind of all ranks in one pass.
+
+        ``wanted``: only those of these tasks.
+        """
+        for exchange in exchanges(plan, ranks, wanted):
             if isinstance(exchange.op, Send):
                 self._price_messages(exchange, exchange.op)
             elif isinstance(exchange.op, Collective) and not exchange.op.sizes:

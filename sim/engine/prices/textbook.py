@@ -7,7 +7,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.prices.activity import Activity
-from sim.engine.prices.traffic import Exchange, Load
+from sim.engine.prices.traffic import Exchange, Load, Wanted
 from sim.plan.words.op import Compute, Op, Recv, Send
 from sim.plan.words.program import Plan, Program, Task
 
@@ -27,7 +27,7 @@ class TextbookPricing(Struct, frozen=True):
             return Activity()
         raise ValueError(f"{plan.name}, {program.role_name}: {op.name} states no duration")
 
-    def expect(self, plan: Plan, ranks: Collection[int]) -> None:
+    def expect(self, plan: Plan, ranks: Collection[int], wanted: Wanted | None = None) -> None:
         """Do nothing: stated durations are not computed."""
 
     def launches_s(self, task: Task) -> tuple[float, ...]:

@@ -4,7 +4,7 @@ A copy between a device and its host is like a message of a rank to itself. So i
 bytes pass the link of the host's memory.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, cached_property, partial
 from typing import TypeGuard
 
@@ -21,6 +21,9 @@ from sim.plan.words.program import Plan, Program
 Ints = NDArray[np.int64]
 Exchanging = LinkOp | Compute
 """Ops that move bytes over links; of kernels those on the host's cores."""
+
+Wanted = Sequence[Sequence[str]]
+"""Some tasks of each program of a plan, by name."""
 
 
 class Exchange(Struct, frozen=True, eq=False, dict=True):
@@ -55,10 +58,10 @@ class Load(Struct, frozen=True, eq=False):
     counts: NDArray[np.float64] | None = None
 
 
-def exchanges(plan: Plan, among: Collection[int] | None = None) -> Iterator[Exchange]:
+def exchanges(plan: Plan, among: Collection[int] | None = None, wanted: Wanted | None = None) -> Iterator[Exchange]:
     """Yield what moves bytes over links in a plan once for all that move equally many bytes the same way.
 
-    ``among``: only what these ranks send, and groups that one of them is in.
+    ``among``: only what these ranks send, and groups that one of them is in. ``wanted``: only ops of these tasks.
     """
     asked = np.ones(plan.mesh.size, np.bool_)
     if among is not None:
@@ -66,7 +69,7 @@ def exchanges(plan: Plan, among: Collection[int] | None = None) -> Iterator[Exch
         asked[list(among)] = True
     ranks = [mine[asked[mine]] for mine in map(plan.rank_array_of, plan.programs)]
     every, known = cache(partial(all_groups, plan.mesh)), dict[tuple[object, ...], Ints]()
-    for alike in _alike(plan):
+    for alike in _alike(plan, wanted):
         key = (*_ways(alike.op), *alike.programs)
         if key not in known:
             known[key] = groups_of(plan.mesh, alike.op, np.concatenate([ranks[p] for p in alike.programs]), every)
@@ -87,14 +90,16 @@ class _Alike(Struct, frozen=True, eq=False):
     streams: set[str] = set()
 
 
-def _alike(plan: Plan) -> Collection[_Alike]:
-    """Return the ops that move bytes over links in a plan, in their order, once for all that are alike."""
+def _alike(plan: Plan, wanted: Wanted | None = None) -> Collection[_Alike]:
+    """Return the ops that move bytes over links in a plan, or in some tasks, in their order, once for all alike."""
     found: dict[tuple[object, ...], _Alike] = {}
-    kinds: dict[int, _Kinds] = {}
-    for place, program in enumerate(plan.programs):
-        if id(program.tasks) not in kinds:
-            kinds[id(program.tasks)] = _kinds(program)
-        for key, (op, streams) in kinds[id(program.tasks)].items():
+    kinds: dict[tuple[object, ...], _Kinds] = {}
+    tasks_of: Sequence[Sequence[str] | None] = wanted or [None] * len(plan.programs)
+    for place, (program, tasks) in enumerate(zip(plan.programs, tasks_of, strict=True)):
+        same = (id(program.tasks), *(tasks or ()))
+        if same not in kinds:
+            kinds[same] = _kinds(program, tasks)
+        for key, (op, streams) in kinds[same].items():
             alike = found.setdefault(key, _Alike(program, op))
             alike.programs.append(place)
             alike.streams.update(streams)
@@ -105,10 +110,10 @@ _Kinds = dict[tuple[object, ...], tuple[Exchanging, set[str]]]
 """By signature: the first op of a program that has it, and the streams of all that have."""
 
 
-def _kinds(program: Program) -> _Kinds:
-    """Return a program's ops that move bytes over links, once for all that are alike."""
-    found: _Kinds = {}
-    for op in program.distinct_ops.ops:
+def _kinds(program: Program, tasks: Sequence[str] | None) -> _Kinds:
+    """Return the ops of some tasks of a program, or all, that move bytes over links, once for all that are alike."""
+    distinct, found = program.distinct_ops, _Kinds()
+    for op in distinct.ops if tasks is None else distinct.of_tasks(tasks).values():
         if exchanges_bytes(op, program):
             found.setdefault(signature(program, op), (op, set()))[1].add(op.stream)
     return found

@@ -32,6 +32,10 @@ class DistinctOps(Struct, frozen=True, dict=True, eq=False):
         """Return the place of every op, task by task."""
         return np.fromiter(chain.from_iterable(self.of_task.values()), np.int64)
 
+    def of_tasks(self, names: Iterable[str]) -> dict[int, Op]:
+        """Return the distinct ops of some tasks, by their places, in order."""
+        return {place: self.ops[place] for place in sorted(set().union(*map(self.of_task.__getitem__, names)))}
+
     @classmethod
     def of(cls, buffers: Mapping[str, Buffer], tasks: Iterable[tuple[str, tuple[Op, ...]]]) -> "DistinctOps":
         """Return the distinct ops of tasks, given by name. A buffer that does not exist is like others that do not."""

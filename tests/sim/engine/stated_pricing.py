@@ -4,6 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from sim.engine.prices.activity import Activity
+from sim.engine.prices.traffic import Wanted
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Plan, Program, Task
 
@@ -17,7 +18,7 @@ class StatedPricing:
         assert isinstance(op, Compute)
         return Activity(op.attributes["latency_s"], tuple(d for d in op.attributes["demands"] if d[1] > 0))
 
-    def expect(self, plan: Plan, ranks: Collection[int]) -> None:
+    def expect(self, plan: Plan, ranks: Collection[int], wanted: Wanted | None = None) -> None:
         """Do nothing: stated demands are not computed."""
 
     def launches_s(self, task: Task) -> tuple[float, ...]:

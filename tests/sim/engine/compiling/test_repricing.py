@@ -14,6 +14,7 @@ from sim.engine.findings.timeline import timeline
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.prices.activity import Activity
 from sim.engine.prices.pricing import ClusterPricing
+from sim.engine.prices.traffic import Wanted
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import Simulation, simulate
 from sim.plan.words.op import Compute, Op, Send
@@ -86,7 +87,7 @@ class Scaled:
         demands = tuple((r, s * self.factor) for r, s in op.attributes["demands"] if s > 0 and r != self.without)
         return Activity(op.attributes["latency_s"] * self.factor, demands)
 
-    def expect(self, plan: Plan, ranks: Collection[int]) -> None:
+    def expect(self, plan: Plan, ranks: Collection[int], wanted: Wanted | None = None) -> None:
         """Do nothing: stated demands are not computed."""
 
     def launches_s(self, task: Task) -> tuple[float, ...]:

@@ -1,7 +1,11 @@
 """The times of tasks when each runs alone, of programs that share tasks."""
 
+from typing import Any
+
 import pytest
 
+from sim.cluster.link_use import LinkUse
+from sim.cluster.network import Network
 from sim.engine.findings.alone import programs_alone_s
 from sim.engine.prices.pricing import ClusterPricing
 from sim.plan.facts.namesakes import sharing_tasks
@@ -9,7 +13,8 @@ from sim.plan.words.program import Phase, Plan, Task
 from tests.sim.jobs import GPT, dense_plan, pricing_on
 
 STAGES = 6
-OWN = dense_plan(pp=STAGES, tp=2, m=STAGES, model=GPT | {"num_layers": STAGES})
+KEYS = {"pp": STAGES, "tp": 2, "m": STAGES, "model": GPT | {"num_layers": STAGES}}
+OWN = dense_plan(**KEYS)
 """The stages of a pipeline, each with tasks of its own."""
 SHARED = sharing_tasks(OWN)
 
@@ -41,3 +46,17 @@ def test_stages_whose_ops_last_alike_are_looked_at_once(monkeypatch: pytest.Monk
     (first,), (second,), (across,), (fourth,), (fifth,), (last,) = times_s
     assert second == fourth == fifth < across
     assert len({first, second, across, last}) == len(looked_at) == 4
+
+
+def test_what_the_wanted_tasks_exchange_is_asked_of_the_network_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two kinds of collectives of all stages, and the last one's for the loss: gradients are not summed in forwards."""
+    asked, collectives = list[tuple[str, int]](), Network.collectives
+
+    def counted(self: Network, kind: str, num_bytes: int, groups: Any, *args: Any, **more: Any) -> LinkUse:
+        asked.append((kind, len(groups)))
+        return collectives(self, kind, num_bytes, groups, *args, **more)
+
+    monkeypatch.setattr(Network, "collectives", counted)
+    plan = sharing_tasks(dense_plan(**KEYS, dp=2, sequence_parallel=True))
+    alone_s(plan, pricing_on("dgx-a100-80g", plan.mesh.size), Phase.FORWARD)
+    assert asked == [("reduce_scatter", STAGES), ("all_gather", STAGES), ("all_reduce", 1)]
