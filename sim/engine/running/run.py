@@ -29,6 +29,9 @@ from sim.sorting import run_begins
 
 Ints = NDArray[np.int64]
 
+_NONE: Final = np.zeros(0, np.int64)
+"""No calls, and no nodes."""
+
 STEADY: Final = 1e-5
 """Steps whose periods differ by no more than this part are taken to be alike."""
 
@@ -533,23 +536,21 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
         It is that of the stream.
         """
-        numbers, parts = dict[tuple[int, str], int](), [np.zeros((4, 0), np.int64)]
+        numbers, parts = dict[tuple[int, str], int](), [(0, 0, _NONE, _NONE)]
         known: dict[int, list[tuple[int, str]]] = {}  # of tasks, which ranks share
         for rank, of_tasks in self._calls.items():
             for name, found in of_tasks.items():
                 task = self.programs[rank].tasks[name]
                 if id(task) not in known:
                     known[id(task)] = _receives(task)
-                received = known[id(task)]
-                rows = found.rows_of.get(None) if received else None
-                if rows is not None:
-                    streams = [numbers.setdefault((rank, stream), len(numbers)) for _, stream in received]
-                    ops = np.array([op for op, _ in received])
-                    columns = np.broadcast_arrays(
-                        streams, found.calls[rows, None], ops, np.add.outer(found.nodes[rows], ops)
-                    )
-                    parts.append(np.reshape(columns, (4, -1)))
-        queues, calls, places, nodes = np.concatenate(parts, axis=1)
+                rows = found.rows_of.get(None) if known[id(task)] else None
+                for op, stream in known[id(task)] if rows is not None else ():
+                    queue = numbers.setdefault((rank, stream), len(numbers))
+                    parts.append((queue, op, found.calls[rows], found.nodes[rows] + op))
+        of_parts, ops, calls_of, nodes_of = zip(*parts, strict=True)
+        sizes = list(map(len, nodes_of))
+        queues, places = np.repeat(of_parts, sizes), np.repeat(ops, sizes)
+        calls, nodes = np.concatenate(calls_of), np.concatenate(nodes_of)
         order = np.lexsort((places, calls, queues))
         return nodes[order], queues[order]
 
