@@ -211,7 +211,6 @@ def _spans(
 
     ``alone_s``: how long each transfer takes alone. Its begin and end say less about one of some nanoseconds.
     """
-    alone = np.flatnonzero(keys == _ALONE)
     shared = np.flatnonzero(keys != _ALONE)
     shared = shared[np.argsort(keys[shared], kind="stable")]
     numbers = run.loop.shared_spans
@@ -221,11 +220,11 @@ def _spans(
     at = np.searchsorted(keys[shared], of_key)
     ours = np.flatnonzero(at < len(shared))
     ours = ours[keys[shared][at[ours]] == of_key[ours]]
-    spans = np.concatenate([alone, shared[at[ours]]])
-    columns = [
-        np.concatenate([begins[alone], table[ours, 1]]),
-        np.concatenate([ends[alone], table[ours, 2]]),
-        np.concatenate([1 / alone_s[alone], table[ours, 3]]),
-    ]
-    order = sorted_order(spans)
-    return spans[order], columns[0][order], columns[1][order], columns[2][order]
+    of_ours = shared[at[ours]]
+    order = sorted_order(of_ours)
+    num_spans = np.where(keys == _ALONE, 1, np.bincount(of_ours, minlength=len(keys)))
+    span_of = np.repeat(np.arange(len(keys)), num_spans)
+    is_shared, found = keys[span_of] != _ALONE, (begins[span_of], ends[span_of], 1 / alone_s[span_of])
+    for column, of_shared in zip(found, table[ours[order], 1:].T, strict=True):
+        column[is_shared] = of_shared
+    return span_of, *found

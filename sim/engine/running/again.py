@@ -84,13 +84,11 @@ def _calls(run: SimulatedRun) -> Iterator[_Calls]:
 
 def _calls_of(found: TimesOfRanks, layout: OpLayout) -> _Calls:
     """Return the calls of a task by ranks with one layout."""
-    numbers, apart = found.times.calls[: found.stops[0]], np.zeros(found.stops[0], np.int64)
-    for first, stop in numbers.searchsorted(layout.repeated).tolist():
-        apart[first:stop] = stop - first
-    shape = len(found.ranks), len(numbers), len(found.times.task.ops)
+    numbers, task = found.times.calls[: found.stops[0]], found.times.task
+    shape = len(found.ranks), len(numbers), len(task.ops)
     starts_s, ends_s = found.times.starts_s.reshape(shape), found.times.ends_s.reshape(shape)
     shown = range(*numbers.searchsorted((layout.shown.start, layout.shown.stop)).tolist())
-    return _Calls(starts_s, ends_s, shown, apart, layout.times)
+    return _Calls(starts_s, ends_s, shown, layout.apart[task.name], layout.times)
 
 
 # --- what the last step does -------------------------------------------------------------------------------

@@ -71,6 +71,16 @@ class OpLayout(Struct, dict=True, eq=False):
         }
 
     @cached_property
+    def apart(self) -> Mapping[str, Ints]:
+        """Return, by task, how many of its calls before each is the one a period earlier; 0: it is of no period."""
+        found = {}
+        for calls, task in self._by_task:
+            found[task.name] = np.zeros(len(calls), np.int64)
+            for first, stop in calls.searchsorted(self.repeated).tolist():
+                found[task.name][first:stop] = stop - first
+        return found
+
+    @cached_property
     def of_streams(self) -> Mapping[str, Ints]:
         """Return the places of the ops that count for each stream."""
         names = [counted_stream(op) for task in self.tasks for op in task.ops]

@@ -55,11 +55,7 @@ class RankPaces(Struct, dict=True, eq=False):
 
     def counts_of(self, task: TaskTimes) -> Ints:
         """Return how many calls of the whole step each call of one of the tasks stands for."""
-        return self.layout.counts[self.layout.places[task.task.name]].reshape(len(task.calls), -1)[:, 0]
-
-    def paces_of(self, task: TaskTimes) -> Times:
-        """Return the paces of the ops of one of the tasks (calls x ops)."""
-        return self.paces_s[self.layout.places[task.task.name]].reshape(task.ends_s.shape)
+        return np.where(self.layout.apart[task.task.name], 1 + self.layout.times, 1)
 
     @property
     def last_end_s(self) -> float:

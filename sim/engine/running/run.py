@@ -98,14 +98,21 @@ class SimulatedRun(Struct, dict=True, eq=False):
             return self.repeated.counts(found.times.starts_s[:, ops])
         of_call = np.ones(len(found.times.calls), np.int64)
         if self.paced is not None:
-            of_call = np.concatenate([self.rank_paces(rank).counts_of(times) for rank, times in found.of_each()])
+            of_call += self.paced.times * (self._apart(found) > 0)
         return np.broadcast_to(of_call[:, None], (len(of_call), len(ops)))
 
     def paces(self, found: TimesOfRanks, ops: NDArray[np.int64]) -> Times:
         """Return how much later each of these comes than the one before [calls, ops]; 0: ranks have no own paces."""
-        if self.paced is None:
-            return np.zeros((len(found.times.calls), len(ops)))
-        return np.concatenate([self.rank_paces(rank).paces_of(times)[:, ops] for rank, times in found.of_each()])
+        paces_s = np.zeros((len(found.times.calls), len(ops)))
+        if self.paced is not None:
+            apart = self._apart(found)
+            repeated, ends_s = np.flatnonzero(apart)[:, None], found.times.ends_s
+            paces_s[repeated[:, 0]] = ends_s[repeated, ops] - ends_s[repeated - apart[repeated], ops]
+        return paces_s
+
+    def _apart(self, found: TimesOfRanks) -> Ints:
+        """Return how many rows before each call is the one a period earlier, in a run with paces; 0: it is of none."""
+        return np.concatenate([self.rank_paces(rank).layout.apart[found.times.task.name] for rank in found.ranks])
 
     def rank_paces(self, rank: int) -> RankPaces:
         """Return the times of a simulated rank in a run in which ranks have paces of their own."""
