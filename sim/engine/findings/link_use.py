@@ -111,15 +111,17 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
 
         ``spans``: ``spans(row)``. The order of all turns of the run is sorted once for all rows that have many of them.
         """
-        moved = self.transfers
+        moved, (first, last) = self.transfers, np.searchsorted(self.rows, [row, row + 1])
         begins_s, ends_s = moved.span_begin_s[spans], moved.span_end_s[spans]
+        rates: Times = moved.span_speed[spans]
+        rates *= np.repeat(self.seconds[first:last], self._num_spans[self.flows[first:last]])
+        if _follow_each_other(begins_s, ends_s):
+            return rates
         if _MANY_TURNS * len(spans) < len(moved.span_of):
             begins, ends, gaps_s = _turns(begins_s, ends_s)
         else:
             begins, ends, gaps_s = self._turns
             begins, ends = begins[spans], ends[spans]
-        first, last = np.searchsorted(self.rows, [row, row + 1])
-        rates = moved.span_speed[spans] * np.repeat(self.seconds[first:last], self._num_spans[self.flows[first:last]])
         changes = np.zeros(len(gaps_s))
         changes[begins], changes[ends] = rates, -rates
         return _sums_between(changes.cumsum() * gaps_s, begins, ends) / np.maximum(ends_s - begins_s, 1e-300)
@@ -136,6 +138,12 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
             curve = self.repeated.stretched(curve)
         parts: Times = np.diff(curve(edges)) / (self.makespan_s / num_parts)
         return np.maximum(parts, 0.0).round(12)
+
+
+def _follow_each_other(begins_s: Times, ends_s: Times) -> bool:
+    """Return whether no two spans overlap."""
+    order = np.argsort(begins_s, kind="stable")
+    return bool((ends_s[order[:-1]] <= begins_s[order[1:]]).all())
 
 
 def _turns(begins_s: Times, ends_s: Times) -> tuple[Ints, Ints, Times]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
 from typing import Final
 
 import numpy as np
@@ -60,15 +59,6 @@ class OpLayout(Struct, dict=True, eq=False):
     @property
     def _by_task(self) -> list[tuple[Ints, Task]]:
         return list(zip(self.calls_of, self.tasks, strict=True))
-
-    @cached_property
-    def places(self) -> Mapping[str, slice]:
-        """Return the places of each task's ops."""
-        sizes = [len(calls) * len(task.ops) for calls, task in self._by_task]
-        return {
-            task.name: slice(stop - size, stop)
-            for task, size, stop in zip(self.tasks, sizes, accumulate(sizes), strict=True)
-        }
 
     @cached_property
     def apart(self) -> Mapping[str, Ints]:
