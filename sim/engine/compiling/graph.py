@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from functools import cached_property
 from itertools import chain
 from operator import itemgetter
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.compiling.shape import NO_PATH
@@ -134,8 +136,8 @@ class UnitColumns(Struct, frozen=True, eq=False):
         return cls(nodes, numbers, {id(pattern): pattern for pattern in set(patterns)})
 
 
-class Graph(Struct):
-    """Everything the event loop needs, indexed by node."""
+class Graph(Struct, dict=True):
+    """Everything the event loop needs, indexed by node. Its columns are asked for once it is compiled."""
 
     kinds: list[int] = field(default_factory=list)
     waits: list[int] = field(default_factory=list)
@@ -162,7 +164,18 @@ class Graph(Struct):
         """Return the kinds as numbers."""
         return np.frombuffer(bytes(self.kinds), dtype=np.uint8)
 
-    @property
+    def with_nodes(self, **changes: Any) -> "Graph":
+        """Return a graph with other nodes for the same calls and messages; it shares what is known of these."""
+        found = replace(self, **changes)
+        found.__dict__.update(unit_columns=self.unit_columns, message_columns=self.message_columns)
+        return found
+
+    @cached_property
+    def unit_columns(self) -> UnitColumns:
+        """Return the calls as columns."""
+        return UnitColumns.of(self.units)
+
+    @cached_property
     def message_columns(self) -> NDArray[np.int64]:
         """Return the sends, the journeys and the receives of messages, a row each."""
         columns = np.fromiter(chain.from_iterable(self.messages), np.int64, 3 * len(self.messages))

@@ -5,16 +5,16 @@ how much later its node in one period is than that in the period before.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import SENT, Graph, NodeKind, UnitColumns
+from sim.engine.compiling.graph import SENT, Graph, NodeKind
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
+from sim.engine.running.rows import edges
 from sim.plan.facts.sections import Cut, Section
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Program
@@ -30,17 +30,20 @@ PERIODS_NEEDED: Final = 3
 
 
 class Edges(Struct, frozen=True, eq=False):
-    """What waits for what; ``inside``: an exit of a block for an entry, which lets it go some time later."""
+    """What waits for what; ``inside``: an exit of a block for an entry, which lets it go some time later.
+
+    First come those of the graph's successors, of which node n has ``counts[n]``.
+    """
 
     before: Ints
     after: Ints
     inside: Flags
+    counts: Ints
 
     @classmethod
     def of(cls, graph: Graph) -> "Edges":
         """Return the edges of a graph, and those that its blocks stand for."""
-        counts = np.fromiter(map(len, graph.successors), np.int64, len(graph.successors))
-        after = np.fromiter(chain.from_iterable(graph.successors), np.int64, int(counts.sum()))
+        counts, after = edges(graph)
         before = np.repeat(np.arange(len(counts)), counts)
         lets_go = [(entry, block) for entry, (block, _) in graph.entries.items()]
         exits = [(block, node) for block, found in graph.blocks.items() for node in found.exits.values()]
@@ -48,7 +51,13 @@ class Edges(Struct, frozen=True, eq=False):
                   for node in graph.blocks[block].exits.values()]  # fmt: skip
         more = np.array([*lets_go, *exits], dtype=np.int64).reshape(-1, 2)
         inside = np.arange(len(before) + len(more)) >= len(before) + len(lets_go)
-        return cls(np.append(before, more[:, 0]), np.append(after, more[:, 1]), inside)
+        return cls(np.append(before, more[:, 0]), np.append(after, more[:, 1]), inside, counts)
+
+    def of_longer(self, delayed: Flags, added: Ints) -> tuple[Ints, Ints]:
+        """Return the edges, as the event loop takes them, of the graph with the ``added`` nodes on delayed ones."""
+        after = self.after[: self.counts.sum()].copy()
+        after[delayed[: len(after)]] = added
+        return np.append(self.counts, np.ones_like(added)), np.append(after, self.after[delayed])
 
 
 class Chains:
@@ -137,7 +146,7 @@ def calls_of_nodes(graph: Graph, programs: Iterable[Program]) -> Ints:
         calls = Calls.of(program.calls)
         of_names = [len(program.tasks[name].ops) if name in program.tasks else 0 for name in calls.names]
         num_ops.append(np.array(of_names, np.int64)[calls.tasks])
-    units = UnitColumns.of(graph.units)
+    units = graph.unit_columns
     sizes = np.where(units.numbers == id(None), np.concatenate(num_ops), 1)
     sizes[units.numbers == id(SENT)] = 0
     places_in_call = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)

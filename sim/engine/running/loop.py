@@ -59,8 +59,8 @@ class EventLoop:
     One SimPy timeout per node that takes time; its callback releases what waited for the node.
     """
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph, self.environment, self.num_events = graph, Clock(), 0
+    def __init__(self, graph: Graph, edges: tuple[Ints, Ints] | None = None) -> None:
+        self.graph, self.environment, self.num_events, self._edges = graph, Clock(), 0, edges
         size = len(graph.kinds)
         self.starts_s = [-1.0] * size
         self.ends_s = [-1.0] * size
@@ -93,7 +93,7 @@ class EventLoop:
     @cached_property
     def edges(self) -> tuple[Ints, Ints]:
         """Return how many nodes wait for each node, and these nodes, one node's after the other's."""
-        return edges(self.graph)
+        return self._edges or edges(self.graph)
 
     @cached_property
     def times_s(self) -> tuple[Times, Times]:

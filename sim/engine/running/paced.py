@@ -12,7 +12,6 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import replace
 
 from sim.engine.compiling.graph import NOTHING, Graph, LeftOutPeriods, NodeKind
 from sim.engine.running.chains import (
@@ -118,7 +117,7 @@ def paced_run(
     cuts: Mapping[int, Cut],
     left_out: int,
     num_steps: int,
-    run: Callable[[Graph], EventLoop],
+    run: Callable[[Graph, tuple[Ints, Ints]], EventLoop],
 ) -> tuple[Graph, EventLoop, Paced] | None:
     """Return the run of a short step as that of the whole one; None where it cannot be shown that it is.
 
@@ -132,7 +131,7 @@ def paced_run(
         delayed = _delayed(chains, edges, siblings)
         attempt = _Attempt(chains, edges, num_steps, period, left_out // period, siblings, delayed)
         longer, added = _with_delays(attempt)
-        loop = run(longer)
+        loop = run(longer, edges.of_longer(delayed, np.arange(added.start, added.stop)))
         if min(loop.ends_s, default=0.0) < 0.0:
             return None
         periods = [more for more in PERIODS if more >= period and left_out % more == 0]
@@ -203,8 +202,7 @@ def _with_delays(attempt: _Attempt) -> tuple[Graph, range]:
         successors.append([v])
     count, added = len(before), range(size, size + len(before))
     pairs = zip(before.tolist(), np.where(earlier[before] == NONE, before, earlier[before]).tolist(), strict=True)
-    longer = replace(
-        graph,
+    longer = graph.with_nodes(
         kinds=[*graph.kinds, *[int(NodeKind.LEFT_OUT)] * count],
         shared=[*graph.shared, *[NOTHING] * count],
         waits=[*graph.waits, *[1] * count],

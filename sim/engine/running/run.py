@@ -449,10 +449,10 @@ class SimulatedRun(Struct, dict=True, eq=False):
     def _calls(self) -> dict[int, dict[str, TaskCalls]]:
         return {rank: calls_by_task(self.programs[rank], self.units, places) for rank, places in self._units_at.items()}
 
-    @cached_property
+    @property
     def units(self) -> UnitColumns:
         """Return the calls of all simulated ranks as columns."""
-        return UnitColumns.of(self.graph.units)
+        return self.graph.unit_columns
 
     def units_of(self, rank: int) -> Sequence[Unit]:
         """Return the calls of a rank in order, over all steps: ranks are compiled one after the other."""

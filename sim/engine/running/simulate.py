@@ -25,6 +25,7 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.paced import MULTIPLE, paced_run
 from sim.engine.running.period import Repeated
 from sim.engine.running.plan_facts import PlanFacts
+from sim.engine.running.rows import Ints
 from sim.engine.running.run import SimulatedRun, first_opening
 from sim.engine.running.shorter import SectionForm, Shorter
 from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_period
@@ -316,9 +317,9 @@ class Simulation(Struct, dict=True, eq=False):
         return structure.graph
 
 
-def _run(graph: Graph) -> EventLoop:
-    """Return the loop that has run a graph."""
-    loop = EventLoop(graph)
+def _run(graph: Graph, edges: tuple[Ints, Ints] | None = None) -> EventLoop:
+    """Return the loop that has run a graph. ``edges``: of the graph, where they are known."""
+    loop = EventLoop(graph, edges)
     loop.run()
     return loop
 

@@ -13,6 +13,7 @@ from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running import simulate as simulating
 from sim.engine.running.again import begins_again
 from sim.engine.running.begun import first_calls
+from sim.engine.running.rows import edges
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
 from sim.plan.errors import CheckError
@@ -140,3 +141,14 @@ def test_stages_of_equal_content_share_the_layout_of_their_ops() -> None:
     assert len(run.programs) == 6
     for paces_of in (run.paces_in_a_row, run.rank_paces):
         assert len({id(paces_of(rank).layout) for rank in run.programs}) == 3
+
+
+def test_a_run_with_paces_knows_the_columns_of_its_graph() -> None:
+    """They are those of the graph without added nodes, in which some edges lead to these."""
+    run = simulate(PLAN, PRICING)
+    assert run.paced is not None
+    assert run.paced.added
+    for known, found in zip(run.loop.edges, edges(run.graph), strict=True):
+        assert np.array_equal(known, found)
+    assert np.array_equal(run.graph.message_columns.T, np.array(run.graph.messages))
+    assert run.graph.unit_columns.nodes.tolist() == [node for _, _, node, _ in run.graph.units]
