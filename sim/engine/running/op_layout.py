@@ -15,6 +15,7 @@ from sim.plan.words.program import Task
 NO_PERIOD: Final = -1
 
 Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
 
 
 class OpLayout(Struct, dict=True, eq=False):
@@ -30,7 +31,7 @@ class OpLayout(Struct, dict=True, eq=False):
     times: int
     shown: range
     _a_step_apart: dict[int, tuple[Ints, Ints]] = {}
-    _around_period: dict[int, tuple[Ints, Ints]] = {}
+    _around_period: dict[int, tuple[Flags, Flags]] = {}
 
     @cached_property
     def _sizes(self) -> Ints:
@@ -120,13 +121,17 @@ class OpLayout(Struct, dict=True, eq=False):
         """Return how many sections have passed through their periods before the call of each op."""
         return np.searchsorted([stop for _, stop in self.repeated], self.calls, side="right")
 
-    def around_period(self, section: int) -> tuple[Ints, Ints]:
-        """Return the places of ops of calls before the last periods of a section, three, and of those after them."""
+    def around_period(self, section: int) -> tuple[Flags, Flags]:
+        """Return which ops are of calls before the last periods of a section, three, and which of those after them."""
         if section not in self._around_period:
             first, stop = self.repeated[section]
-            before = np.flatnonzero(self.calls < first - 2 * (stop - first))
-            self._around_period[section] = before, np.flatnonzero(self.calls >= stop)
+            self._around_period[section] = self.calls < first - 2 * (stop - first), self.calls >= stop
         return self._around_period[section]
+
+    @cached_property
+    def in_periods(self) -> Sequence[Ints]:
+        """Return, by section and number, how often an op is in its period."""
+        return [self.often(np.flatnonzero(self.period_of == section)) for section in range(len(self.repeated))]
 
     def a_step_apart(self, stop: int) -> tuple[Ints, Ints]:
         """Return the places of the ops of calls before one, and of the same ones a step later."""

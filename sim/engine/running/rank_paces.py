@@ -135,8 +135,8 @@ class RankPaces(Struct, dict=True, eq=False):
         """
         layout, near_s, (starts_s, ends_s) = self.layout, NEAR * pace_s, self.by_own_clock
         before, after = layout.around_period(section)
-        meets = before[ends_s[before] > begin_s + near_s], after[starts_s[after] < begin_s + pace_s - near_s]
-        begun = np.flatnonzero((starts_s >= begin_s - near_s) & (starts_s < begin_s + pace_s - near_s))
-        once = layout.often(np.flatnonzero(layout.period_of == section))
-        found: Flags = (layout.often(np.concatenate(meets)) == 0) & (layout.often(begun) == once)
+        meets = (before & (ends_s > begin_s + near_s)) | (after & (starts_s < begin_s + pace_s - near_s))
+        begun = (starts_s >= begin_s - near_s) & (starts_s < begin_s + pace_s - near_s)
+        often_met, often_begun = (layout.often(np.flatnonzero(of_ops)) for of_ops in (meets, begun))
+        found: Flags = (often_met == 0) & (often_begun == layout.in_periods[section])
         return found
