@@ -84,7 +84,7 @@ def _calls(run: SimulatedRun) -> Iterator[_Calls]:
 
 def _calls_of(found: TimesOfRanks, layout: OpLayout) -> _Calls:
     """Return the calls of a task by ranks with one layout."""
-    numbers, task = found.times.calls[: found.stops[0]], found.times.task
+    numbers, task = found.times.calls[: found.num_calls[0]], found.times.task
     shape = len(found.ranks), len(numbers), len(task.ops)
     starts_s, ends_s = found.times.starts_s.reshape(shape), found.times.ends_s.reshape(shape)
     shown = range(*numbers.searchsorted((layout.shown.start, layout.shown.stop)).tolist())
