@@ -20,20 +20,17 @@ StreamOps = Mapping[str, NDArray[np.int64]]
 class PlanFacts(Struct, eq=False):
     """Facts of one plan and of its shorter forms, each found once. Runs of the plan under several prices share them."""
 
-    _memory: dict[tuple[int, Tier], tuple[Program, MemoryUse]] = {}
+    _memory: dict[tuple[int, int, int, Tier], tuple[Program, MemoryUse]] = {}
     _known: KnownMemory = field(default_factory=KnownMemory)
     _shares: dict[tuple[int, tuple[str, ...]], tuple[Plan, tuple[TaskShares, ...]]] = {}
     _streams: dict[int, tuple[tuple[Op, ...], StreamOps]] = {}
     _purposes: dict[int, tuple[tuple[WorkShares, ...], NDArray[np.float64]]] = {}
 
     def memory_of(self, program: Program, tier: Tier) -> MemoryUse:
-        """Return the memory of a rank that runs a program, in one tier."""
-        key = (id(program), tier)
-        if key not in self._memory:
-            self._memory[key] = (
-                program,
-                memory_use(program, tier, self._known),
-            )  # kept, so that no other gets its identity
+        """Return the memory of a rank that runs a program, in one tier; programs that share all they hold have one."""
+        key = (id(program.buffers), id(program.tasks), id(program.calls), tier)
+        if key not in self._memory:  # kept with the program, so that no others get their identities
+            self._memory[key] = program, memory_use(program, tier, self._known)
         return self._memory[key][1]
 
     def work_shares(self, plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...]:

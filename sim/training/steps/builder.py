@@ -167,6 +167,8 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
     def build_like(self, other: "StageProgramBuilder", pipeline_calls: Calls) -> Program:
         """Return the program of a rank of the same content, with the buffers and tasks that are written here.
 
+        Where it makes the calls that are written here, it shares these, too.
+
         ``other``: the builder of that rank, which writes the program under its own names if these are asked for.
         """
         assert self.written is not None
@@ -174,7 +176,8 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
         names = dict(zip(pipeline_calls.first_calls, called, strict=True))
         renamed = tuple(names.get(name, name) for name in pipeline_calls.names)
         own = Namesake(tuple(program.tasks), partial(other.build, pipeline_calls))
-        calls = self._calls(Calls(renamed, *pipeline_calls.columns), around)
+        calls, known = self._calls(Calls(renamed, *pipeline_calls.columns), around), Calls.of(program.calls)
+        calls = known if calls.key == known.key else calls
         return program.calling(calls, role=dict(other.tracer.role), own=own)
 
     def _calls(self, pipeline_calls: Calls, around: Callable[[Calls], Calls]) -> Calls:

@@ -133,12 +133,14 @@ def test_whole_programs_receive_all_that_is_sent() -> None:
         compile_begun(short, all_received=True)
 
 
-def test_stages_of_equal_content_share_the_layout_of_their_ops() -> None:
-    """Of six stages all but the first and the last have the same ops at the same places."""
+def test_stages_of_equal_content_share_their_calls_memory_and_layout() -> None:
+    """Of six stages all but the first and the last make the same calls, and have the same ops at the same places."""
     job = dense_job(**KEYS | {"pp": 6, "model": GPT | {"num_layers": 12}}, deferred_sync=0.6)
     plan = build_dense_training(job, "six stages", shares_tasks=True)
     run = simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=1))
     assert len(run.programs) == 6
+    assert len({id(program.calls) for program in plan.programs}) == 3
+    assert len({id(run.memory_of(rank)) for rank in run.programs}) == 3
     for paces_of in (run.paces_in_a_row, run.rank_paces):
         assert len({id(paces_of(rank).layout) for rank in run.programs}) == 3
 
