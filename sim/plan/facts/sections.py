@@ -121,9 +121,7 @@ def without(program: Program, found: Sequence[Section], times: int) -> Cut | Non
     short = calls.taken(kept)
     short.microbatches[is_late] -= times * abs(found[0].microbatches)
     numbered = calls.microbatches[kept] != NO_MICROBATCH
-    tasks, microbatches = short.tasks[numbered], short.microbatches[numbered]
-    named = tasks * (1 + microbatches.max(initial=0)) + microbatches
-    if microbatches.min(initial=0) < 0 or len(distinct_values(named)) < len(named):
+    if short.microbatches[numbered].min(initial=0) < 0 or not short.are_different:
         return None
     return Cut(program.calling(short), tuple(_moved(found, times)), tuple(is_late.tolist()))
 

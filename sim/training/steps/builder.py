@@ -161,7 +161,7 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
         calls = self._calls(pipeline_calls, around)
         if self.pairs:
             self.tracer.tasks, calls = taking_turns(self.tracer.tasks, calls, self.pairs, self._sends_tokens)
-        self.written = _Written(self.program(self.tracer.tasks, calls), tuple(called), around)
+        self.written = _Written(self.program(self.tracer.tasks, calls), pipeline_calls, around)
         return self.written.program
 
     def build_like(self, other: "StageProgramBuilder", pipeline_calls: Calls) -> Program:
@@ -172,12 +172,12 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
         ``other``: the builder of that rank, which writes the program under its own names if these are asked for.
         """
         assert self.written is not None
-        program, called, around = self.written
-        names = dict(zip(pipeline_calls.first_calls, called, strict=True))
+        program, written_calls, around = self.written
+        names = dict(zip(pipeline_calls.first_calls, written_calls.first_calls, strict=True))
         renamed = tuple(names.get(name, name) for name in pipeline_calls.names)
         own = Namesake(tuple(program.tasks), partial(other.build, pipeline_calls))
-        calls, known = self._calls(Calls(renamed, *pipeline_calls.columns), around), Calls.of(program.calls)
-        calls = known if calls.key == known.key else calls
+        found = Calls(renamed, *pipeline_calls.columns)
+        calls = program.calls if found.key == written_calls.key else self._calls(found, around)
         return program.calling(calls, role=dict(other.tracer.role), own=own)
 
     def _calls(self, pipeline_calls: Calls, around: Callable[[Calls], Calls]) -> Calls:
@@ -381,13 +381,13 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
 
 
 class _Written(NamedTuple):
-    """The program that was written; ``called``: the tasks of its pipeline calls in the order of their first calls.
+    """The program that was written for these calls of its pipeline.
 
     ``around``: adds the calls of what data parallelism does to those of the pipeline.
     """
 
     program: Program
-    called: tuple[str, ...]
+    pipeline_calls: Calls
     around: Callable[[Calls], Calls]
 
 
