@@ -45,6 +45,9 @@ class _Clock(Struct, frozen=True, eq=False):
         return float(((ends.clip(*edges) - starts.clip(*edges)).sum(axis=1) * self.times).sum())
 
 
+ROUNDING: Final = 1e-15
+"""Moments that differ by a smaller part are equal."""
+
 _NOTHING: Final = np.empty(0), np.empty(0)
 """The starts and ends of no spans."""
 
@@ -95,7 +98,7 @@ def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
     if MAIN_STREAM in foreign or EXPERT_WAIT in causes[first:]:
         raise UnlikeError
     looked_at = {
-        stream: _in_order(starts_s[places], ends_s[places])
+        stream: _in_order(*_without_touching(starts_s[places], ends_s[places]))
         for stream, places in streams.items() if stream in {MAIN_STREAM, *causes[:first]}
     }  # fmt: skip
     clock = _Clock.of(parts)
@@ -116,8 +119,8 @@ def _unrolled(gaps: tuple[Times, Times], parts: Sequence[Part], before_s: float)
     found = list[tuple[Times, Times]]()
     for part in parts:
         later_s = before_s + part.length_s * np.arange(part.times)[:, None]
-        inside = _lasting(*(times.clip(part.begin_s, part.end_s) for times in gaps))
-        begins, ends = (times + later_s for times in inside)
+        among = slice(gaps[1].searchsorted(part.begin_s, "right"), gaps[0].searchsorted(part.end_s))
+        begins, ends = (times[among].clip(part.begin_s, part.end_s) + later_s for times in gaps)
         found.append((begins.ravel(), ends.ravel()))
         before_s += (part.times - 1) * part.length_s
     return _joined(found)
@@ -160,6 +163,13 @@ def _joined(parts: Sequence[tuple[Times, Times]]) -> tuple[Times, Times]:
     """Return all starts and all ends."""
     starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return starts, ends
+
+
+def _without_touching(starts: Times, ends: Times) -> tuple[Times, Times]:
+    """Return spans as fewer: those of which each begins as the one before it ends, but for rounding, are one."""
+    apart = np.ones(1 + len(starts), np.bool_)
+    apart[1:-1] = np.abs(starts[1:] - ends[:-1]) > ROUNDING * ends[:-1]
+    return starts[apart[:-1]], ends[apart[1:]]
 
 
 def _in_order(starts: Times, ends: Times) -> tuple[Times, Times]:
