@@ -18,7 +18,6 @@ import click
 from scenarios.console.streams import safe_streams
 from scenarios.errors import nearest
 from scenarios.library.shipped import found, near_scenario
-from scenarios.on_use import loading_on_use
 from scenarios.stopping import ended_by_signals
 from scenarios.version import VERSION
 from sim.engine.running.collector import collector_paused
@@ -175,7 +174,7 @@ def run(args: Sequence[str] | None = None) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each further one spins when it starts, and has nothing to do
     with safe_streams():
         try:
-            with ended_by_signals(), loading_on_use():
+            with ended_by_signals():
                 ahead = _imported_ahead(sys.argv[1:]) if args is None else ()
                 group.main(args=list(args) if args is not None else None, prog_name="simulate", obj=ahead)
         except OSError as error:

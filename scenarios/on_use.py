@@ -21,6 +21,8 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, Final
 
+from scenarios.own_modules import OwnModules
+
 ON_USE: Final = frozenset({
     "costmodels.calibration.document",
     "costmodels.collectives.catalogue",
@@ -131,16 +133,19 @@ def loading_on_use(names: Collection[str] = ON_USE) -> Iterator[None]:
 
 
 class _Finder:
-    """Finds modules as Python does, and puts off loading those of the given names."""
+    """Finds the program's own modules, and puts off loading those of the given names, whosever they are."""
 
     def __init__(self, names: Collection[str]) -> None:
-        self._names = names
+        self._names, self._own = names, OwnModules()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where a module is, with a loader that waits; None for a module that is none of these."""
-        spec = PathFinder.find_spec(fullname, path, target) if fullname in self._names else None
+        """Return where a module is, with a loader that waits if it is one of these; None for other people's modules."""
+        spec = self._own.find_spec(fullname, path)
+        if fullname not in self._names:
+            return spec
+        spec = spec or PathFinder.find_spec(fullname, path, target)
         if spec is not None and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Waiting(spec.loader.name, spec.loader.path)
         return spec
