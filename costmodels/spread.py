@@ -12,7 +12,7 @@ covariance with a nugget of geostatistics (Cressie, Statistics for Spatial Data,
 
 from collections.abc import Hashable, Sequence
 from math import log2
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -28,7 +28,7 @@ _ALIKE: Final = {"attention_backward": "attention"}
 """Families with the errors of another family."""
 
 
-class Place(NamedTuple):
+class Place(Struct, frozen=True):
     """The coordinates of a call in its family: its series, and the base-two logarithms of its shape's numbers."""
 
     series: Hashable

@@ -10,12 +10,13 @@ queries per sequence: every key and value is read once.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from costmodels.kernels.tensor import Attributes, GemmShape, Kernel, TensorSpec, Work, require, total_bytes
 
 
-class _Totals(NamedTuple):
+class _Totals(Struct, frozen=True):
     """Sums over the spans: sequences, queries, keys, scores, and the scores that the causal mask leaves."""
 
     sequences: int

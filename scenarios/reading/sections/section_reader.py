@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from msgspec import Meta, Struct
 
@@ -45,7 +45,7 @@ class BrokenRulesError(ValueError):
         self.problems = problems
 
 
-class Place(NamedTuple):
+class Place(Struct, frozen=True):
     """Where a value stands: its path, the section of its key, and the problems that were found so far."""
 
     path: KeyPath

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import NamedTuple
 
 from msgspec import Struct, field
 
@@ -58,7 +57,7 @@ def find_contention(
     return Contention(frozenset(contended), exposed)
 
 
-class _Side(NamedTuple):
+class _Side(Struct, frozen=True):
     """A user of a resource beside coalescing tasks: an op on a stream of a task of a simulated rank.
 
     ``user`` is the one rank that stands for all that take part in the op.

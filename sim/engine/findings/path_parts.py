@@ -92,7 +92,7 @@ class Way(Struct, frozen=True, eq=False):
 PathPart = Step | Way
 
 
-class LeftOut(NamedTuple):
+class LeftOut(Struct, frozen=True):
     """Where a path goes through periods that were left out, of so many seconds each: from when to when."""
 
     start_s: float

@@ -6,7 +6,7 @@ again as often as was left out, and what comes after it, later by that many peri
 """
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -18,7 +18,7 @@ EQUAL: Final = 1e-11
 """Times that differ by a smaller part of a period are equal: they differ by rounding."""
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """A part of a run that happens ``times`` over in a step: when it begins, and how long it lasts."""
 
     begin_s: float

@@ -7,7 +7,7 @@ what is a period away. From equal states follow equal futures, so long as the ca
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -29,7 +29,7 @@ IN_A_PERIOD: Final = (1, 2, 3, 4, 6)
 """Largest number of repetitions in a period: messages and buckets may come around less often than calls."""
 
 
-class Steady(NamedTuple):
+class Steady(Struct, frozen=True):
     """A period of a run: from when to when, and how many repetitions of the calls it has."""
 
     begin_s: float

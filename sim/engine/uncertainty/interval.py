@@ -4,6 +4,8 @@ import math
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from msgspec import Struct
+
 from costmodels.spread import NORMAL_90
 from sim.engine.findings.critical_path import CriticalPath
 from sim.engine.uncertainty.draws import Erring, drawn
@@ -31,7 +33,7 @@ class Method(StrEnum):
     FIRST_ORDER = "first_order"
 
 
-class StepInterval(NamedTuple):
+class StepInterval(Struct, frozen=True):
     """What holds the step time, in seconds, in 90 % of cases, and what as many lie below as above.
 
     The median is above the time of a run without errors: of several ranks that wait for each other, one was slower.

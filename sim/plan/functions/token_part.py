@@ -1,13 +1,15 @@
 """The tokens that one task computes, where it is not all that its rank has, and how attention weighs values."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
+
+from msgspec import Struct
 
 from sim.plan.functions.rows import Rows
 from sim.plan.functions.tracing import TaskTracer, Tensor
 
 
-class Scoring(NamedTuple):
+class Scoring(Struct, frozen=True):
     """The weighing of values by attention.
 
     ``fused``: one kernel keeps the log-sum-exp of the scores, not the scores. ``causal``: a query sees the keys up to

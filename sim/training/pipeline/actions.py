@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Self
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.plan.words.columns import Column, Columns
@@ -107,7 +108,7 @@ def alternating(forwards: Order, backwards: Order, warmup: int) -> Order:
     return Order.in_slots((2 * (every - warmup), forwards), (2 * every + 1, backwards))
 
 
-class Part(NamedTuple):
+class Part(Struct, frozen=True):
     """Actions of one kind on every rank, each in a slot of its rank.
 
     ``slots``: of shape (ranks, actions). ``stages``: of that shape, or of one that numpy stretches to it.

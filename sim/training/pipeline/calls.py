@@ -124,7 +124,7 @@ def _numbers(columns: Iterable[Iterable[str]]) -> dict[str, int]:
     return {name: number for number, name in enumerate(dict.fromkeys(["", *chain.from_iterable(columns)]), NONE)}
 
 
-class _Messages(NamedTuple):
+class _Messages(Struct, frozen=True):
     """Messages of a channel in order: the tasks that receive them, and their micro-batches."""
 
     arrivals: Ints

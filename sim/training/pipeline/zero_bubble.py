@@ -1,9 +1,10 @@
 """Orders that split backward: inputs (I) at once, weights (W) where the rank would wait (Qi et al. 2023, 2024)."""
 
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
+from msgspec import Struct
 
 from sim.training.pipeline.actions import LETTERS, Ints, Order, Part, orders_in_slots
 
@@ -67,7 +68,7 @@ def zb_v(num_ranks: int, num_microbatches: int, _: int = 2) -> list[Order]:
     return [order if whole else order.taken(order.microbatches < num_microbatches) for order in writer.orders]
 
 
-class _Word(NamedTuple):
+class _Word(Struct, frozen=True):
     """An action of a phase. ``first``: its first micro-batch on every rank; ``step``: to that of its next turn."""
 
     kind: int

@@ -11,7 +11,9 @@ builders ask for ``rows``, and data parallelism sums gradients over all axes who
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, Literal, NamedTuple
+from typing import ClassVar, Final, Literal
+
+from msgspec import Struct
 
 from sim.abstract import AbstractStruct
 from sim.plan.functions.rows import Rows
@@ -28,7 +30,7 @@ SequenceLayout = Literal["zigzag", "contiguous"]
 """Choices of methods in which a rank keeps its queries: two chunks of every sequence on a rank, or one block."""
 
 
-class Shares(NamedTuple):
+class Shares(Struct, frozen=True):
     """The sizes that a method may cut: a sequence, and the heads of one rank of tensor parallelism.
 
     ``token_multiple``: a divisor that the number of a rank's tokens must have. ``fused``: as in ``Scoring``.

@@ -5,7 +5,7 @@ Every other pair is built. Rules about numbers, such as divisibility, stand with
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -351,7 +351,7 @@ def check_combinations(strategy: Strategy) -> None:
         raise refusal.error(strategy)
 
 
-class Verdict(NamedTuple):
+class Verdict(Struct, frozen=True):
     """Whether two techniques are built together.
 
     ``used``: both techniques and those that they need; empty if no scenario can use both, because they are, or need,

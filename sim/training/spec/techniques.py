@@ -1,7 +1,7 @@
 """The techniques of a strategy, each with a test for its use."""
 
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from msgspec import Struct
 
@@ -17,7 +17,7 @@ SPLIT_SCHEDULES: Final[tuple[Schedule, ...]] = ("zb_h1", "zb_h2", "zb_v", "zb_au
 TWO_COPIES: Final[tuple[Schedule, ...]] = ("chimera", "dualpipe")
 
 
-class Strategy(NamedTuple):
+class Strategy(Struct, frozen=True):
     """The parts of a job that decide which techniques it uses."""
 
     model: TransformerSpec

@@ -4,7 +4,8 @@ Ranks of equal content have programs that are equal but for names and calls, and
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from sim.plan.words.calls import Calls
 from sim.training.pipeline.placement import Placement
@@ -13,14 +14,14 @@ from sim.training.spec.job import DenseTraining, split_layers
 from sim.training.spec.models.model import LayerKind
 
 
-class LayerContent(NamedTuple):
+class LayerContent(Struct, frozen=True):
     """A layer's kind, and whether it is named among those that are recomputed."""
 
     kind: LayerKind
     is_named: bool
 
 
-class StageContent(NamedTuple):
+class StageContent(Struct, frozen=True):
     """What the tasks of a virtual stage follow from.
 
     ``before``, ``after``: ranks to the neighbouring stages; None: it begins or ends the model.
@@ -32,7 +33,7 @@ class StageContent(NamedTuple):
     layers: tuple[LayerContent, ...]
 
 
-class CalledTask(NamedTuple):
+class CalledTask(Struct, frozen=True):
     """A task's name without the number of its stage: what it does, the stage's place in its rank, and a slice."""
 
     kind: str
@@ -40,7 +41,7 @@ class CalledTask(NamedTuple):
     part: str
 
 
-class RankContent(NamedTuple):
+class RankContent(Struct, frozen=True):
     """What the program of a pipeline rank follows from; ``called``: tasks in the order of their first calls."""
 
     stages: tuple[StageContent, ...]

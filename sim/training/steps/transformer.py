@@ -7,9 +7,8 @@ over the tensor-parallel ranks, the method of tensor parallelism says. Parameter
 from collections.abc import Sequence
 from functools import partial
 from math import sqrt
-from typing import NamedTuple
 
-from msgspec import field
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from sim.plan.functions import basic as f
@@ -23,7 +22,7 @@ from sim.training.layers.mlp import mlp
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS
 
 
-class HeadNames(NamedTuple):
+class HeadNames(Struct, frozen=True):
     """The names of a head's parameters and ops; ``shared``: a table of another layer that it uses, if any."""
 
     norm: str

@@ -1,7 +1,7 @@
 """Transformer models: family, sizes, and the costs that no strategy changes."""
 
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ _SIZES: Final = (
 )  # fmt: skip
 
 
-class LayerKind(NamedTuple):
+class LayerKind(Struct, frozen=True):
     """All in which layers of a model may differ but in the numbers of their weights."""
 
     has_experts: bool
