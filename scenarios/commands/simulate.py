@@ -10,6 +10,7 @@ from scenarios.commands.shared.options import json_option, out_option, scenario_
 from scenarios.commands.shared.progress import saying, simulating
 from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console import blocks, terminal
+from scenarios.kept_memory import keep_freed_memory
 from scenarios.results import folder
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.workload import refuse_without_plan
@@ -46,6 +47,7 @@ def command(  # click passes by name
     fold: bool,
 ) -> None:
     """Simulate a scenario: step time, memory, and causes of waiting."""
+    keep_freed_memory()
     with refusing_bad_input(), collector_paused(freeze=True):
         loaded = load_scenario(scenario, overrides)
         refuse_without_plan(loaded.workload, "--detail" if detail else "", "" if fold else "--no-fold")
