@@ -4,9 +4,9 @@ Inside the program all quantities are seconds, bytes, bytes/s, FLOP/s, Hz and US
 ``bit/s`` of line rates, and are never mixed with bytes. GB is 10^9 bytes, GiB is 2^30 bytes.
 """
 
+import difflib
 import math
 import re
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import Final
 
@@ -153,7 +153,7 @@ def _unit_problem(unit: str, dimension: Dimension) -> str:
             return f"{unit!r} is a unit of {other}, not of {dimension}"
     if re.fullmatch(r"[KMGTP]?b(ps|/s)?|[KMGTP]?bps|[KMGTP]?Bps", unit):
         return f"{unit!r} leaves open whether it means bits or bytes"
-    close = [known for known in _UNITS[dimension] if known.lower() == unit.lower()] or get_close_matches(
+    close = [known for known in _UNITS[dimension] if known.lower() == unit.lower()] or difflib.get_close_matches(
         unit, sorted(_UNITS[dimension]), n=1
     )
     return f"{shown(unit)} is not a known unit" + (f" (did you mean {close[0]}?)" if close else "")

@@ -3,9 +3,9 @@
 ScenarioError (ValueError): input that the user must change; says where, which key, which rule, what instead.
 """
 
+import difflib
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Final
 from unicodedata import category
 
@@ -87,7 +87,7 @@ def message_text(text: str) -> str:
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the known word most like ``word``, or an empty string if none is alike, to at least ``cutoff`` of 1."""
     lower = {name.lower(): name for name in sorted(known, reverse=True)}
-    close = get_close_matches(word.lower(), sorted(lower), n=1, cutoff=cutoff)
+    close = difflib.get_close_matches(word.lower(), sorted(lower), n=1, cutoff=cutoff)
     return lower[close[0]] if close else ""
 
 

@@ -28,6 +28,7 @@ ON_USE: Final = frozenset({
     "costmodels.collectives.catalogue",
     "costmodels.collectives.steps",
     "costmodels.collectives.stepwise",
+    "difflib",
     "numpy.random",
     "scenarios.choices.decide",
     "scenarios.choices.operators",
@@ -118,7 +119,7 @@ ON_USE: Final = frozenset({
     "simpy",
     "traces.timeline",
 })  # fmt: skip
-"""What only people's output needs, techniques that few scenarios use, and the file of a package that asks for much."""
+"""What only people's output or a mistyped name needs, techniques that few scenarios use, and files of packages."""
 
 
 @contextmanager

@@ -110,8 +110,10 @@ def test_only_drawn_intervals_ask_for_random_numbers() -> None:
 def _read_by(args: Sequence[str], names: Collection[str]) -> list[str]:
     """Return which modules of these names are read, not only known, after a command of a process of its own."""
     code = (
-        "import json, sys; from scenarios.command_line import group; from scenarios.on_use import loading_on_use\n"
-        f"with loading_on_use():\n    group.main({list(args)}, standalone_mode=False)\n"
+        "import json, sys; from scenarios.on_use import loading_on_use\n"
+        "with loading_on_use():\n"
+        "    from scenarios.command_line import group\n"
+        f"    group.main({list(args)}, standalone_mode=False)\n"
         "read = [name for name, module in sys.modules.items() if hasattr(module, '__builtins__')]\n"
         "print(); print(json.dumps([name for name in read if name in sys.argv[1:]]))"
     )

@@ -1,7 +1,7 @@
 """The catalogue of node layouts and whole topologies: packaged YAML, every number with its source."""
 
+import difflib
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -52,7 +52,7 @@ def _lookup(section: str, what: str, name: str, where: str) -> Mapping[str, Any]
     if name in entries:
         found: Mapping[str, Any] = entries[name]
         return found
-    close = get_close_matches(name.lower()[:200], sorted(entries), n=3, cutoff=0.4)
+    close = difflib.get_close_matches(name.lower()[:200], sorted(entries), n=3, cutoff=0.4)
     hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(sorted(entries))}"
     raise TopologyError(where, f"there is no {what} {quoted(name)} in the catalogue", hint)
 

@@ -1,7 +1,7 @@
 """Reading of one mapping of a topology's description, key by key, with errors that name the key."""
 
+import difflib
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -42,7 +42,7 @@ class Section(Struct, frozen=True):
             )
         for key in value:
             if key not in allowed:
-                close = get_close_matches(str(key), allowed, n=1)
+                close = difflib.get_close_matches(str(key), allowed, n=1)
                 hint = f"did you mean {close[0]}? " if close else ""
                 raise TopologyError(
                     dotted(where, str(key)[:MOST_SHOWN]), "unknown key", f"{hint}known: {', '.join(allowed)}"
@@ -105,7 +105,7 @@ class Section(Struct, frozen=True):
         for choice in choices:
             if value == choice:
                 return choice
-        close = get_close_matches(str(value), choices, n=1)
+        close = difflib.get_close_matches(str(value), choices, n=1)
         hint = f"did you mean {close[0]}? " if close else ""
         raise TopologyError(self.key(key), f"there is no {quoted(value)}", f"{hint}known: {', '.join(choices)}")
 

@@ -1,8 +1,8 @@
 """A cluster as a graph of directed links, with one route for every pair of devices."""
 
+import difflib
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Final
 
 import numpy as np
@@ -388,7 +388,7 @@ class Topology(Struct, frozen=True, kw_only=True):
         if name in names:
             return names[name]
         alike = [other for other in names if other.split()[:2] == name.split()[:2]] or list(names)
-        close = get_close_matches(name, alike[:2000], n=3, cutoff=0.3) or list(names)[:3]
+        close = difflib.get_close_matches(name, alike[:2000], n=3, cutoff=0.3) or list(names)[:3]
         raise TopologyError(
             "link", f"there is no link {quoted(name)}", f"did you mean {' or '.join(map(repr, close))}?"
         )
