@@ -118,6 +118,8 @@ class Shorter(Struct, dict=True, eq=False):
         many recurrences behind the first one as there are programs before its own. A form in sections is compiled once
         and run as often as there are sections, or more, so one with most of the calls takes longer than the whole step.
         """
+        if self._num_microbatches < LEAST_SAVED * multiple:  # nothing recurs more often
+            return []
         fewest = min((section.num_times for found in self._sections for section in found), default=0)
         most, forms = fewest // LEAST_SAVED, list[SectionForm]()
         least = max([multiple, *(KEPT_PER_SECTION * len(found) for found in self._sections)])
@@ -127,6 +129,11 @@ class Shorter(Struct, dict=True, eq=False):
             if at_end >= 0 and self._saves_enough(left_out):
                 forms.append(SectionForm(left_out, at_end))
         return forms
+
+    @property
+    def _num_microbatches(self) -> int:
+        """Return how many micro-batches the first program has at most."""
+        return 1 + int(self._coded[0].microbatches.max(initial=-1)) if self._coded else 0
 
     def _saves_enough(self, left_out: int) -> bool:
         """Return whether so many recurrences of every section have enough of the plan's calls."""
