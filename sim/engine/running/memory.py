@@ -1,6 +1,6 @@
 """The memory of a simulated rank: its peak by kind, and its curve over time, of the device or of its host."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -54,6 +54,13 @@ class KnownMemory(Struct, frozen=True):
 
     lives: KnownLives = field(default_factory=KnownLives)
     _tiers: dict[tuple[int, int, Tier], tuple[Program, Lifetimes, _Tier]] = field(default_factory=dict)
+    _used: dict[int, tuple[Program, frozenset[Tier]]] = field(default_factory=dict)
+
+    def uses(self, program: Program, tier: Tier) -> bool:
+        """Return whether a program has a buffer in a tier."""
+        if id(program.buffers) not in self._used:
+            self._used[id(program.buffers)] = program, frozenset(buffer.tier for buffer in program.buffers.values())
+        return tier in self._used[id(program.buffers)][1]
 
     def tier_of(self, program: Program, lives: Lifetimes, tier: Tier) -> _Tier:
         """Return a tier's memory under the lives of a program's calls."""
@@ -68,9 +75,9 @@ def memory_use(program: Program, tier: Tier = Tier.DEVICE, known: KnownMemory | 
 
     ``known``: what was found so far.
     """
-    if all(buffer.tier is not tier for buffer in program.buffers.values()):
-        return _nothing(len(program.calls))
     known = known or KnownMemory()
+    if not known.uses(program, tier):
+        return _nothing(len(program.calls))
     lives = lifetimes(program, known.lives)
     found = known.tier_of(program, lives, tier)
     net, most, op = (column[lives.of_call] for column in (found.net, found.most, found.op))
@@ -91,19 +98,55 @@ def _nothing(num_calls: int) -> MemoryUse:
 
 def _tier(program: Program, lives: Lifetimes, tier: Tier) -> _Tier:
     """Return a tier's memory under the lives of a program's calls."""
-    buffers, known = [*program.buffers.values()], dict[tuple[tuple[int, ...], str], int]()
-    for buffer in buffers:
-        if (buffer.shape, buffer.dtype) not in known:
-            known[buffer.shape, buffer.dtype] = allocated_bytes(buffer.num_bytes)
-    sizes = np.array([known[b.shape, b.dtype] if b.tier is tier else 0 for b in buffers], dtype=np.int64)
+    buffers, each = program.buffers.values(), program.bytes_of.values()
+    known = {num_bytes: allocated_bytes(num_bytes) for num_bytes in set(each)}
+    sizes = np.array(list(map(known.__getitem__, each)), dtype=np.int64)
+    sizes[[buffer.tier is not tier for buffer in buffers]] = 0
     kinds = np.array([_PLACES[buffer.kind] for buffer in buffers], dtype=np.int64)
     always = program.touches.is_of[Scope.PERSISTENT][:-1]
-    net, most, op = np.array([_change(life, sizes) for life in lives.kinds], dtype=np.int64).reshape(-1, 3).T
-    net_by_kind = [_sums(life.born, sizes, kinds) - _sums(life.dead, sizes, kinds) for life in lives.kinds]
-    return _Tier(
-        sizes, kinds, _summed(kinds[always], sizes[always]), net, most, op,
-        np.array(net_by_kind, dtype=np.int64).reshape(-1, len(Kind)),
-    )  # fmt: skip
+    return _Tier(sizes, kinds, _summed(kinds[always], sizes[always]), *_changes(lives.kinds, sizes, kinds))
+
+
+def _changes(lives: Sequence[CallLife], sizes: Ints, kinds: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return how calls with some lives change memory, a row each.
+
+    In the end, at most on the way, the op at which they do, and in the end by kind of buffer. Births count before
+    their op, deaths after it.
+    """
+    if not lives:
+        return *np.zeros((3, 0), np.int64), np.zeros((0, len(Kind)), np.int64)
+    born, dead = _Column.of([life.born for life in lives]), _Column.of([life.dead for life in lives])
+    last = np.zeros(len(lives), np.int64)
+    for ends in (born, dead):
+        np.maximum.at(last, ends.life, ends.op)
+    begins = np.cumsum(last + 1) - (last + 1)
+    more, less = (_summed(begins[e.life] + e.op, sizes[e.buffer], int(last.sum()) + len(last)) for e in (born, dead))
+    by_kind = [
+        _summed(e.life * len(Kind) + kinds[e.buffer], sizes[e.buffer], len(lives) * len(Kind)) for e in (born, dead)
+    ]
+    change = more - less
+    after = np.cumsum(change)
+    after -= np.repeat(after[begins] - change[begins], last + 1)
+    within = after + less
+    most = np.maximum.reduceat(within, begins)
+    fullest = np.flatnonzero(within == np.repeat(most, last + 1))
+    op = fullest[np.searchsorted(fullest, begins)] - begins  # the first of each call
+    op[most <= 0] = 0
+    return after[begins + last], np.maximum(most, 0), op, (by_kind[0] - by_kind[1]).reshape(-1, len(Kind))
+
+
+class _Column(Struct, frozen=True, eq=False):
+    """Births, or deaths, of several lives: life, op and buffer of each."""
+
+    life: Ints
+    op: Ints
+    buffer: Ints
+
+    @classmethod
+    def of(cls, ends: Sequence[Ends]) -> "_Column":
+        """Return those of lives in their order."""
+        op, buffer = (np.concatenate(column) for column in zip(*ends, strict=True))
+        return cls(np.repeat(np.arange(len(ends)), [len(each.op) for each in ends]), op, buffer)
 
 
 def _sums(ends: Ends, sizes: Ints, kinds: Ints) -> Ints:
@@ -114,20 +157,6 @@ def _sums(ends: Ends, sizes: Ints, kinds: Ints) -> Ints:
 def _summed(places: Ints, sizes: Ints, num_places: int = len(Kind)) -> Ints:
     """Return the sum of the sizes of each place; sums of whole numbers below 2**53 are exact."""
     return np.bincount(places, sizes, num_places).astype(np.int64)
-
-
-def _change(life: CallLife, sizes: Ints) -> tuple[int, int, int]:
-    """Return how a call changes memory: in the end, at most on the way, and the op at which it does.
-
-    Births count before their op, deaths after it.
-    """
-    num_ops = 1 + int(max(ends.op.max(initial=0) for ends in (life.born, life.dead)))
-    more, less = (_summed(ends.op, sizes[ends.buffer], num_ops) for ends in (life.born, life.dead))
-    after = np.cumsum(more - less)
-    within = after + less
-    at = int(np.argmax(within))
-    most = int(within[at])
-    return int(after[-1]), max(most, 0), at if most > 0 else 0
 
 
 def _by_kind(found: _Tier, lives: Lifetimes, at: int, peak_op: Ints) -> dict[str, int]:
