@@ -32,7 +32,7 @@ def begins_again(run: SimulatedRun) -> bool:
     made = [begin for begin in begins if begin.last[0].size]
     first_s = min(float(begin.last[0].min()) for begin in made)
     others_s = length_s + min([first_s, *(begin.next_s for begin in begins)])
-    over_s = run.origin_s + max(run.rank_paces(rank).last_end_s for rank in run.programs)
+    over_s = run.origin_s + max(run.last_ends_s.values())
     if others_s < max([over_s, *(run.paces_of_step(rank)[1].end_s for rank in run.programs)]):
         return False
     slack_s = EQUAL * length_s

@@ -57,11 +57,6 @@ class RankPaces(Struct, dict=True, eq=False):
         """Return how many calls of the whole step each call of one of the tasks stands for."""
         return np.where(self.layout.apart[task.task.name], 1 + self.layout.times, 1)
 
-    @cached_property
-    def last_end_s(self) -> float:
-        """Return when the last op ends in the whole step."""
-        return float((self.ends_s + self.layout.times * self.paces_s).max())
-
     def unrolled(self, places: Ints) -> tuple[Times, Times]:
         """Return starts and ends of some ops in the whole step, in no order."""
         counts = self.layout.counts[places]

@@ -226,10 +226,24 @@ class SimulatedRun(Struct, dict=True, eq=False):
         if self.num_steps == 1 and self.paced is not None:
             return self.paced.end_s(self._node_ends)
         if self.paced is not None:
-            return max(self.rank_paces(rank).last_end_s for rank in self.programs)
+            return max(self.last_ends_s.values())
         if self.num_steps == 1:
             return max(self.loop.ends_s, default=0.0) + self._later_s
         return max((float(t.ends_s.max()) for rank in self.programs for t in self.task_times(rank)), default=0.0)
+
+    @cached_property
+    def last_ends_s(self) -> Mapping[int, float]:
+        """Return when the last op of each simulated rank ends in the whole step, in a run with paces of ranks."""
+        assert self.paced is not None
+        found = dict.fromkeys(self.programs, -np.inf)
+        for together in self.times_together():
+            apart, ends_s, num_calls = self._apart(together), together.times.ends_s, together.num_calls
+            last_s, repeated = ends_s.max(axis=1), np.flatnonzero(apart)
+            paces_s = ends_s[repeated] - ends_s[repeated - apart[repeated]]
+            last_s[repeated] = (ends_s[repeated] + self.paced.times * paces_s).max(axis=1)
+            of_ranks = np.maximum.reduceat(last_s, np.cumsum(num_calls) - num_calls).tolist()
+            found |= {rank: max(end_s, found[rank]) for rank, end_s in zip(together.ranks, of_ranks, strict=True)}
+        return found
 
     @cached_property
     def max_rank_span_s(self) -> float:
@@ -239,7 +253,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
             times = self.task_times(rank)
             begins_s = [t.starts_s.min() for t in times if t.task.traits.opens]
             paced = self.paced is not None
-            end_s = self.rank_paces(rank).last_end_s if paced else max(t.ends_s.max() for t in times)
+            end_s = self.last_ends_s[rank] if paced else max(t.ends_s.max() for t in times)
             spans_s += [end_s - min(begins_s) + self._later_s] if begins_s else []
         return float(max(spans_s))
 
