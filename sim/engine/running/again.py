@@ -75,7 +75,7 @@ def _calls(run: SimulatedRun) -> Iterator[_Calls]:
     """Yield the calls of all tasks."""
     for found in run.times_in_a_row:
         alike: dict[int, list[int]] = {}
-        layouts = [run.paces_in_a_row(rank).layout for rank in found.ranks]
+        layouts = list(map(run.layout_in_a_row, found.ranks))
         for place, layout in enumerate(layouts):
             alike.setdefault(id(layout), []).append(place)
         for places in alike.values():

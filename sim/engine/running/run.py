@@ -65,7 +65,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
     simulate_whole: Callable[[], "SimulatedRun"] | None = None
     facts: PlanFacts = field(default_factory=PlanFacts)
     _rank_paces: dict[int, RankPaces] = {}
-    _paces_in_a_row: dict[int, RankPaces] = {}
+    _layouts_in_a_row: dict[int, OpLayout] = {}
     _layouts: dict[tuple[object, ...], OpLayout] = {}
     _uncounted: list[list[TimesOfRanks]] = []
 
@@ -125,18 +125,22 @@ class SimulatedRun(Struct, dict=True, eq=False):
     def paces_in_a_row(self, rank: int) -> RankPaces:
         """Return the same in all steps, from the begin of the first: calls are counted over all of them.
 
-        A step that is only begun has no sections.
+        They are not kept: what is found out about the ops of all ranks would fill the memory.
         """
-        if rank not in self._paces_in_a_row:
+        return RankPaces(self._tasks_in_a_row[rank], self.layout_in_a_row(rank))
+
+    def layout_in_a_row(self, rank: int) -> OpLayout:
+        """Return which ops a simulated rank runs in all steps. A step that is only begun has no sections."""
+        if rank not in self._layouts_in_a_row:
             assert self.paced is not None
             num_calls = len(self.programs[rank].calls)
             repeated = [
                 (step * num_calls + first, step * num_calls + stop)
                 for step in range(self.num_steps - bool(self.begun)) for first, stop in self.paced.repeated[rank]
             ]  # fmt: skip
-            tasks = self._tasks_in_a_row[rank]
-            self._paces_in_a_row[rank] = RankPaces(tasks, self._layout(rank, tasks, repeated, self._shown_calls(rank)))
-        return self._paces_in_a_row[rank]
+            shown = self._shown_calls(rank)
+            self._layouts_in_a_row[rank] = self._layout(rank, self._tasks_in_a_row[rank], repeated, shown)
+        return self._layouts_in_a_row[rank]
 
     def _layout(
         self, rank: int, tasks: Sequence[TaskTimes], repeated: Sequence[tuple[int, int]], shown: range
