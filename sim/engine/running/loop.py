@@ -67,12 +67,10 @@ class EventLoop:
         self._waits = list(self.graph.waits)
         self._arrived = [joint.pending for joint in self.graph.joints]
         self._pending = {node: block.pending for node, block in self.graph.blocks.items()}
-        self._resources = SharedResources(self._schedule_shared)
         self._uses: dict[int, Use] = {}
         self._on_earlier = self._begins_again
         self._processed: list[Event] = []
         self._begin: dict[int, Callable[[int], None]] = {
-            NodeKind.SHARED: self._start_shared,
             NodeKind.BLOCK: self._start_block,
             NodeKind.ENTRY: self._enter,
             NodeKind.MEMBER: self._arrive,
@@ -81,7 +79,7 @@ class EventLoop:
         self._at = self._make_at()
         self._start, self._release, self._on_exit = self._make_hot_path()
         self._on_demand = [self._demand]
-        self._on_shared = [self._shared_finished]
+        self._resources, self._begin[NodeKind.SHARED], self._on_shared = self._make_shared_path()
         self._on_joint = [self._joint_finished]
         self._on_stretch = [self._stretch_finished]
 
@@ -188,6 +186,42 @@ class EventLoop:
 
         return start, release, on_finish
 
+    def _make_shared_path(self) -> tuple[SharedResources, Callable[[int], None], Callbacks]:
+        """Return the shared resources, the function that starts a node which uses some, and what ends its use."""
+        environment, processed, release = self.environment, self._processed, self._release
+        activities, durations, ends, uses = self.graph.shared, self.graph.durations_s, self.ends_s, self._uses
+        queue, numbers = environment._queue, environment._eid
+
+        def schedule(delay_s: float, key: int, version: int) -> None:
+            event = processed.pop() if processed else environment.reusable_event()
+            event._value, event.callbacks = (key, version), on_finish  # type: ignore[assignment]
+            heappush(queue, (environment._now + delay_s, NORMAL, next(numbers), event))
+
+        resources = SharedResources(schedule)
+
+        def finished(event: Event) -> None:
+            processed.append(event)
+            key, version = event._value
+            if not resources.finish(key, version, environment._now):
+                return
+            if key < 0:
+                self._finish_joint(-key - 1)
+            else:
+                ends[key] = environment._now
+                release(key)
+
+        on_finish = (finished,)
+
+        def start(node: int) -> None:
+            activity = activities[node]
+            use = uses.get(id(activity))
+            if use is not None and activity.uses_links and not durations[node]:
+                resources.begin(node, use, environment._now)
+            else:
+                self._start_shared(node, activity)
+
+        return resources, start, on_finish
+
     # --- blocks --------------------------------------------------------------------------------------------
 
     def _start_block(self, node: int) -> None:
@@ -218,8 +252,7 @@ class EventLoop:
 
     # --- shared resources ----------------------------------------------------------------------------------
 
-    def _start_shared(self, node: int) -> None:
-        activity = self.graph.shared[node]
+    def _start_shared(self, node: int, activity: Activity) -> None:
         if not activity.uses_links and self._stretches.rows.stops[node] > node:
             stretch = self._stretches.begin(node, self.environment._now, self._interrupted)
             if stretch is not None:
@@ -252,21 +285,6 @@ class EventLoop:
         self._processed.append(event)
         key, use = event._value
         self._resources.begin(key, use, self.environment._now)
-
-    def _schedule_shared(self, delay_s: float, key: int, version: int) -> None:
-        self._at(self.environment._now + delay_s, (key, version), self._on_shared)
-
-    def _shared_finished(self, event: Event) -> None:
-        self._processed.append(event)
-        key, version = event._value
-        now = self.environment._now
-        if not self._resources.finish(key, version, now):
-            return
-        if key < 0:
-            self._finish_joint(-key - 1)
-            return
-        self.ends_s[key] = now
-        self._release(key)
 
     # --- ops in a row --------------------------------------------------------------------------------------
 

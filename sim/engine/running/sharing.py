@@ -297,12 +297,18 @@ class SharedResources(Struct, eq=False):
 
     def begin(self, key: int, use: Use, now_s: float) -> None:
         """Begin an activity, as ``start`` does."""
-        flow = self.flows[key] = Flow(key, now_s, use)
-        if flow.enter() and self._meets_others(flow):
+        flow, has_others = Flow(key, now_s, use, use.alone_fraction, 1), False
+        self.flows[key] = flow
+        for supply in use.supplies:  # as ``enter`` does, without a call of it per message
+            users = supply.users
+            if users:
+                has_others = True
+            users[key] = flow
+        if has_others and self._meets_others(flow):
+            flow.fraction, flow.version = 0.0, 0
             self._unsettle(use.supplies)
-            return
-        flow.fraction, flow.version = use.alone_fraction, 1
-        self.schedule(use.alone_s, key, 1)
+        else:
+            self.schedule(use.alone_s, key, 1)
 
     def begin_later(self, key: int, use: Use, begin_s: float, interrupt: Callable[[Flow], None]) -> bool:
         """Let an activity begin at a later time, if nobody uses its resources now; return whether it will.
@@ -356,7 +362,13 @@ class SharedResources(Struct, eq=False):
             return False
         del self.flows[key]
         self.spans += (key, flow.since_s, now_s, flow.fraction / flow.use.single_s)
-        if flow.leave():
+        has_others = False
+        for supply in flow.use.supplies:  # as ``leave`` does
+            users = supply.users
+            del users[key]
+            if users:
+                has_others = True
+        if has_others:
             self._unsettle(flow.use.supplies)
         return True
 
