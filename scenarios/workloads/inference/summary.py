@@ -7,7 +7,7 @@ from msgspec import Struct
 from scenarios.workloads.inference.scenario import InferenceScenario
 from scenarios.workloads.steps.findings.means import mean_over_ranks
 from sim.engine.compiling.tables import MAIN_STREAM
-from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.breakdown import breakdowns
 from sim.engine.findings.critical_path import critical_path
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.buffer import Kind
@@ -64,7 +64,7 @@ def summarise(scenario: InferenceScenario, run: SimulatedRun) -> InferenceSummar
     job, ends_s = scenario.job, pass_ends_s(run.whole)
     later_s = ends_s[-1] - ends_s[0]
     replicas = job.parallel.data_degree
-    spent = {rank: breakdown(run, rank) for rank in run.programs}
+    spent = breakdowns(run)
     causes = sorted({cause for found in spent.values() for cause in found.exposed_s})
     waiting = {c: mean_over_ranks(run, {r: f.exposed_s.get(c, 0.0) for r, f in spent.items()}) for c in causes}
     path = critical_path(run).seconds

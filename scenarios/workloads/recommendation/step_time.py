@@ -15,7 +15,7 @@ from sim.embedding.rank_batch import RankBatch, rank_batches
 from sim.embedding.run import CacheRun
 from sim.embedding.step.builder import build_step
 from sim.engine.compiling.tables import MAIN_STREAM
-from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.breakdown import breakdowns
 from sim.engine.findings.critical_path import critical_path
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.buffer import Tier
@@ -89,7 +89,7 @@ def middle_batch(scenario: RecommendationScenario, counted: CacheRun) -> int:
 def _summary(
     scenario: RecommendationScenario, timed: TimedSpec, run: SimulatedRun, parts: list[RankBatch], batch: int
 ) -> StepTimeSummary:
-    spent = {rank: breakdown(run, rank) for rank in run.programs}
+    spent = breakdowns(run)
     causes = sorted({cause for found in spent.values() for cause in found.exposed_s})
     waiting = {c: mean_over_ranks(run, {r: f.exposed_s.get(c, 0.0) for r, f in spent.items()}) for c in causes}
     path, device, host = critical_path(run).seconds, timed.cluster.node_spec.device, timed.cluster.node_spec.host

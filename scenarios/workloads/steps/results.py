@@ -10,7 +10,7 @@ from scenarios.summaries.steps.step import AllocatorUse, HostMemory
 from scenarios.workloads.steps.findings.means import mean_over_ranks
 from scenarios.workloads.steps.findings.rates import Rates
 from scenarios.workloads.steps.scenario import StepScenario
-from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT, Breakdown, breakdown
+from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT, Breakdown, breakdowns
 from sim.engine.running.run import SimulatedRun
 from sim.memory import replay
 from sim.plan.words.buffer import Tier
@@ -39,7 +39,7 @@ class StepResults(Struct, frozen=True, kw_only=True):
 
 def results_of(scenario: StepScenario, run: SimulatedRun) -> StepResults:
     """Return the results of a step's run."""
-    parts = {rank: breakdown(run, rank) for rank in run.programs}
+    parts = breakdowns(run)
     idle, time_s = (BUBBLE, EXPERT_WAIT), run.iteration_time_s
     exposed = {r: sum(v for cause, v in p.exposed_s.items() if cause not in idle) for r, p in parts.items()}
     host, storage = (

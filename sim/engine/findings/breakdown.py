@@ -8,9 +8,14 @@ from msgspec import Struct
 
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.period import Part, Times
+from sim.engine.running.plan_facts import PlanFacts
 from sim.engine.running.rank_paces import RankPaces, UnlikeError
 from sim.engine.running.run import SimulatedRun
+from sim.engine.running.task_times import TimesOfRanks
 from sim.plan.words.stream import Purpose, stream_of
+
+Spans = tuple[Times, Times]
+"""The starts and the ends of spans of time."""
 
 BUBBLE = "bubble"
 EXPERT_WAIT = "expert_wait"
@@ -39,48 +44,77 @@ class _Clock(Struct, frozen=True, eq=False):
         edges = [*(part.begin_s for part in parts), parts[-1].end_s]
         return cls(np.array(edges), np.array([part.times for part in parts], np.float64))
 
-    def inside_s(self, starts: Times, ends: Times) -> float:
-        """Return the length of what of any spans lies in the parts, as often as these happen."""
+    def inside_s(self, several: Sequence[Spans]) -> list[float]:
+        """Return of several lots of spans the length of what of each lies in the parts, as often as these happen."""
+        starts, ends = _joined(several)
         edges = self.edges[:-1, None], self.edges[1:, None]
-        return float(((ends.clip(*edges) - starts.clip(*edges)).sum(axis=1) * self.times).sum())
+        of_span = ((ends.clip(*edges) - starts.clip(*edges)) * self.times[:, None]).sum(axis=0)
+        lot = np.repeat(np.arange(len(several)), [len(own) for own, _ in several])
+        found: list[float] = np.bincount(lot, of_span, minlength=len(several)).tolist()
+        return found
 
-
-ROUNDING: Final = 1e-15
-"""Moments that differ by a smaller part are equal."""
 
 _NOTHING: Final = np.empty(0), np.empty(0)
 """The starts and ends of no spans."""
 
+TOUCHING: Final = 1e-15
+"""Ops of which one begins by a smaller part of its time after the other's end follow each other: by rounding alone."""
 
-def breakdown(run: SimulatedRun, rank: int) -> Breakdown:
-    """Return where the time of a step goes on one simulated rank.
+
+def breakdowns(run: SimulatedRun) -> dict[int, Breakdown]:
+    """Return where the time of a step goes on each simulated rank.
 
     Without a barrier between steps: of the steady period that begins with the step's first op on that rank.
     """
     if run.paced is not None:
-        own, step = run.paces_of_step(rank)
-        try:
-            return _of_own_pace(own, step)
-        except UnlikeError:  # every op of the step is looked at, at the time that its pace gives it
-            places_of, clock = own.layout.of_streams, _Clock.of((step,))
-            spans = {stream: own.unrolled(places) for stream, places in places_of.items()}
-            return _of_parts(spans, (step,), {stream: clock.inside_s(*found) for stream, found in spans.items()})
-    (tasks, parts), streams = run.window(rank), dict[str, list[tuple[Times, Times]]]()
-    for times in tasks:
-        for stream, ops in run.facts.by_stream(times.task).items():
-            streams.setdefault(stream, []).append((times.starts_s[:, ops].ravel(), times.ends_s[:, ops].ravel()))
-    joined = {stream: _joined(found) for stream, found in streams.items()}
-    return _of_parts(joined, parts, run.busy_s[rank])
+        return {rank: _of_paces(run, rank) for rank in run.programs}
+    found = dict[int, Breakdown]()
+    for times, parts in run.windows():
+        clock = _Clock.of(parts)
+        for rank, streams in _streams_of_ranks(run.facts, times).items():
+            found[rank] = _of_parts(streams, clock, run.busy_s[rank])
+    return {rank: found[rank] for rank in run.programs}
 
 
-def _of_parts(
-    streams: Mapping[str, tuple[Times, Times]], parts: Sequence[Part], busy_s: Mapping[str, float]
-) -> Breakdown:
+def _of_paces(run: SimulatedRun, rank: int) -> Breakdown:
+    """Return the same of one simulated rank where ranks have paces of their own."""
+    own, step = run.paces_of_step(rank)
+    try:
+        return _of_own_pace(own, step)
+    except UnlikeError:  # every op of the step is looked at, at the time that its pace gives it
+        places_of, clock = own.layout.of_streams, _Clock.of((step,))
+        spans = {stream: own.unrolled(places) for stream, places in places_of.items()}
+        return _of_parts(spans, clock, dict(zip(spans, clock.inside_s([*spans.values()]), strict=True)))
+
+
+def _streams_of_ranks(facts: PlanFacts, several: Iterable[TimesOfRanks]) -> Mapping[int, Mapping[str, Spans]]:
+    """Return the spans in which the ops of each stream run, by rank; computing that goes on is one span per call."""
+    found: dict[int, dict[str, list[Spans]]] = {}
+    for together in several:
+        begins, times = together.begins.tolist(), together.times
+        for stream, ops in facts.by_stream(times.task).items():
+            spans = times.starts_s[:, ops], times.ends_s[:, ops]
+            starts_s, ends_s = without_touching(*spans) if stream == MAIN_STREAM else spans
+            for rank, begin, count in zip(together.ranks, begins, together.num_calls.tolist(), strict=True):
+                own = starts_s[begin : begin + count].ravel(), ends_s[begin : begin + count].ravel()
+                found.setdefault(rank, {}).setdefault(stream, []).append(own)
+    return {rank: {stream: _joined(parts) for stream, parts in streams.items()} for rank, streams in found.items()}
+
+
+def without_touching(starts_s: Times, ends_s: Times) -> Spans:
+    """Return the spans of ops in a row [calls, ops] as fewer: those that follow each other in all calls are one."""
+    earlier_s = ends_s[:, :-1]
+    apart = np.flatnonzero((np.abs(starts_s[:, 1:] - earlier_s) > TOUCHING * earlier_s).any(axis=0))
+    return starts_s[:, [0, *(apart + 1)]], ends_s[:, [*apart, -1]]
+
+
+def _of_parts(streams: Mapping[str, Spans], clock: _Clock, busy_s: Mapping[str, float]) -> Breakdown:
     """Return the same of parts of time, from the starts and ends of the ops of each stream."""
-    clock, causes = _Clock.of(parts), _causes(streams)
+    causes = _causes(streams)
     in_order = {stream: _in_order(*spans) for stream, spans in streams.items()}
-    gaps, exposed = _expose(clock, _gaps(clock, *in_order.get(MAIN_STREAM, _NOTHING)), in_order, causes)
-    return Breakdown(dict(sorted(busy_s.items())), {**exposed, BUBBLE: clock.inside_s(*gaps)})
+    gaps, covered = _expose(_gaps(clock, *in_order.get(MAIN_STREAM, _NOTHING)), in_order, causes)
+    exposed_s = clock.inside_s([*covered.values(), gaps])
+    return Breakdown(dict(sorted(busy_s.items())), dict(zip([*covered, BUBBLE], exposed_s, strict=True)))
 
 
 def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
@@ -98,25 +132,29 @@ def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
     if MAIN_STREAM in foreign or EXPERT_WAIT in causes[first:]:
         raise UnlikeError
     looked_at = {
-        stream: _in_order(*_without_touching(starts_s[places], ends_s[places]))
-        for stream, places in streams.items() if stream in {MAIN_STREAM, *causes[:first]}
+        stream: _in_order(starts_s[streams[stream]], ends_s[streams[stream]])
+        for stream in causes[:first] if stream in streams
     }  # fmt: skip
+    if MAIN_STREAM in streams:
+        computing = without_touching(starts_s[None, streams[MAIN_STREAM]], ends_s[None, streams[MAIN_STREAM]])
+        looked_at[MAIN_STREAM] = _in_order(*map(np.ravel, computing))
     clock = _Clock.of(parts)
-    gaps, exposed = _expose(clock, _gaps(clock, *looked_at.get(MAIN_STREAM, _NOTHING)), looked_at, causes[:first])
+    gaps, covered = _expose(_gaps(clock, *looked_at.get(MAIN_STREAM, _NOTHING)), looked_at, causes[:first])
+    exposed = dict(zip(covered, clock.inside_s([*covered.values()]), strict=True)) if covered else {}
     if first < len(causes):
         gaps = _unrolled(gaps, parts, own.left_out_s(range(own.layout.shown.start)))
         clock, left = _Clock.of((step,)), causes[first:]
-        gaps, later = _expose(clock, gaps, {cause: _in_order(*own.unrolled(streams[cause])) for cause in left}, left)
-        exposed |= later
-    return Breakdown(busy, {**exposed, BUBBLE: clock.inside_s(*gaps)})
+        gaps, covered = _expose(gaps, {cause: _in_order(*own.unrolled(streams[cause])) for cause in left}, left)
+        exposed |= dict(zip(covered, clock.inside_s([*covered.values()]), strict=True))
+    return Breakdown(busy, {**exposed, BUBBLE: clock.inside_s([gaps])[0]})
 
 
-def _unrolled(gaps: tuple[Times, Times], parts: Sequence[Part], before_s: float) -> tuple[Times, Times]:
+def _unrolled(gaps: Spans, parts: Sequence[Part], before_s: float) -> Spans:
     """Return gaps as often as their parts happen, cut where these begin and end.
 
     ``before_s``: how much later than by the clock the first part is.
     """
-    found = list[tuple[Times, Times]]()
+    found = list[Spans]()
     for part in parts:
         later_s = before_s + part.length_s * np.arange(part.times)[:, None]
         among = slice(gaps[1].searchsorted(part.begin_s, "right"), gaps[0].searchsorted(part.end_s))
@@ -126,19 +164,16 @@ def _unrolled(gaps: tuple[Times, Times], parts: Sequence[Part], before_s: float)
     return _joined(found)
 
 
-def _expose(
-    clock: _Clock, gaps: tuple[Times, Times], streams: Mapping[str, tuple[Times, Times]], causes: Sequence[str]
-) -> tuple[tuple[Times, Times], dict[str, float]]:
-    """Return the gaps that no cause explains, and the idle seconds by cause. ``streams``: spans in order."""
-    exposed: dict[str, float] = {}
+def _expose(gaps: Spans, streams: Mapping[str, Spans], causes: Sequence[str]) -> tuple[Spans, dict[str, Spans]]:
+    """Return the gaps that no cause explains, and what of gaps each cause does. ``streams``: spans in order."""
+    covered: dict[str, Spans] = {}
     for cause in causes:
         if cause == EXPERT_WAIT:
             starts = [spans[0] for stream, spans in streams.items() if _is_exchange(stream)]
-            gaps, covered = _without_waits(gaps, np.concatenate(starts))
+            gaps, covered[cause] = _without_waits(gaps, np.concatenate(starts))
         else:
-            gaps, covered = _cover(gaps, *streams[cause])
-        exposed[cause] = clock.inside_s(*covered)
-    return gaps, exposed
+            gaps, covered[cause] = _cover(gaps, *streams[cause])
+    return gaps, covered
 
 
 def _causes(streams: Iterable[str]) -> list[str]:
@@ -159,26 +194,19 @@ def _by_priority(streams: Iterable[str]) -> list[str]:
     return sorted(streams, key=lambda name: (places.get(stream_of(name).purpose, len(places)), name))
 
 
-def _joined(parts: Sequence[tuple[Times, Times]]) -> tuple[Times, Times]:
+def _joined(parts: Sequence[Spans]) -> Spans:
     """Return all starts and all ends."""
     starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return starts, ends
 
 
-def _without_touching(starts: Times, ends: Times) -> tuple[Times, Times]:
-    """Return spans as fewer: those of which each begins as the one before it ends, but for rounding, are one."""
-    apart = np.ones(1 + len(starts), np.bool_)
-    apart[1:-1] = np.abs(starts[1:] - ends[:-1]) > ROUNDING * ends[:-1]
-    return starts[apart[:-1]], ends[apart[1:]]
-
-
-def _in_order(starts: Times, ends: Times) -> tuple[Times, Times]:
+def _in_order(starts: Times, ends: Times) -> Spans:
     """Return spans in order. A wait that takes no time comes before the op that begins at the same moment."""
     order = np.lexsort((ends, starts))
     return starts[order], ends[order]
 
 
-def _gaps(clock: _Clock, starts: Times, ends: Times) -> tuple[Times, Times]:
+def _gaps(clock: _Clock, starts: Times, ends: Times) -> Spans:
     """Return the idle spans between ops that do not overlap, those that are in the time or reach into it.
 
     None is cut where parts of the time meet: what ends a span explains all of it. A wait of no time may come after an
@@ -190,7 +218,7 @@ def _gaps(clock: _Clock, starts: Times, ends: Times) -> tuple[Times, Times]:
     return begins[idle], finishes[idle]
 
 
-def _lasting(begins: Times, ends: Times) -> tuple[Times, Times]:
+def _lasting(begins: Times, ends: Times) -> Spans:
     """Return the spans between begins and ends that last. Both are a few sorted runs, which a stable sort merges."""
     begins.sort(kind="stable")
     ends.sort(kind="stable")
@@ -198,13 +226,13 @@ def _lasting(begins: Times, ends: Times) -> tuple[Times, Times]:
     return begins[lasts], ends[lasts]
 
 
-def _without_waits(gaps: tuple[Times, Times], starts: Times) -> tuple[tuple[Times, Times], tuple[Times, Times]]:
+def _without_waits(gaps: Spans, starts: Times) -> tuple[Spans, Spans]:
     """Return the gaps that do not end at one of the given starts, and those that do."""
     waits = np.isin(gaps[1], starts)
     return (gaps[0][~waits], gaps[1][~waits]), (gaps[0][waits], gaps[1][waits])
 
 
-def _cover(gaps: tuple[Times, Times], starts: Times, ends: Times) -> tuple[tuple[Times, Times], tuple[Times, Times]]:
+def _cover(gaps: Spans, starts: Times, ends: Times) -> tuple[Spans, Spans]:
     """Return the gaps without the given spans, and what of gaps is inside these.
 
     Both are sorted, and gaps do not overlap. A span counts until the next one begins. A piece is what a gap and a span

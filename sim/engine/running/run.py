@@ -383,17 +383,20 @@ class SimulatedRun(Struct, dict=True, eq=False):
     @cached_property
     def _seconds(self) -> list[tuple[tuple[int, ...], Task, Times]]:
         """Return of every task the ranks that share it, and how long each is at its ops: ranks x ops."""
-        return [(of.ranks, of.times.task, of.seconds_in(parts)) for of, parts in self._windows()]
+        return [(of.ranks, of.times.task, of.seconds_in(parts)) for several, parts in self.windows() for of in several]
 
-    def _windows(self) -> Iterator[tuple[TimesOfRanks, tuple[Part, ...]]]:
-        """Yield the times of all ranks in all steps, and the parts of time that make up the step for them."""
-        if self.num_steps == self.plan.num_steps == 1:
+    def windows(self) -> Iterator[tuple[Sequence[TimesOfRanks], tuple[Part, ...]]]:
+        """Yield the times of ranks in all steps, and the parts of time that make up the step for them.
+
+        Ranks come together where these are the same and all times are kept, else one by one.
+        """
+        if self.num_steps == self.plan.num_steps == 1 and self._keeps_times:
             _, parts = self.window(next(iter(self.programs)))
-            yield from ((together, parts) for together in self.times_together())
+            yield self._together, parts
             return
         for rank in self.programs:
             tasks, parts = self.window(rank)
-            yield from ((TimesOfRanks.alone(rank, times), parts) for times in tasks)
+            yield [TimesOfRanks.alone(rank, times) for times in tasks], parts
 
     def _from_begin(self, rank: int) -> tuple[Sequence[TaskTimes], float]:
         """Return the times of a rank in all steps, and when the step begins for it."""

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.breakdown import breakdowns
 from sim.engine.findings.critical_path import critical_path
 from sim.engine.findings.timeline import timeline
 from sim.engine.folding.folding import no_fold
@@ -182,8 +182,7 @@ def test_time_without_barrier_adds_up_to_the_period(keys: dict[str, int]) -> Non
     """What a rank computes and what it waits for make up the period, on every rank; the timeline begins at 0."""
     plan = aiao_plan(**keys)
     run = simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=2))
-    for rank in run.programs:
-        parts = breakdown(run, rank)
+    for parts in breakdowns(run).values():
         assert parts.busy_s["compute"] + sum(parts.exposed_s.values()) == pytest.approx(run.iteration_time_s, rel=1e-9)
     assert sum(critical_path(run).seconds.values()) == pytest.approx(run.iteration_time_s, rel=1e-9)
     shown = timeline(run)

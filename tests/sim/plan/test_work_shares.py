@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.breakdown import breakdowns
 from sim.engine.findings.computing import computing_seconds
 from sim.engine.running.simulate import simulate
 from sim.plan.facts.description import describe
@@ -144,8 +144,8 @@ def test_seconds_of_recomputation_are_those_that_a_step_without_it_saves(pp: int
     for recompute in ("none", "selective", "full"):
         plan = dense_plan(model=LLAMA | {"experts": experts}, pp=pp, m=4, recompute=recompute)
         run, shares = simulate(plan, pricing_on("hgx-h100", pp)), shares_of(plan)
-        for rank, of_program in zip(run.programs, shares, strict=True):
-            parts, busy_s = computing_seconds(run, rank, of_program), breakdown(run, rank).busy_s["compute"]
+        for (rank, spent), of_program in zip(breakdowns(run).items(), shares, strict=True):
+            parts, busy_s = computing_seconds(run, rank, of_program), spent.busy_s["compute"]
             assert sum(parts.values()) == pytest.approx(busy_s, rel=1e-12)
             assert (parts["empty_slots"] > 0.0) == (capacity_factor > 1.0)
             seconds[recompute, rank] = busy_s, parts["recomputed"]

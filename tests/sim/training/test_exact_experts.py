@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT, breakdown
+from sim.engine.findings.breakdown import BUBBLE, EXPERT_WAIT, breakdowns
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.running.simulate import simulate
 from sim.moe.balancing.replicas import shared_out
@@ -100,9 +100,10 @@ def test_folding_is_exact_where_ranks_are_loaded_unevenly() -> None:
     folded, whole = (simulate(plan, pricing, fold=how) for how in (fold, no_fold))
     assert (len(folded.programs), len(whole.programs)) == (4, 8)
     assert folded.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
+    of_folded, of_whole = breakdowns(folded), breakdowns(whole)
     for rank in folded.programs:
         assert folded.memory_of(rank).peak_bytes == whole.memory_of(rank).peak_bytes
-        here, there = breakdown(folded, rank), breakdown(whole, rank)
+        here, there = of_folded[rank], of_whole[rank]
         assert here.exposed_s == pytest.approx(there.exposed_s, rel=1e-6, abs=1e-12)
 
 
@@ -111,18 +112,19 @@ def test_ranks_wait_for_the_one_with_the_busy_expert() -> None:
     big = model() | {"hidden_size": 1024, "num_heads": 8, "sequence_length": 1024}
     plan, pricing = dense_plan(dp=4, expert_degree=4, m=1, precision="bf16", model=big), pricing_on("hgx-h100", 1)
     run = simulate(plan, pricing)
-    waits = [breakdown(run, rank).exposed_s[EXPERT_WAIT] for rank in range(4)]
+    spent = breakdowns(run)
+    waits = [spent[rank].exposed_s[EXPERT_WAIT] for rank in range(4)]
     assert waits[0] == pytest.approx(0.0, abs=1e-9)
     assert waits[0] < waits[1] < waits[2] < waits[3]  # 70, 20, 10 and 0 % of the rows
-    parts = breakdown(run, 3)
+    parts = spent[3]
     assert parts.busy_s["compute"] + sum(parts.exposed_s.values()) == pytest.approx(run.iteration_time_s)
     even = dense_plan(
         dp=4, expert_degree=4, m=1, precision="bf16", model=big | {"experts": model(routing="balanced")["experts"]}
     )
     calm = simulate(even, pricing)
-    assert breakdown(calm, 0).exposed_s[EXPERT_WAIT] == 0.0
+    assert breakdowns(calm)[0].exposed_s[EXPERT_WAIT] == 0.0
     assert calm.iteration_time_s < run.iteration_time_s
-    assert breakdown(calm, 0).exposed_s[BUBBLE] >= 0.0
+    assert breakdowns(calm)[0].exposed_s[BUBBLE] >= 0.0
 
 
 def test_work_is_needed_or_repeated_as_without_roles() -> None:

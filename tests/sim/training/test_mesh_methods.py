@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.breakdown import breakdowns
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.running.memory import memory_use
 from sim.engine.running.simulate import simulate
@@ -373,7 +373,7 @@ def test_inside_a_node_an_axis_costs_less_than_between_nodes() -> None:
     for order in (("row", "column"), ("column", "row")):
         plan = layer_plan("large", "2d", (8, 8), tensor_axis_order=order)
         run = simulate(plan, pricing_on("dgx-a100-80g", 64))
-        waiting[order] = breakdown(run, 0).exposed_s
+        waiting[order] = breakdowns(run)[0].exposed_s
     first, second = waiting.values()
     assert first["tp_column"] < second["tp_column"]
     assert second["tp_row"] < first["tp_row"]

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.breakdown import breakdowns, without_touching
 from sim.engine.prices.activity import Activity, Pricing
 from sim.engine.running.simulate import simulate
 from sim.plan.words.op import Compute, Op
@@ -21,8 +22,7 @@ from tests.sim.topology_strategies import clusters
 def assert_adds_up(plan: Plan, pricing: Pricing) -> None:
     """Assert that what each simulated rank computes and waits for is the step."""
     run = simulate(plan, pricing)
-    for rank in run.programs:
-        parts = breakdown(run, rank)
+    for parts in breakdowns(run).values():
         assert parts.busy_s["compute"] + sum(parts.exposed_s.values()) == pytest.approx(run.iteration_time_s, rel=1e-9)
 
 
@@ -56,3 +56,13 @@ def test_an_op_that_takes_no_time_at_the_end_of_a_task_is_no_gap(schedule: str) 
     model = LLAMA | {"num_layers": 2}
     plan = dense_plan(pp=2, m=4, schedule=schedule, gradient_placeholders=True, model=model)
     assert_adds_up(plan, Whole(pricing_on("dgx-a100-80g", 2)))
+
+
+def test_computing_that_goes_on_is_one_span() -> None:
+    """Ops that follow each other in all calls, by rounding or not, become one; a gap in one of the calls stays."""
+    starts_s = np.array([[0.0, 0.1 + 0.2, 1.0, 3.0], [4.0, 4.3, 5.0, 6.0]])
+    ends_s = np.array([[0.3, 1.0, 2.0, 4.0], [4.3, 5.0, 6.0, 7.0]])
+    assert [times_s.tolist() for times_s in without_touching(starts_s, ends_s)] == [
+        [[0.0, 3.0], [4.0, 6.0]],
+        [[2.0, 4.0], [6.0, 7.0]],
+    ]

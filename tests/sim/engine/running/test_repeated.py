@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from sim.engine.compiling import tables
 from sim.engine.findings.bottleneck import bottlenecks
-from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.breakdown import breakdowns
 from sim.engine.findings.computing import computing_seconds
 from sim.engine.findings.critical_path import critical_path
 from sim.engine.findings.link_use import LinkUse, link_use
@@ -185,8 +185,9 @@ def assert_same_findings(run: SimulatedRun, whole: SimulatedRun, pricing: Cluste
         return pytest.approx(found, rel=1e-9, abs=1e-9 * whole.iteration_time_s)
 
     shares = dict(zip(map(id, run.plan.programs), work_shares(run.plan, SAMPLE_AXES), strict=True))
+    found, expected = breakdowns(run), breakdowns(whole)
     for rank in run.programs:
-        mine, other = breakdown(run, rank), breakdown(whole, rank)
+        mine, other = found[rank], expected[rank]
         assert mine.busy_s == near(other.busy_s)
         assert mine.exposed_s == near(other.exposed_s)
         of_rank = shares[id(run.plan.program_of(rank))]
@@ -339,8 +340,9 @@ def test_stated_times_repeat_as_measured_ones_do(
     run, whole = simulate(plan, TextbookPricing()), simulate(plan, TextbookPricing(), repeat=False)
     assert run.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-9)
     assert math.fsum(critical_path(run).seconds.values()) == pytest.approx(whole.iteration_time_s, rel=1e-9)
+    found, expected = breakdowns(run), breakdowns(whole)
     for rank in run.programs:
-        assert breakdown(run, rank).exposed_s == pytest.approx(breakdown(whole, rank).exposed_s, rel=1e-9, abs=1e-6)
+        assert found[rank].exposed_s == pytest.approx(expected[rank].exposed_s, rel=1e-9, abs=1e-6)
 
 
 def assert_same_links(use: LinkUse, whole: LinkUse) -> None:

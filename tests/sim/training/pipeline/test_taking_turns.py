@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.breakdown import breakdowns
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
 from sim.plan.words.op import Collective, CollectiveKind, Op
@@ -73,7 +73,7 @@ def test_exchanges_hide_behind_the_other_pass() -> None:
         each = plan(in_turns=in_turns)
         check(each)
         run = simulate(each, pricing_on("hgx-h100", 16))
-        found.append((breakdown(run, 0), run.iteration_time_s))
+        found.append((breakdowns(run)[0], run.iteration_time_s))
     (whole, whole_s), (turns, turns_s) = found
     assert turns.busy_s["compute"] == pytest.approx(whole.busy_s["compute"])
     assert turns.exposed_s["ep"] < 0.67 * whole.exposed_s["ep"]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.engine.findings.breakdown import breakdown
+from sim.engine.findings.breakdown import breakdowns
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.running.memory import memory_use, peak_live_chunks
 from sim.engine.running.run import SimulatedRun
@@ -194,9 +194,9 @@ def test_blocking_messages_hold_up_computing(tp: int) -> None:
     assert run.makespan_s > free.makespan_s
     pricing = pricing_on("dgx-1-v100-16g", plan.mesh.size)
     assert sent_bytes(run, pricing)["pp"] == pytest.approx(sent_bytes(free, pricing)["pp"])
-    for rank in run.programs:
-        parts = breakdown(run, rank)
-        assert parts.busy_s["compute"] == pytest.approx(breakdown(free, rank).busy_s["compute"])
+    of_free = breakdowns(free)
+    for rank, parts in breakdowns(run).items():
+        assert parts.busy_s["compute"] == pytest.approx(of_free[rank].busy_s["compute"])
         assert parts.busy_s["compute"] + sum(parts.exposed_s.values()) == pytest.approx(run.makespan_s)
         assert parts.exposed_s["pp"] == pytest.approx(parts.busy_s["pp"])
 
