@@ -10,8 +10,9 @@ hence after the earlier block's compute, and the later op waits for an exit of i
 hazards between a block and the next one, and between blocks and single ops, need links.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from msgspec import Struct, field
 
 from sim.engine.compiling.contention import Contention
@@ -21,13 +22,17 @@ from sim.engine.compiling.shape import NO_PATH
 from sim.engine.compiling.tables import MAIN_STREAM, TaskTable
 from sim.engine.compiling.teams import Part, Team
 from sim.engine.prices.activity import Activity
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Channel, Collective
-from sim.plan.words.program import Call, Program
+from sim.plan.words.program import Program
 
 _FIXED, _SHARED = NodeKind.FIXED, NodeKind.SHARED
 
 Ref = tuple[int, int]
 """(unit, op inside the unit's task)."""
+
+OwnCall = tuple[int, TaskTable, int | None]
+"""(index, table, micro-batch) of a call that has no wire."""
 
 
 class NotCoalescableError(Exception):
@@ -95,9 +100,6 @@ class RankCompiler(Struct, dict=True):
     """(stream, axes, members) -> (node, what it demands, op) in program order."""
 
     def __post_init__(self) -> None:
-        for table in self.tables.values():
-            if table.wire is not None and not table.is_send:
-                table.receives = table.wire.receive
         self.wires = {table.channel: table.wire for table in self.tables.values() if table.wire is not None}
         self._holders: dict[str, list[TaskTable]] = {}
         for table in self.tables.values():
@@ -108,7 +110,6 @@ class RankCompiler(Struct, dict=True):
         self._state: dict[tuple[str, int | None], HazardState] = {}
         self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
-        self._sent: dict[Channel, Ref] = {}
         self._steady: dict[tuple[str, str, bool], Pattern | None] = {}
         self._waited: set[tuple[int, int, str]] = set()
         self._parts: dict[int, Part] = {}
@@ -118,35 +119,67 @@ class RankCompiler(Struct, dict=True):
         self._first_unit, self._called = 0, list[TaskTable]()
         self._num_single = 0
         self._last_on_main = -1
-        self._last_block: tuple[int, Call] | None = None
+        self._last_block: tuple[int, TaskTable, int | None] | None = None
 
     def compile(self) -> None:
-        """Add all calls to the graph."""
-        rank, units, tables, tails = self.rank, self.graph.units, self.tables, self._tails
-        exposed_from = self.contention.exposed_from[rank]
-        self._first_unit = len(units)
-        for index, call in enumerate(self.program.calls):
-            table, unit = tables[call.task], len(units)
-            self._called.append(table)
-            table.units[call.microbatch] = unit
-            if table.receives is not None:
-                units.append((rank, index, table.receives(), None))
-                continue
-            if table.message:
-                self._add_message(index, call, table)
-            elif not table.candidate or (table.contended and index >= exposed_from):
-                self._add_ops(unit, index, call, table)
-            elif table.steady and (pattern := self._steady_pattern(call, table)) is not None:
-                self._add_steady_block(unit, index, call, table, pattern)
-            elif not self._add_block(unit, index, call, table):
-                self._add_ops(unit, index, call, table)
-            table.last_unit = unit  # the last so far of its task, and of its streams
-            if table.on_main:
-                self._last_on_main = unit
-            for stream, op in table.last_ops:
-                tails[stream] = (unit, op)
-        for ref in tails.values():
+        """Add all calls to the graph: receives by wire, all other calls in order, and sends by wire.
+
+        What has a wire has a stream for itself, so none of the other calls waits for such a send.
+        """
+        graph, calls = self.graph, Calls.of(self.program.calls)
+        self._first_unit, tables = len(graph.units), list(map(self.tables.get, calls.names))
+        self._called = [table for table in map(tables.__getitem__, calls.tasks.tolist()) if table is not None]
+        graph.units += [(self.rank, index, -1, None) for index in range(len(calls))]
+        wired = {channel: self._places(calls, tables, channel) for channel in self.wires}
+        for channel, places in wired.items():
+            if not channel[3]:
+                self._add_receives(self.wires[channel], places, calls.microbatches[places].tolist())
+        of_wires = np.array([table is not None and table.wire is not None for table in tables], np.bool_)
+        self._add_calls(calls, np.flatnonzero(~of_wires[calls.tasks]).tolist())
+        for channel, places in wired.items():
+            if channel[3]:
+                self._add_sends(self.wires[channel], places, calls.microbatches[places].tolist())
+        for ref in self._tails.values():
             self._node(ref)
+
+    def _places(self, calls: Calls, tables: Sequence[TaskTable | None], channel: Channel) -> list[int]:
+        """Return which calls are messages of a channel. ``tables``: those of the calls' names."""
+        of_channel = [table is not None and table.message and table.channel == channel for table in tables]
+        places: list[int] = np.flatnonzero(np.array(of_channel, np.bool_)[calls.tasks]).tolist()
+        return places
+
+    def _add_calls(self, calls: Calls, places: Sequence[int]) -> None:
+        """Add some of the calls, in order: those that have no wire."""
+        numbers = [None if number == NO_MICROBATCH else number for number in calls.microbatches[places].tolist()]
+        own = list(zip(places, map(self._called.__getitem__, places), numbers, strict=True))
+        place = 0
+        while place < len(own):
+            after = self._add_steady_blocks(own, place)
+            if after == place:
+                self._add_call(*own[place])
+                after += 1
+            place = after
+
+    def _add_call(self, index: int, table: TaskTable, microbatch: int | None) -> None:
+        """Add a call as a message, a block or single ops."""
+        unit = table.units[microbatch] = self._first_unit + index
+        if table.message:
+            self._add_message(index, table, microbatch)
+        elif not self._may_be_block(index, table) or not self._add_block(index, table, microbatch):
+            self._add_ops(index, table, microbatch)
+        self._note_last(unit, table)
+
+    def _may_be_block(self, index: int, table: TaskTable) -> bool:
+        """Return whether a call coalesces, and is not one that others may meet on a resource."""
+        return table.candidate and not (table.contended and index >= self.contention.exposed_from[self.rank])
+
+    def _note_last(self, unit: int, table: TaskTable) -> None:
+        """Note a call as the last so far of its task, and its ops as the last of their streams."""
+        table.last_unit = unit
+        if table.on_main:
+            self._last_on_main = unit
+        for stream, op in table.last_ops:
+            self._tails[stream] = (unit, op)
 
     def _table_of(self, unit: int) -> TaskTable:
         return self._called[unit - self._first_unit]
@@ -154,59 +187,76 @@ class RankCompiler(Struct, dict=True):
     def _stream_of(self, ref: Ref) -> str:
         return self._called[ref[0] - self._first_unit].shape.streams[ref[1]]
 
+    # --- messages ------------------------------------------------------------------------------------------
+
+    def _add_receives(self, wire: Wire, places: Sequence[int], microbatches: Sequence[int]) -> None:
+        """Add the receives of a wire."""
+        units, rank, first = self.graph.units, self.rank, self._first_unit
+        for index, microbatch, node in zip(places, microbatches, wire.receive(len(places)), strict=True):
+            self._called[index].units[microbatch] = first + index
+            units[first + index] = (rank, index, node, None)
+
+    def _add_sends(self, wire: Wire, places: Sequence[int], microbatches: Sequence[int]) -> None:
+        """Add the sends of a wire: each waits for the one before it, and for what writes the buffer that it sends."""
+        units, first = self.graph.units, self._first_unit
+        tables = list(map(self._called.__getitem__, places))
+        if wire.at_once:
+            self._add_immediate_sends(wire, places, tables, microbatches)
+            return
+        nodes, successors, waits = (
+            wire.send([table.recipe[0] for table in tables]),
+            self.graph.successors,
+            self.graph.waits,
+        )
+        for index, table, microbatch, node in zip(places, tables, microbatches, nodes, strict=True):
+            units[first + index] = (self.rank, index, node, None)
+            for writer, op, _ in table.sources:
+                unit = writer.units.get(microbatch)
+                if unit is not None:
+                    _, _, base, pattern = units[unit]
+                    ended = base if pattern is not None and pattern.main_exit == op else self._node((unit, op))
+                    successors[ended].append(node)
+                    waits[node] += 1
+
+    def _add_immediate_sends(
+        self, wire: Wire, places: Sequence[int], tables: Sequence[TaskTable], microbatches: Sequence[int]
+    ) -> None:
+        """Add sends that occupy no resource: each waits for what writes its buffer, or for what the last one does."""
+        graph, before = self.graph, None
+        nodes = wire.send_at_once(len(places))
+        for index, table, microbatch, node in zip(places, tables, microbatches, nodes, strict=True):
+            graph.units[self._first_unit + index] = (self.rank, index, node, SENT)
+            written = [(writer.units.get(microbatch), op) for writer, op, _ in table.sources]
+            refs = [(unit, op) for unit, op in written if unit is not None]
+            if before is not None and (not refs or max(refs) < before):
+                refs.append(before)
+            for ref in refs:
+                graph.link(self._node(ref), node)
+            before = max(refs, default=before)
+
     # --- single ops ----------------------------------------------------------------------------------------
 
-    def _add_message(self, index: int, call: Call, table: TaskTable) -> None:
-        """Add a call of a task that is one send or one receive of a buffer that one call wrote or reads."""
-        graph, wire = self.graph, table.wire
-        if wire is not None and wire.at_once:
-            return self._add_immediate_send(index, call, table, wire)
-        op, kind, duration_s, activity = table.recipe[0]
+    def _add_message(self, index: int, table: TaskTable, microbatch: int | None) -> None:
+        """Add a call of a task that is one send or one receive without a wire."""
+        graph, (op, kind, duration_s, activity) = self.graph, table.recipe[0]
         node = graph.add(kind, duration_s, activity if kind is _SHARED else NOTHING)
-        units, successors = graph.units, graph.successors
-        units.append((self.rank, index, node, None))
-        num_waits = 0
+        graph.units[self._first_unit + index] = (self.rank, index, node, None)
         tail = self._tails.get(op.stream)
         if tail is not None:
-            successors[self._node(tail)].append(node)
-            num_waits += 1
+            graph.link(self._node(tail), node)
         for writer, written_by, _ in table.sources:
-            unit = writer.units.get(call.microbatch)
+            unit = writer.units.get(microbatch)
             if unit is not None:
-                _, _, base, pattern = units[unit]
-                ended = (
-                    base if pattern is not None and pattern.main_exit == written_by else self._node((unit, written_by))
-                )
-                successors[ended].append(node)
-                num_waits += 1
-        graph.waits[node] = num_waits
-        if wire is None:
-            self.messages.setdefault(table.channel, []).append((node, activity.latency_s))
-        else:
-            wire.send(node)
-        return None
+                graph.link(self._node((unit, written_by)), node)
+        self.messages.setdefault(table.channel, []).append((node, activity.latency_s))
 
-    def _add_immediate_send(self, index: int, call: Call, table: TaskTable, wire: Wire) -> None:
-        """Add a send that occupies no resource: it waits for the writer of its buffer, and for the send before it."""
-        graph, node = self.graph, wire.send()
-        graph.units.append((self.rank, index, node, SENT))
-        before = self._sent.get(table.channel)
-        written = [(writer.units.get(call.microbatch), op) for writer, op, _ in table.sources]
-        refs = [(unit, op) for unit, op in written if unit is not None]
-        if before is not None and (not refs or max(refs) < before):
-            refs.append(before)
-        for ref in refs:
-            graph.link(self._node(ref), node)
-        if refs:
-            self._sent[table.channel] = max(refs)
-
-    def _add_ops(self, unit: int, index: int, call: Call, table: TaskTable) -> None:
+    def _add_ops(self, index: int, table: TaskTable, microbatch: int | None) -> None:
         """Add one node per op of a call."""
-        graph, shape = self.graph, table.shape
+        graph, shape, unit = self.graph, table.shape, self._first_unit + index
         base = graph.add_ops(table.nodes)
-        graph.units.append((self.rank, index, base, None))
+        graph.units[unit] = (self.rank, index, base, None)
         if table.main:
-            self._open_microbatches.add(call.microbatch)
+            self._open_microbatches.add(microbatch)
         for channel, messages in table.messages.items():
             self.messages.setdefault(channel, []).extend([(base + j, latency_s) for j, latency_s in messages])
         for j, op, activity in table.joint:
@@ -214,42 +264,80 @@ class RankCompiler(Struct, dict=True):
         for stream, j in shape.first.items():
             if stream in self._tails:
                 graph.link(self._node(self._tails[stream]), base + j)
-        for ref, j in self._sources(call, table, single_only=False):
+        for ref, j in self._sources(table, microbatch, single_only=False):
             graph.link(self._node(ref), base + j)
             self._waited.add((*ref, shape.streams[j]))
         if table.tracked:
             self._num_single += 1
-            states = self._states(call, self._met(table))
+            states = self._states(table, self._met(table), microbatch)
             for ref, j in self._hazards(table, states):
                 graph.link(self._node(ref), base + j)
             _note(unit, table, states)
 
     # --- blocks --------------------------------------------------------------------------------------------
 
-    def _steady_pattern(self, call: Call, table: TaskTable) -> Pattern | None:
-        """Return a block's pattern where its links are those of the steady state: the block before it, and messages.
+    def _add_steady_blocks(self, own: Sequence[OwnCall], place: int) -> int:
+        """Add calls from a place on as long as each is a block in the steady state; return the place of the next call.
 
-        None where they are not. The block before it must be the last on all streams, with all of it over when its
-        compute is, and what its later ops read must have been waited for.
+        Such a block waits for the main exit of the block before it, and for messages to its first op. The block before
+        it is the last on all streams.
         """
         if self._last_block is None or self._last_on_main != self._last_block[0]:
+            return place
+        graph, (unit, before, of_before) = self.graph, self._last_block
+        kinds, waits, successors, shared = graph.kinds, graph.waits, graph.successors, graph.shared
+        units, node_before, begin = graph.units, graph.units[unit][2], place
+        for index, table, microbatch in own[begin:]:
+            pattern = self._steady_pattern(before, table, index, microbatch, is_same=of_before == microbatch)
+            if pattern is None:
+                break
+            unit, node, num_waits = self._first_unit + index, len(kinds), 1
+            table.units[microbatch] = table.last_unit = unit
+            units[unit] = (self.rank, index, node, pattern)
+            kinds.append(_FIXED)
+            successors.append([])
+            graph.durations_s.append(pattern.span_s)
+            shared.append(NOTHING)
+            waits.append(0)
+            successors[node_before].append(node)
+            for writer, op, readers in table.first_sources:
+                source = writer.units.get(microbatch)
+                if source is not None:
+                    _, _, base, coalesced = units[source]
+                    successors[base + op if coalesced is None else self._node((source, op))].append(node)
+                    num_waits += 1
+                    self._waited.add((source, op, table.shape.streams[readers[0]]))
+            waits[node] = num_waits
+            before, of_before, node_before = table, microbatch, node
+            place += 1
+        if place > begin:
+            self._last_block = unit, before, of_before
+            self._note_last(unit, before)
+        return place
+
+    def _steady_pattern(
+        self, before: TaskTable, table: TaskTable, index: int, microbatch: int | None, *, is_same: bool
+    ) -> Pattern | None:
+        """Return a block's pattern where its links are those of the steady state; None where they are not.
+
+        All of the block before it, which is of the same micro-batch or not, must be over when its compute is, and what
+        later ops read must have been waited for.
+        """
+        if not table.steady or not self._may_be_block(index, table) or microbatch in self._open_microbatches:
             return None
-        if call.microbatch in self._open_microbatches:
+        if table.tracked and self._noted.get(table.task.name) != self._num_single:
             return None
-        if table.tracked and self._noted.get(call.task) != self._num_single:
+        if table.late_sources and not self._all_waited(table, microbatch):
             return None
-        if table.late_sources and not self._all_waited(call, table):
-            return None
-        previous = self._last_block[1]
-        key = (previous.task, call.task, previous.microbatch == call.microbatch)
+        key = (before.task.name, table.task.name, is_same)
         if key not in self._steady:
             self._steady[key] = None if self._links_after(key) else self._single_entry(table)
         return self._steady[key]
 
-    def _all_waited(self, call: Call, table: TaskTable) -> bool:
+    def _all_waited(self, table: TaskTable, microbatch: int | None) -> bool:
         """Return whether earlier ops of the same streams have waited for all that later ops of a task read."""
         for writer, op, readers in table.late_sources:
-            unit = writer.units.get(call.microbatch)
+            unit = writer.units.get(microbatch)
             if unit is not None and any((unit, op, table.shape.streams[j]) not in self._waited for j in readers):
                 return False
         return True
@@ -263,31 +351,12 @@ class RankCompiler(Struct, dict=True):
         kept = all(before.main_ends_last[s] and after.main_starts_first[s] for s in after.shape.first)
         return not kept or bool(self.known.links(before, after, same_microbatch=key[2]))
 
-    def _add_steady_block(self, unit: int, index: int, call: Call, table: TaskTable, pattern: Pattern) -> None:
-        """Add a block that waits for the main exit of the block before it and for messages to its first op."""
-        graph = self.graph
-        assert self._last_block is not None
-        node, units, successors = graph.add(_FIXED, pattern.span_s), graph.units, graph.successors
-        successors[units[self._last_block[0]][2]].append(node)
-        units.append((self.rank, index, node, pattern))
-        num_waits = 1
-        for writer, op, readers in table.first_sources:
-            source = writer.units.get(call.microbatch)
-            if source is not None:
-                _, _, base, coalesced = units[source]
-                ended = base + op if coalesced is None else self._node((source, op))
-                successors[ended].append(node)
-                num_waits += 1
-                self._waited.add((source, op, table.shape.streams[readers[0]]))
-        graph.waits[node] = num_waits
-        self._last_block = (unit, call)
-
-    def _add_block(self, unit: int, index: int, call: Call, table: TaskTable) -> bool:
+    def _add_block(self, index: int, table: TaskTable, microbatch: int | None) -> bool:
         """Add a call as one block; return False where its entries and exits do not allow it."""
-        sources = self._sources(call, table, single_only=call.microbatch not in self._open_microbatches)
-        links = self._block_links(call, table) + sources
-        tracked = table.tracked_each if self._noted.get(call.task) == self._num_single else table.tracked
-        states = self._states(call, tracked)
+        sources = self._sources(table, microbatch, single_only=microbatch not in self._open_microbatches)
+        links, unit = self._block_links(table, microbatch) + sources, self._first_unit + index
+        tracked = table.tracked_each if self._noted.get(table.task.name) == self._num_single else table.tracked
+        states = self._states(table, tracked, microbatch)
         links += self._hazards(table, states)
         entries = _entries(links) or (table.shape.first[MAIN_STREAM],)
         if self.team is not None and table.joint_ops:
@@ -295,17 +364,17 @@ class RankCompiler(Struct, dict=True):
             self._add_part(self._parts[unit], index, entries, links)
         elif not self._add_own_block(index, table, entries, links):
             return False
-        self._last_block = (unit, call)
+        self._last_block = (unit, table, microbatch)
         for ref, j in sources:
             self._waited.add((*ref, table.shape.streams[j]))
         if tracked:
             _note(unit, table, states)
-            self._noted[call.task] = self._num_single
+            self._noted[table.task.name] = self._num_single
         return True
 
     def _add_part(self, part: Part, index: int, entries: tuple[int, ...], links: list[tuple[Ref, int]]) -> None:
         """Add this rank's part of a block of its whole team."""
-        self.graph.units.append((self.rank, index, part.block.node, part.until_finished))
+        self.graph.units[self._first_unit + index] = (self.rank, index, part.block.node, part.until_finished)
         for op in entries:
             part.entry(op)
         for ref, op in links:
@@ -319,7 +388,7 @@ class RankCompiler(Struct, dict=True):
         if pattern is None:
             return False
         node = graph.add(_FIXED, pattern.span_s)
-        graph.units.append((self.rank, index, node, pattern))
+        graph.units[self._first_unit + index] = (self.rank, index, node, pattern)
         if len(entries) == 1:
             for ref, _ in links:
                 graph.link(self._node(ref), node)
@@ -348,7 +417,7 @@ class RankCompiler(Struct, dict=True):
             self.graph.kinds[node] = NodeKind.BLOCK
         return block
 
-    def _block_links(self, call: Call, table: TaskTable) -> list[tuple[Ref, int]]:
+    def _block_links(self, table: TaskTable, microbatch: int | None) -> list[tuple[Ref, int]]:
         """Return the waits of a block by stream order and by hazards with the block just before it."""
         links: list[tuple[Ref, int]] = []
         main_tail = self._tails.get(MAIN_STREAM)
@@ -357,9 +426,8 @@ class RankCompiler(Struct, dict=True):
             if tail is not None and not self._kept_by_main(stream, tail, main_tail, table):
                 links.append((tail, op))
         if self._last_block is not None:
-            unit, previous = self._last_block
-            same = previous.microbatch == call.microbatch
-            pairs = self.known.links(self.tables[previous.task], self.tables[call.task], same_microbatch=same)
+            unit, before, of_before = self._last_block
+            pairs = self.known.links(before, table, same_microbatch=of_before == microbatch)
             links += [((unit, i), j) for i, j in pairs]
         return links
 
@@ -371,14 +439,14 @@ class RankCompiler(Struct, dict=True):
 
     # --- hazards -------------------------------------------------------------------------------------------
 
-    def _sources(self, call: Call, table: TaskTable, *, single_only: bool) -> list[tuple[Ref, int]]:
+    def _sources(self, table: TaskTable, microbatch: int | None, *, single_only: bool) -> list[tuple[Ref, int]]:
         """Return what a call waits for because it reads what one earlier call of its micro-batch wrote.
 
         What an earlier op of the same stream has waited for need not be waited for again.
         """
         links: list[tuple[Ref, int]] = []
         for writer, op, readers in table.single_sources if single_only else table.sources:
-            unit = writer.units.get(call.microbatch)
+            unit = writer.units.get(microbatch)
             if unit is None:
                 continue
             links += [((unit, op), j) for j in readers if (unit, op, table.shape.streams[j]) not in self._waited]
@@ -424,19 +492,19 @@ class RankCompiler(Struct, dict=True):
                 last[stream] = ref
         return list(last.values())
 
-    def _states(self, call: Call, buffers: tuple[str, ...]) -> dict[str, HazardState]:
+    def _states(self, table: TaskTable, buffers: tuple[str, ...], microbatch: int | None) -> dict[str, HazardState]:
         """Return the states of buffers as a call finds them, after the blocks that touched them without being noted."""
-        per_microbatch, found = self.tables[call.task].per_microbatch, dict[str, HazardState]()
+        per_microbatch, found = table.per_microbatch, dict[str, HazardState]()
         for buffer in buffers:
-            key = (buffer, call.microbatch if per_microbatch[buffer] else None)
+            key = (buffer, microbatch if per_microbatch[buffer] else None)
             state = self._state.get(key)
             if state is None:
                 state = self._state[key] = HazardState()
             holders = () if per_microbatch[buffer] else self._holders.get(buffer, ())
-            newer = [table for table in holders if table.last_unit > state.known_to]
+            newer = [holder for holder in holders if holder.last_unit > state.known_to]
             if newer:
-                for table in sorted(newer, key=lambda t: t.last_unit):
-                    state.leave(table.last_unit, *table.shape.leaves[buffer])
+                for holder in sorted(newer, key=lambda t: t.last_unit):
+                    state.leave(holder.last_unit, *holder.shape.leaves[buffer])
             found[buffer] = state
         return found
 

@@ -39,6 +39,7 @@ class _Messages(Struct, frozen=True):
     wire: Wire
     like: Wire
     is_known: bool
+    is_sent: bool
 
 
 def compile_ranks(graph: Graph, ranks: Sequence[RankCompiler]) -> None:
@@ -124,20 +125,25 @@ def _messages(
         between = ends[id(wire)]
         if between != _shifted(ends[id(like)], 1) or max(between) - min(between) > 1:
             return None
-        found.append(_Messages(wire, like, is_known=min(between) < place))
-        if not _is_as_like_was(found[-1], later, is_sent=channel[3]):
+        found.append(_Messages(wire, like, is_known=min(between) < place, is_sent=channel[3]))
+        if not _is_as_like_was(found[-1], later):
             return None
     return sorted(found, key=lambda messages: messages.is_known)
 
 
-def _is_as_like_was(messages: _Messages, later: int, *, is_sent: bool) -> bool:
-    """Return whether a rank finds its messages as the rank before found the ones that they are like."""
+def _is_as_like_was(messages: _Messages, later: int) -> bool:
+    """Return whether a rank finds its messages as the rank before found the ones that they are like.
+
+    Those whose sends are nodes of their own are linked later, so neither rank finds anything of the other.
+    """
     wire, like = messages.wire, messages.like
     if (wire.latency_s, wire.at_once) != (like.latency_s, like.at_once):
         return False
+    if not wire.at_once:
+        return True
     if not messages.is_known:
         return not (wire.receives or wire.sends)
-    sends = [] if is_sent else _shifted(like.sends, later)
+    sends = [] if messages.is_sent else _shifted(like.sends, later)
     return wire.receives == _shifted(like.receives, later) and wire.sends == sends
 
 
@@ -182,9 +188,11 @@ def _entries(graph: Graph, own: slice) -> Iterator[int]:
 def _send(graph: Graph, messages: _Messages, ahead: _Compiled, before: _Compiled) -> None:
     """Let a rank's messages be those that they are like: with what waits for them, where the other rank is compiled."""
     wire, like, later = messages.wire, messages.like, before.node - ahead.node
-    wire.receives[:], wire.sends[:] = _shifted(like.receives, later), _shifted(like.sends, later)
-    wire.num_received = like.num_received
-    if messages.is_known:
+    if messages.is_sent or wire.at_once:
+        wire.sends = _shifted(like.sends, later)
+    if not messages.is_sent or wire.at_once:
+        wire.receives, wire.num_received = _shifted(like.receives, later), like.num_received
+    if messages.is_known and wire.at_once:
         for node in like.receives:
             graph.waits[node + later] += graph.waits[node] - ahead.waits[node - ahead.node]
             graph.successors[node + later] += [

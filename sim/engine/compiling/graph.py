@@ -241,7 +241,8 @@ class Graph(Struct, dict=True):
 class Wire(Struct):
     """A channel whose messages come in order: their receives are their journeys, one node each.
 
-    ``at_once``: its sends occupy nothing and are the start of that node; else ``sends`` are their own nodes.
+    ``at_once``: its sends occupy nothing and are the start of that node; else they are nodes of their own, and what
+    they lead to is linked once all ranks are compiled.
     """
 
     graph: Graph
@@ -251,27 +252,49 @@ class Wire(Struct):
     sends: list[int] = field(default_factory=list)
     num_received: int = 0
 
-    def send(self, node: int | None = None) -> int:
-        """Let the next message travel once ``node`` is done; return the node of its journey."""
-        count = len(self.sends)
-        receive = self.receives[count] if count < len(self.receives) else self._add()
-        if node is None:
-            self.sends.append(receive)
-        else:
-            self.graph.successors[node].append(receive)
-            self.graph.waits[receive] += 1
-            self.sends.append(node)
-        return receive
+    def send(self, ops: Sequence[tuple[object, NodeKind, float, Activity]]) -> list[int]:
+        """Add sends that each wait for the one before; return their nodes. ``ops``: what the node of each needs."""
+        graph, first = self.graph, len(self.graph.kinds)
+        self.sends = [*range(first, first + len(ops))]
+        graph.kinds += [kind for _, kind, _, _ in ops]
+        graph.waits += [0, *[1] * (len(ops) - 1)][: len(ops)]
+        graph.successors += [[node] for node in self.sends[1:]] + [[] for _ in ops[:1]]
+        graph.durations_s += [lasting_s for _, _, lasting_s, _ in ops]
+        graph.shared += [activity if kind is NodeKind.SHARED else NOTHING for _, kind, _, activity in ops]
+        return self.sends
 
-    def receive(self) -> int:
-        """Return the node of the next message to be received."""
-        count = self.num_received = self.num_received + 1
-        return self.receives[count - 1] if count <= len(self.receives) else self._add()
+    def send_at_once(self, count: int) -> list[int]:
+        """Return the nodes with whose starts so many messages are sent."""
+        self._add(count - len(self.receives))
+        self.sends = self.receives[:count]
+        return self.sends
 
-    def _add(self) -> int:
-        node = self.graph.add(_FIXED, self.latency_s)
-        self.receives.append(node)
-        return node
+    def receive(self, count: int) -> list[int]:
+        """Return the nodes of so many messages that are received."""
+        self.num_received = count
+        self._add(count - len(self.receives))
+        return self.receives[:count]
+
+    def link(self) -> None:
+        """Let all messages travel once they are sent, those that nobody receives too."""
+        if not self.at_once:
+            self._add(len(self.sends) - len(self.receives))
+            successors, waits = self.graph.successors, self.graph.waits
+            for send, receive in zip(self.sends, self.receives, strict=True):
+                successors[send].append(receive)
+                waits[receive] += 1
+        self.graph.messages += zip(self.sends, self.receives, self.receives, strict=True)
+
+    def _add(self, count: int) -> None:
+        """Add so many journeys."""
+        if count > 0:
+            graph, first = self.graph, len(self.graph.kinds)
+            self.receives += range(first, first + count)
+            graph.kinds += [_FIXED] * count
+            graph.waits += [0] * count
+            graph.successors += [[] for _ in range(count)]
+            graph.durations_s += [self.latency_s] * count
+            graph.shared += [NOTHING] * count
 
 
 class PricedTask(Struct, frozen=True):

@@ -32,7 +32,7 @@ def link_messages(
             if not is_send:
                 peer = stands_for[mesh.shift(rank, axis, offset)]
                 _check_messages(rank, peer, channel, len(wire.sends), wire.num_received, all_received=all_received)
-                graph.messages += zip(wire.sends, wire.receives, wire.receives, strict=True)
+                wire.link()
 
 
 def _check_messages(

@@ -108,7 +108,7 @@ def _compile(job: _Job, single: frozenset[str]) -> Structure:
     """
     graph, mesh, folding, contention = Graph(), job.plan.mesh, job.folding, job.contention
     tables = {rank: _tables(job, rank, single) for rank in job.programs}
-    find_channels(graph, tables, mesh, folding.stands_for)
+    find_channels(graph, tables, job.programs, mesh, folding.stands_for)
     teams = {ranks: Team(graph, ranks) for ranks in job.teams.values()}
     known = KnownBlocks()
     ranks = {

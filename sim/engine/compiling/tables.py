@@ -44,9 +44,8 @@ class TaskTable(Struct, dict=True):
     others. ``steady``: its links can be those of the steady state (see the compiler).
     ``on_main``: on a stream that coalescing tasks use. ``sends``: it has one. ``message``: one send or receive alone;
     ``channel`` is then its axis, offset, direction, is a send, and ``wire`` what stands for its messages where they
-    come in order (see channels); ``receives`` gives the node of a receive's next message. ``last_ops``: each stream's
-    last op. ``joint_ops``: collectives of several simulated ranks. ``units`` and ``last_unit`` are filled in while
-    compiling.
+    come in order (see channels). ``last_ops``: each stream's last op. ``joint_ops``: collectives of several simulated
+    ranks. ``units`` and ``last_unit`` are filled in while compiling.
     """
 
     task: Task
@@ -68,7 +67,6 @@ class TaskTable(Struct, dict=True):
     last_ops: tuple[tuple[str, int], ...]
     joint_ops: tuple[int, ...]
     wire: Wire | None = None
-    receives: Callable[[], int] | None = None
     tracked: tuple[str, ...] = ()
     tracked_each: tuple[str, ...] = ()
     tracked_alone: "list[tuple[list[TaskTable], frozenset[str]]]" = field(default_factory=list)
