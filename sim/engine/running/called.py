@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sim.engine.compiling.graph import SENT, Pattern, UnitColumns
 from sim.plan.words.calls import Calls
 from sim.plan.words.program import Program
-from sim.sorting import distinct_values
+from sim.sorting import distinct_values, run_begins, sorted_order
 
 Ints = NDArray[np.int64]
 
@@ -51,25 +51,43 @@ class TaskCalls(Struct, frozen=True):
         return cls(calls, nodes, {pattern: np.concatenate(rows) for pattern, rows in rows_of.items()}, is_single)
 
 
-def calls_by_task(program: Program, units: UnitColumns, own: slice) -> dict[str, TaskCalls]:
-    """Return the calls of each task of a rank, in the order of first use.
+def calls_by_task(
+    programs: Mapping[int, Program], units: UnitColumns, own: Mapping[int, slice]
+) -> dict[int, dict[str, TaskCalls]]:
+    """Return the calls of each task of each rank, in the order of first use.
 
-    ``own``: its units, of all steps; of the last one those that it begins with may be all.
+    ``own``: a rank's units, of all steps; of the last one those that it begins with may be all.
     """
-    calls, nodes, numbers = Calls.of(program.calls), units.nodes[own], units.numbers[own]
-    is_single = (numbers == id(None)) | (numbers == id(SENT))
-    step_rows = np.arange(0, len(nodes), max(len(calls), 1))[:, None]
-    found = {}
-    for name, first in calls.first_calls.items():
-        of_task = (step_rows + np.flatnonzero(calls.tasks == calls.tasks[first])).ravel()
-        of_task = of_task[: of_task.searchsorted(len(nodes))]
-        rows_of = _rows_by_pattern(numbers[of_task], units.patterns)
-        found[name] = TaskCalls(of_task, nodes[of_task], rows_of, is_single[of_task])
+    found: dict[int, dict[str, TaskCalls]] = {rank: {} for rank in programs}
+    if not len(units.nodes):
+        return found
+    tasks, names = list[Ints](), list[tuple[int, str]]()
+    for rank, program in programs.items():
+        calls = Calls.of(program.calls)
+        tasks.append(len(names) + np.resize(calls.tasks, own[rank].stop - own[rank].start))
+        names += [(rank, name) for name in calls.names]
+    order = sorted_order(task := np.concatenate(tasks))
+    first = np.flatnonzero(run_begins(task[order]))
+    counts, numbers = np.diff(first, append=len(order)), units.numbers[order]
+    alike = np.logical_and.reduceat(numbers == np.repeat(numbers[first], counts), first)
+    begin_of_rank = np.repeat([own[rank].start for rank in programs], list(map(len, tasks)))
+    index, nodes, is_single = (
+        order - begin_of_rank[order],
+        units.nodes[order],
+        (numbers == id(None)) | (numbers == id(SENT)),
+    )
+    for at in np.argsort(order[first]).tolist():
+        rows = slice(int(first[at]), int(first[at] + counts[at]))
+        rows_of = _rows_by_pattern(numbers[rows], units.patterns, alike=bool(alike[at]))
+        rank, name = names[task[order[rows.start]]]
+        found[rank][name] = TaskCalls(index[rows], nodes[rows], rows_of, is_single[rows])
     return found
 
 
-def _rows_by_pattern(numbers: Ints, patterns: Mapping[int, Pattern | None]) -> dict[Pattern | None, Ints]:
+def _rows_by_pattern(
+    numbers: Ints, patterns: Mapping[int, Pattern | None], *, alike: bool
+) -> dict[Pattern | None, Ints]:
     """Return the places of calls by their patterns, whose identities are ``numbers``: mostly one for all of a task."""
-    if len(numbers) and (numbers == numbers[0]).all():
+    if alike:
         return {patterns[int(numbers[0])]: np.arange(len(numbers))}
     return {patterns[number]: np.flatnonzero(numbers == number) for number in distinct_values(numbers).tolist()}

@@ -468,7 +468,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
     @cached_property
     def _calls(self) -> dict[int, dict[str, TaskCalls]]:
-        return {rank: calls_by_task(self.programs[rank], self.units, places) for rank, places in self._units_at.items()}
+        return calls_by_task(self.programs, self.units, self._units_at)
 
     @property
     def units(self) -> UnitColumns:
