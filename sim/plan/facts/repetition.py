@@ -141,6 +141,14 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
         found: list[int] = calls[np.sort(places[places < len(calls)])].tolist()
         return found
 
+    @property
+    def ends_of_tasks(self) -> list[int]:
+        """Return the first and the last call of each task, in order."""
+        num_calls, last = len(self.tasks), np.full(self._num_tasks, -1, np.int64)
+        last[self.tasks] = np.arange(num_calls)  # of several writes the last one stays
+        first = first_places(self.tasks, self._num_tasks)
+        return sorted({*first.tolist(), *last.tolist()} - {num_calls, -1})
+
     @cached_property
     def _num_tasks(self) -> int:
         return int(self.tasks.max(initial=-1)) + 1
@@ -162,10 +170,9 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
         These are the tasks of every sequence that micro-batches go through, the first and the last call of each task in
         the program, and the tasks whose calls complete an earlier step.
         """
-        first, last = (self.first_of_tasks(calls) for calls in (self.every, self.every[::-1]))
         return (
             frozenset(self.tasks[calls].tobytes() for calls in self.sequences),
-            self.tasks[sorted({*first, *last})].tobytes(), distinct_values(self.tasks[self.lags > 0]).tobytes(),
+            self.tasks[self.ends_of_tasks].tobytes(), distinct_values(self.tasks[self.lags > 0]).tobytes(),
         )  # fmt: skip
 
     def candidates(self) -> list[tuple[int, int]]:
