@@ -453,23 +453,25 @@ class RankCompiler(Struct, dict=True):
         return links
 
     def _hazards(self, table: TaskTable, states: Mapping[str, HazardState]) -> list[tuple[Ref, int]]:
-        """Return the waits of a call's ops by buffers that several tasks write, beyond stream order."""
-        shape = table.shape
-        by_ref: dict[Ref, list[int]] = {}
+        """Return the waits of a call's ops by buffers that several tasks write, beyond stream order.
+
+        Of the ops of a stream that one op waits for, it need only wait for the last.
+        """
+        shape, last = table.shape, dict[tuple[int, str], Ref]()
         for buffer, state in states.items():
-            if state.writer is None and not state.readers:
-                continue
-            found = [(state.writer, j) for j in shape.reads.get(buffer, ())]
+            written = () if state.writer is None else (state.writer,)
+            found = [(ref, j) for ref in written for j in shape.reads.get(buffer, ())]
             if buffer in shape.overwrites:
-                found += [(ref, shape.overwrites[buffer]) for ref in self._last_of_each_stream(state)]
+                found += [(ref, shape.overwrites[buffer]) for ref in (*written, *state.readers)]
             for ref, j in found:
-                if ref is None or self._stream_of(ref) == shape.streams[j]:
-                    continue
-                waiting = by_ref.get(ref)
-                if waiting is None:
-                    by_ref[ref] = [j]
-                elif not any(shape.descends(j, i) for i in waiting):
-                    waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
+                stream = self._stream_of(ref)
+                if stream != shape.streams[j]:
+                    last[j, stream] = max(ref, last.get((j, stream), ref))
+        by_ref: dict[Ref, list[int]] = {}
+        for (j, _), ref in last.items():
+            waiting = by_ref.setdefault(ref, [])
+            if not any(shape.descends(j, i) for i in waiting):
+                waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
         return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]
 
     def _met(self, table: TaskTable) -> tuple[str, ...]:
@@ -482,15 +484,6 @@ class RankCompiler(Struct, dict=True):
             return table.tracked
         found = frozenset[str]().union(*alone)
         return tuple([buffer for buffer in table.tracked if buffer not in found])
-
-    def _last_of_each_stream(self, state: HazardState) -> list[Ref]:
-        """Return the ops that must end before a buffer is overwritten: the last of each stream."""
-        last: dict[str, Ref] = {}
-        for ref in state.readers if state.writer is None else (state.writer, *state.readers):
-            stream = self._stream_of(ref)
-            if stream not in last or last[stream] < ref:
-                last[stream] = ref
-        return list(last.values())
 
     def _states(self, table: TaskTable, buffers: tuple[str, ...], microbatch: int | None) -> dict[str, HazardState]:
         """Return the states of buffers as a call finds them, after the blocks that touched them without being noted."""
