@@ -56,7 +56,7 @@ def _by_channel(tables: Tables) -> dict[Channel, list[TaskTable]]:
     """Return the tasks that are one message, by channel; no channel that others use as well."""
     found: dict[Channel, list[TaskTable]] = {}
     for table in tables.values():
-        for channel in table.messages:
+        for channel in table.channels:
             found.setdefault(channel, []).append(table)
     return {channel: users for channel, users in found.items() if all(table.message for table in users)}
 

@@ -11,6 +11,8 @@ hazards between a block and the next one, and between blocks and single ops, nee
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from operator import itemgetter
 
 import numpy as np
 from msgspec import Struct, field
@@ -18,13 +20,14 @@ from msgspec import Struct, field
 from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import NOTHING, SENT, Block, Graph, NodeKind, Pattern, Wire
 from sim.engine.compiling.patterns import call_pattern
-from sim.engine.compiling.shape import NO_PATH
-from sim.engine.compiling.tables import MAIN_STREAM, TaskTable
+from sim.engine.compiling.shape import NO_PATH, TaskShape
+from sim.engine.compiling.tables import MAIN_STREAM, Shared, TaskTable
 from sim.engine.compiling.teams import Part, Team
 from sim.engine.prices.activity import Activity
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Channel, Collective
 from sim.plan.words.program import Program
+from sim.sorting import sorted_order
 
 _FIXED, _SHARED = NodeKind.FIXED, NodeKind.SHARED
 
@@ -43,29 +46,15 @@ class NotCoalescableError(Exception):
         self.task = task
 
 
-class HazardState(Struct):
-    """The last writer of a buffer instance, and its readers since; ``known_to``: the last call that is included."""
-
-    writer: Ref | None = None
-    readers: list[Ref] = field(default_factory=list)
-    known_to: int = -1
-
-    def leave(self, unit: int, writer: int, readers: tuple[int, ...]) -> None:
-        """Note that a call wrote last with op ``writer`` (-1: did not write) and then read."""
-        if writer >= 0:
-            self.writer, self.readers = (unit, writer), []
-        self.readers += [(unit, op) for op in readers]
-        self.known_to = unit
-
-
 class KnownBlocks(Struct, frozen=True):
-    """What blocks follow from whatever the order of calls: found once for ranks that share tasks.
+    """What follows from tasks whatever the order of calls: found once for ranks that share them.
 
     A pattern is one object for ranks whose ops last equally long.
     """
 
     _patterns: dict[tuple[int, tuple[int, ...], tuple[float, ...]], Pattern | None] = {}
     _links: dict[tuple[int, int, bool], tuple[tuple[int, int], ...]] = {}
+    _hazards: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
 
     def pattern(self, table: TaskTable, entries: tuple[int, ...]) -> Pattern | None:
         """Return how a call runs, None where it can be no block (``call_pattern``)."""
@@ -80,6 +69,16 @@ class KnownBlocks(Struct, frozen=True):
         if key not in self._links:
             self._links[key] = _neighbour_links(before, after, same_microbatch)
         return self._links[key]
+
+    def hazards(self, shared: Shared, before: Sequence[TaskTable], after: TaskTable) -> list[tuple[int, int, int]]:
+        """Return what a call waits for because earlier ones touched buffers: (place in ``before``, op, waiting op).
+
+        ``before``: the tasks of the last calls that did, in order. Stream order is kept anyway.
+        """
+        key = id(shared), id(after.shape), *[id(table.shape) for table in before]
+        if key not in self._hazards:
+            self._hazards[key] = _hazards(shared.buffers, [table.shape for table in before], after.shape)
+        return self._hazards[key]
 
 
 class RankCompiler(Struct, dict=True):
@@ -101,13 +100,7 @@ class RankCompiler(Struct, dict=True):
 
     def __post_init__(self) -> None:
         self.wires = {table.channel: table.wire for table in self.tables.values() if table.wire is not None}
-        self._holders: dict[str, list[TaskTable]] = {}
-        for table in self.tables.values():
-            touched = table.tracked if table.candidate else [b for _, alone in table.tracked_alone for b in alone]
-            for buffer in touched:
-                self._holders.setdefault(buffer, []).append(table)
         self._tails: dict[str, Ref] = {}
-        self._state: dict[tuple[str, int | None], HazardState] = {}
         self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
         self._steady: dict[tuple[str, str, bool], Pattern | None] = {}
@@ -130,23 +123,16 @@ class RankCompiler(Struct, dict=True):
         self._first_unit, tables = len(graph.units), list(map(self.tables.get, calls.names))
         self._called = [table for table in map(tables.__getitem__, calls.tasks.tolist()) if table is not None]
         graph.units += [(self.rank, index, -1, None) for index in range(len(calls))]
-        wired = {channel: self._places(calls, tables, channel) for channel in self.wires}
-        for channel, places in wired.items():
-            if not channel[3]:
-                self._add_receives(self.wires[channel], places, calls.microbatches[places].tolist())
-        of_wires = np.array([table is not None and table.wire is not None for table in tables], np.bool_)
-        self._add_calls(calls, np.flatnonzero(~of_wires[calls.tasks]).tolist())
-        for channel, places in wired.items():
-            if channel[3]:
-                self._add_sends(self.wires[channel], places, calls.microbatches[places].tolist())
+        places = _by_channel(calls, tables)
+        for channel, received in places.items():
+            if channel is not None and not channel[3]:
+                self._add_receives(self.wires[channel], received, calls.microbatches[received].tolist())
+        self._add_calls(calls, places[None])
+        for channel, sent in places.items():
+            if channel is not None and channel[3]:
+                self._add_sends(self.wires[channel], sent, calls.microbatches[sent].tolist())
         for ref in self._tails.values():
             self._node(ref)
-
-    def _places(self, calls: Calls, tables: Sequence[TaskTable | None], channel: Channel) -> list[int]:
-        """Return which calls are messages of a channel. ``tables``: those of the calls' names."""
-        of_channel = [table is not None and table.message and table.channel == channel for table in tables]
-        places: list[int] = np.flatnonzero(np.array(of_channel, np.bool_)[calls.tasks]).tolist()
-        return places
 
     def _add_calls(self, calls: Calls, places: Sequence[int]) -> None:
         """Add some of the calls, in order: those that have no wire."""
@@ -162,11 +148,11 @@ class RankCompiler(Struct, dict=True):
 
     def _add_call(self, index: int, table: TaskTable, microbatch: int | None) -> None:
         """Add a call as a message, a block or single ops."""
-        unit = table.units[microbatch] = self._first_unit + index
         if table.message:
             self._add_message(index, table, microbatch)
         elif not self._may_be_block(index, table) or not self._add_block(index, table, microbatch):
             self._add_ops(index, table, microbatch)
+        unit = table.units[microbatch] = self._first_unit + index
         self._note_last(unit, table)
 
     def _may_be_block(self, index: int, table: TaskTable) -> bool:
@@ -269,10 +255,8 @@ class RankCompiler(Struct, dict=True):
             self._waited.add((*ref, shape.streams[j]))
         if table.tracked:
             self._num_single += 1
-            states = self._states(table, self._met(table), microbatch)
-            for ref, j in self._hazards(table, states):
+            for ref, j in self._hazards(table, table.shared, microbatch):
                 graph.link(self._node(ref), base + j)
-            _note(unit, table, states)
 
     # --- blocks --------------------------------------------------------------------------------------------
 
@@ -355,9 +339,8 @@ class RankCompiler(Struct, dict=True):
         """Add a call as one block; return False where its entries and exits do not allow it."""
         sources = self._sources(table, microbatch, single_only=microbatch not in self._open_microbatches)
         links, unit = self._block_links(table, microbatch) + sources, self._first_unit + index
-        tracked = table.tracked_each if self._noted.get(table.task.name) == self._num_single else table.tracked
-        states = self._states(table, tracked, microbatch)
-        links += self._hazards(table, states)
+        is_noted = self._noted.get(table.task.name) == self._num_single
+        links += self._hazards(table, table.shared_each if is_noted else table.shared, microbatch)
         entries = _entries(links) or (table.shape.first[MAIN_STREAM],)
         if self.team is not None and table.joint_ops:
             self._parts[unit] = self.team.part(self.rank, unit, index, table)
@@ -367,9 +350,7 @@ class RankCompiler(Struct, dict=True):
         self._last_block = (unit, table, microbatch)
         for ref, j in sources:
             self._waited.add((*ref, table.shape.streams[j]))
-        if tracked:
-            _note(unit, table, states)
-            self._noted[table.task.name] = self._num_single
+        self._noted[table.task.name] = self._num_single
         return True
 
     def _add_part(self, part: Part, index: int, entries: tuple[int, ...], links: list[tuple[Ref, int]]) -> None:
@@ -452,54 +433,27 @@ class RankCompiler(Struct, dict=True):
             links += [((unit, op), j) for j in readers if (unit, op, table.shape.streams[j]) not in self._waited]
         return links
 
-    def _hazards(self, table: TaskTable, states: Mapping[str, HazardState]) -> list[tuple[Ref, int]]:
+    def _hazards(
+        self, table: TaskTable, several: Sequence[tuple[Shared, list[TaskTable]]], microbatch: int | None
+    ) -> list[tuple[Ref, int]]:
         """Return the waits of a call's ops by buffers that several tasks write, beyond stream order.
 
         Of the ops of a stream that one op waits for, it need only wait for the last.
         """
         shape, last = table.shape, dict[tuple[int, str], Ref]()
-        for buffer, state in states.items():
-            written = () if state.writer is None else (state.writer,)
-            found = [(ref, j) for ref in written for j in shape.reads.get(buffer, ())]
-            if buffer in shape.overwrites:
-                found += [(ref, shape.overwrites[buffer]) for ref in (*written, *state.readers)]
-            for ref, j in found:
-                stream = self._stream_of(ref)
-                if stream != shape.streams[j]:
-                    last[j, stream] = max(ref, last.get((j, stream), ref))
+        for shared, touching in several:
+            units = [(other.units.get(microbatch, -1) if shared.each else other.last_unit, other) for other in touching]
+            before = sorted([found for found in units if found[0] >= 0], key=itemgetter(0))
+            for place, op, j in self.known.hazards(shared, [other for _, other in before], table):
+                unit, other = before[place]
+                key = j, other.shape.streams[op]
+                last[key] = max((unit, op), last.get(key, (unit, op)))
         by_ref: dict[Ref, list[int]] = {}
         for (j, _), ref in last.items():
             waiting = by_ref.setdefault(ref, [])
             if not any(shape.descends(j, i) for i in waiting):
                 waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
         return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]
-
-    def _met(self, table: TaskTable) -> tuple[str, ...]:
-        """Return the tracked buffers of a task but those that so far ops of one stream alone have touched.
-
-        Its stream keeps these in order. What has touched them is noted when an op of another stream does.
-        """
-        alone = [buffers for others, buffers in table.tracked_alone if all(other.last_unit < 0 for other in others)]
-        if not alone:
-            return table.tracked
-        found = frozenset[str]().union(*alone)
-        return tuple([buffer for buffer in table.tracked if buffer not in found])
-
-    def _states(self, table: TaskTable, buffers: tuple[str, ...], microbatch: int | None) -> dict[str, HazardState]:
-        """Return the states of buffers as a call finds them, after the blocks that touched them without being noted."""
-        per_microbatch, found = table.per_microbatch, dict[str, HazardState]()
-        for buffer in buffers:
-            key = (buffer, microbatch if per_microbatch[buffer] else None)
-            state = self._state.get(key)
-            if state is None:
-                state = self._state[key] = HazardState()
-            holders = () if per_microbatch[buffer] else self._holders.get(buffer, ())
-            newer = [holder for holder in holders if holder.last_unit > state.known_to]
-            if newer:
-                for holder in sorted(newer, key=lambda t: t.last_unit):
-                    state.leave(holder.last_unit, *holder.shape.leaves[buffer])
-            found[buffer] = state
-        return found
 
     def _node(self, ref: Ref) -> int:
         """Return the node that is done when an op is done."""
@@ -525,10 +479,17 @@ class RankCompiler(Struct, dict=True):
         return self._early_exits[ref]
 
 
-def _note(unit: int, table: TaskTable, states: Mapping[str, HazardState]) -> None:
-    """Note a call as the writer and reader of the buffers whose states are given."""
-    for buffer, state in states.items():
-        state.leave(unit, *table.shape.leaves[buffer])
+def _by_channel(calls: Calls, tables: Sequence[TaskTable | None]) -> dict[Channel | None, list[int]]:
+    """Return the calls that are messages of each channel with a wire, and under None the others; all in order.
+
+    ``tables``: those of the calls' names.
+    """
+    channels = [None if table is None or table.wire is None else table.channel for table in tables]
+    numbers = {channel: number for number, channel in enumerate(dict.fromkeys([None, *channels]))}
+    number = np.array(list(map(numbers.__getitem__, channels)), np.int64)[calls.tasks]
+    order, stops = sorted_order(number), np.cumsum(np.bincount(number, minlength=len(numbers))).tolist()
+    bounds = zip(numbers, pairwise([0, *stops]), strict=True)
+    return {channel: order[begin:stop].tolist() for channel, (begin, stop) in bounds}
 
 
 def _entries(links: list[tuple[Ref, int]]) -> tuple[int, ...]:
@@ -555,3 +516,23 @@ def _neighbour_links(before: TaskTable, after: TaskTable, same_microbatch: bool)
             if not a.descends(a.last[b.streams[j]], i):
                 links.add((i, j))
     return tuple(sorted(links))
+
+
+def _hazards(buffers: Sequence[str], before: Sequence[TaskShape], after: TaskShape) -> list[tuple[int, int, int]]:
+    """Return what a call waits for because earlier ones, in order, touched buffers: see ``KnownBlocks.hazards``."""
+    last: dict[tuple[int, str], tuple[int, int]] = {}
+    for buffer in buffers:
+        written, read = list[tuple[int, int]](), list[tuple[int, int]]()
+        for place, shape in enumerate(before):
+            writer, readers = shape.leaves[buffer]
+            if writer >= 0:
+                written, read = [(place, writer)], []
+            read += [(place, op) for op in readers]
+        found = [(ref, j) for ref in written for j in after.reads.get(buffer, ())]
+        if buffer in after.overwrites:
+            found += [(ref, after.overwrites[buffer]) for ref in written + read]
+        for (place, op), j in found:
+            key = j, before[place].streams[op]
+            if key[1] != after.streams[j]:
+                last[key] = max((place, op), last.get(key, (place, op)))
+    return [(place, op, j) for (j, _), (place, op) in last.items()]

@@ -35,12 +35,6 @@ class TaskShape(Struct, frozen=True):
         """Return whether ``op`` is ``ancestor`` or must wait for it."""
         return bool(self.ancestors[op] >> ancestor & 1)
 
-    def streams_of(self, buffer: str) -> frozenset[str]:
-        """Return the streams of the ops by which other tasks wait for this one's use of a buffer, or it for theirs."""
-        writer, readers = self.leaves[buffer]
-        ops = [*readers, *self.reads.get(buffer, ()), self.overwrites.get(buffer, -1), writer]
-        return frozenset(self.streams[op] for op in ops if op >= 0)
-
     def offsets(self, durations_s: Sequence[float], entries: Iterable[int]) -> list[list[float]]:
         """Return, per entry op, each op's start relative to the entry's release (-inf: does not wait for it).
 

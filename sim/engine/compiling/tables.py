@@ -30,6 +30,14 @@ Recipe = tuple[Any, NodeKind, float, Activity]
 """What a node of an op, or of one like it, needs: the op, the node's kind, what it lasts, and its activity."""
 
 
+class Shared(Struct, frozen=True, eq=False):
+    """Buffers that the same tasks write and touch on several streams; ``each``: with an instance per micro-batch."""
+
+    buffers: tuple[str, ...]
+    tasks: tuple[str, ...]
+    each: bool
+
+
 class TaskTable(Struct, dict=True):
     """One task of one simulated rank.
 
@@ -37,15 +45,14 @@ class TaskTable(Struct, dict=True):
     become blocks; ``contended``: an op of it may meet another on a resource. ``recipe`` has one per op.
     ``sources`` lists (writing task, its op, my reading ops) for buffers that one call writes and others
     read; ``single_sources`` those whose writing task is never a block. ``tracked`` are the buffers that
-    several calls write and several streams touch, ``tracked_each`` those of them with an instance per micro-batch.
-    ``tracked_alone`` lists those with one instance that it touches on one stream alone, by the tasks that touch them on
-    another.
+    several calls write and several streams touch; ``shared`` has them by the tables of the tasks that touch them,
+    ``shared_each`` those of them with an instance per micro-batch.
     ``first_sources`` are the single sources that its first op on the main stream reads, ``late_sources`` the
     others. ``steady``: its links can be those of the steady state (see the compiler).
     ``on_main``: on a stream that coalescing tasks use. ``sends``: it has one. ``message``: one send or receive alone;
     ``channel`` is then its axis, offset, direction, is a send, and ``wire`` what stands for its messages where they
-    come in order (see channels). ``last_ops``: each stream's last op. ``joint_ops``: collectives of several simulated
-    ranks. ``units`` and ``last_unit`` are filled in while compiling.
+    come in order (see channels). ``channels``: its sends and receives by channel. ``last_ops``: each stream's last op.
+    ``joint_ops``: collectives of several simulated ranks. ``units`` and ``last_unit`` are filled in while compiling.
     """
 
     task: Task
@@ -64,12 +71,13 @@ class TaskTable(Struct, dict=True):
     message: bool
     is_send: bool
     channel: Channel
+    channels: dict[Channel, list[int]]
     last_ops: tuple[tuple[str, int], ...]
     joint_ops: tuple[int, ...]
     wire: Wire | None = None
     tracked: tuple[str, ...] = ()
-    tracked_each: tuple[str, ...] = ()
-    tracked_alone: "list[tuple[list[TaskTable], frozenset[str]]]" = field(default_factory=list)
+    shared: "list[tuple[Shared, list[TaskTable]]]" = field(default_factory=list)
+    shared_each: "list[tuple[Shared, list[TaskTable]]]" = field(default_factory=list)
     sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     single_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     first_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
@@ -88,11 +96,8 @@ class TaskTable(Struct, dict=True):
     @cached_property
     def messages(self) -> dict[Channel, list[tuple[int, float]]]:
         """Return the sends and receives of each channel, by number, with the latency of each."""
-        found: dict[Channel, list[tuple[int, float]]] = {}
-        for j, (op, _, _, activity) in enumerate(self.recipe):
-            if isinstance(op, Send | Recv):
-                found.setdefault(channel_of(op), []).append((j, activity.latency_s))
-        return found
+        activities = self.activities
+        return {channel: [(j, activities[j].latency_s) for j in ops] for channel, ops in self.channels.items()}
 
     @cached_property
     def joint(self) -> list[tuple[int, Collective, Activity]]:
@@ -110,18 +115,19 @@ class _Outline(Struct, frozen=True):
     sends: bool
     is_send: bool
     channel: Channel
+    channels: dict[Channel, list[int]]
     last_ops: tuple[tuple[str, int], ...]
 
 
 class _Links(Struct, frozen=True):
     """What a task waits for by its buffers: ``tracked`` ones, and (writing task, its op, reading ops) of others.
 
-    ``alone``: tracked ones with one instance that it touches on one stream alone, by the tasks that do so on another.
+    ``shared``: the tracked ones by the tasks that touch them.
     """
 
     tracked: tuple[str, ...]
     sources: tuple[tuple[str, int, tuple[int, ...]], ...]
-    alone: tuple[tuple[tuple[str, ...], frozenset[str]], ...]
+    shared: tuple[Shared, ...]
 
 
 class KnownTasks(Struct, frozen=True):
@@ -212,8 +218,18 @@ def _outline(task: Task, shape: TaskShape, streams: Set[str], per_microbatch: di
         sends=any(isinstance(op, Send) for op in task.ops),
         is_send=isinstance(op, Send),
         channel=channel_of(op) if isinstance(op, Send | Recv) else NO_CHANNEL,
+        channels=_channels(task.ops),
         last_ops=tuple(shape.last.items()),
     )
+
+
+def _channels(ops: Sequence[Op]) -> dict[Channel, list[int]]:
+    """Return the sends and receives of each channel, by number."""
+    found: dict[Channel, list[int]] = {}
+    for j, op in enumerate(ops):
+        if isinstance(op, Send | Recv):
+            found.setdefault(channel_of(op), []).append(j)
+    return found
 
 
 class _Recipes(Struct, frozen=True):
@@ -269,40 +285,35 @@ def _connect(tables: Mapping[str, TaskTable], links: Mapping[str, _Links]) -> No
         table.sources = [(tables[writer], op, readers) for writer, op, readers in links[name].sources]
         table.single_sources = [source for source in table.sources if not source[0].candidate]
         first = (table.shape.first.get(MAIN_STREAM, -1),)
-        table.tracked_each = tuple(b for b in table.tracked if table.per_microbatch[b])
+        table.shared = [(shared, [tables[task] for task in shared.tasks]) for shared in links[name].shared]
+        table.shared_each = [found for found in table.shared if found[0].each]
         table.first_sources = [source for source in table.single_sources if source[2] == first]
         table.late_sources = [source for source in table.single_sources if source[2] != first]
-        table.steady = table.candidate and not table.tracked_each
-        table.tracked_alone = [([tables[other] for other in others], alone) for others, alone in links[name].alone]
+        table.steady = table.candidate and not table.shared_each
 
 
 def _links(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> dict[str, _Links]:
     """Return what each task waits for. ``kinds``: see ``_kinds_of_microbatch``."""
     once = _written_once(program, kinds)
     tracked = {name: tuple(filterfalse(once.__contains__, shapes[name].leaves)) for name in program.tasks}
-    alone = _alone(program, shapes, tracked)
-    return {name: _Links(tracked[name], _sources(name, shapes, once), alone[name]) for name in program.tasks}
+    shared = _shared(program, tracked)
+    return {
+        name: _Links(tracked[name], _sources(name, shapes, once), tuple([of for of in shared if name in of.tasks]))
+        for name in program.tasks
+    }
 
 
-def _alone(
-    program: Program, shapes: Mapping[str, TaskShape], tracked: Mapping[str, tuple[str, ...]]
-) -> dict[str, tuple[tuple[tuple[str, ...], frozenset[str]], ...]]:
-    """Return the tracked buffers of every task that it touches on one stream alone (see ``_Links``)."""
-    touched: dict[str, dict[str, frozenset[str]]] = {}
+def _shared(program: Program, tracked: Mapping[str, Sequence[str]]) -> list[Shared]:
+    """Return the tracked buffers, given by task, by the tasks that touch them."""
+    tasks_of: dict[str, list[str]] = {}
     for name, buffers in tracked.items():
         for buffer in buffers:
-            if program.buffers[buffer].scope is not Scope.MICROBATCH:
-                touched.setdefault(buffer, {})[name] = shapes[name].streams_of(buffer)
-    alike: dict[tuple[tuple[str, frozenset[str]], ...], list[str]] = {}
-    for buffer, streams_of in touched.items():
-        alike.setdefault(tuple(streams_of.items()), []).append(buffer)
-    found: dict[str, dict[tuple[str, ...], list[str]]] = {name: {} for name in tracked}
-    for streams, touched_so in alike.items():
-        for name, own in streams:
-            if len(own) == 1:
-                others = tuple([other for other, of_other in streams if of_other != own])
-                found[name].setdefault(others, []).extend(touched_so)
-    return {name: tuple((key, frozenset(alone)) for key, alone in each.items()) for name, each in found.items()}
+            tasks_of.setdefault(buffer, []).append(name)
+    alike: dict[tuple[tuple[str, ...], bool], list[str]] = {}
+    for buffer, tasks in tasks_of.items():
+        each = program.buffers[buffer].scope is Scope.MICROBATCH
+        alike.setdefault((tuple(tasks), each), []).append(buffer)
+    return [Shared(tuple(buffers), tasks, each) for (tasks, each), buffers in alike.items()]
 
 
 def _written_once(program: Program, kinds: Ints) -> dict[str, tuple[str, ...]]:
