@@ -104,9 +104,11 @@ def transfers(run: SimulatedRun) -> Transfers:
                 places = [place for place, of_rank in enumerate(found) if tuple(of_rank) == ops]
                 flow_of = np.array([list(found[place].values()) for place in places])
                 parts.append(_moved_by(run, times.of_some(places), ops, flow_of, key_of))
-    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
-    order = sorted_order(columns[0])
-    flow_of, starts, begins, ends, keys, counts, apart_s = (column[order] for column in columns)
+    order = sorted_order(np.concatenate([flow_of for flow_of, *_ in parts]))
+    flow_of, starts, begins, ends, keys, counts, apart_s = (
+        np.concatenate(column)[order] for column in zip(*parts, strict=True)
+    )
+    del parts
     occupancy_s = np.array([flow.activity.occupancy_s for flow in flows.found])
     spans = _spans(run, begins, ends, keys, occupancy_s[flow_of])
     return Transfers(flows.found, flow_of, starts, begins, ends, counts, apart_s, *spans)
