@@ -32,7 +32,7 @@ from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_p
 from sim.plan.facts.alike import with_equal_ops
 from sim.plan.facts.repetition import Repetition
 from sim.plan.facts.sections import Cut
-from sim.plan.words.calls import Calls
+from sim.plan.words.calls import Calls, CallsKey
 from sim.plan.words.program import Plan, Program, Task
 from sim.plan.words.steps import repeated
 
@@ -46,7 +46,7 @@ MOST_STRUCTURES: Final = 3
 """How many structures of a plan a simulation holds: prices seldom alternate between more."""
 
 Fold = Callable[[Plan, Pricing], Folding]
-Structures = dict[tuple[tuple[object, ...], ...], Structure]
+Structures = dict[tuple[CallsKey, ...], Structure]
 """By the calls of the programs that are run: each program's once, in the order of simulated ranks."""
 
 

@@ -209,9 +209,8 @@ def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
         for (axis, offset, direction, is_send), issued in sequences[id(program)].items():
             peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
             answers = sequences[id(peer)].get((axis, -offset, direction, not is_send))
-            if answers is None or not np.array_equal(
-                issued, answers
-            ):  # the same messages may still be divided among calls in different ways
+            if answers is None or (is_send and not np.array_equal(issued, answers)):
+                # the same messages may still be divided among calls in different ways
                 _check_one_by_one(plan, coded)
                 return
     for program in plan.programs:
@@ -228,10 +227,11 @@ def _call_by_call(
     found: dict[Channel, NDArray[np.int64]] = {}
     for channel in dict.fromkeys(channel for of_task in sizes for channel in of_task):
         number = [numbers.setdefault(of_task[channel], len(numbers)) if channel in of_task else -1 for of_task in sizes]
-        of_call = np.array(number)[coded.tasks]
-        calls = np.flatnonzero(of_call >= 0)
+        parts = [calls for of_task, calls in zip(sizes, coded.of_tasks, strict=False) if channel in of_task]
+        calls = parts[0] if len(parts) == 1 else np.sort(np.concatenate([coded.every[:0], *parts]))
         if len(calls):
-            found[channel] = np.stack([coded.microbatches[calls], coded.lags[calls], of_call[calls]])
+            of_call = np.array(number)[coded.tasks[calls]]
+            found[channel] = np.stack([coded.microbatches[calls], coded.lags[calls], of_call])
     return found
 
 

@@ -6,7 +6,7 @@ program hold for the long one as far as the recurrences are equal.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from operator import itemgetter
 from typing import Final
 
@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.plan.words.calls import NO_MICROBATCH, Calls
+from sim.plan.words.calls import NO_MICROBATCH, Calls, CallsKey
 from sim.plan.words.program import Program
 from sim.sorting import distinct_values, first_places, run_begins, sorted_order
 
@@ -23,6 +23,11 @@ Ints = NDArray[np.int64]
 
 MOST_CALLS: Final = 4096
 """Most calls of a repetition: calls that recur less often are no steady state."""
+
+_MOST_CELLS: Final = 4
+"""Most cells of a table of tasks by micro-batches, for each call."""
+
+NO_CALL: Final = -1
 
 
 class Repetition(Struct, frozen=True):
@@ -88,7 +93,7 @@ def shortened(program: Program, repetition: Repetition, times: int) -> Program |
 class KnownCalls(Struct, frozen=True):
     """The coded calls of programs, made once for all that share tasks and have equal calls. Tasks must live as long."""
 
-    _coded: "dict[tuple[int, tuple[object, ...]], CodedCalls]" = {}
+    _coded: "dict[tuple[int, CallsKey], CodedCalls]" = {}
 
     def of(self, program: Program) -> "CodedCalls":
         """Return the coded calls of a program."""
@@ -120,6 +125,9 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
 
         Calls are in order; those of no micro-batch are together, too.
         """
+        if self._of_one_sequence is not None:
+            yield from self._of_one_sequence
+            return
         order = sorted_order(self.microbatches - NO_MICROBATCH)
         begins = np.flatnonzero(run_begins(self.microbatches[order]))
         counts = np.diff(begins, append=len(order))
@@ -135,6 +143,30 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
             for number in numbers.values():
                 yield calls[np.array(sequence_of) == number]
 
+    @cached_property
+    def _of_one_sequence(self) -> list[Ints] | None:
+        """Return the same where all micro-batches go through one sequence, without a task twice; None: they do not."""
+        tasks, numbered = self.tasks, self.microbatches != NO_MICROBATCH
+        others, calls = np.flatnonzero(~numbered), np.flatnonzero(numbered)
+        size = self._num_tasks, int(self.microbatches.max(initial=NO_MICROBATCH)) + 1
+        if not len(calls) or size[0] * size[1] > _MOST_CELLS * len(calls):
+            return None
+        place = np.full(size, NO_CALL)
+        place[tasks[calls], self.microbatches[calls]] = calls
+        place = place[place[:, 0] != NO_CALL]
+        place = place[np.argsort(place[:, 0])]
+        if place.size != len(calls) or (place == NO_CALL).any() or (place[1:] < place[:-1]).any():
+            return None
+        if np.array_equal(tasks[others], tasks[place[:, 0]]):
+            return None
+        return [*([others[None]] if len(others) else []), place.T]
+
+    @cached_property
+    def of_tasks(self) -> list[Ints]:
+        """Return the calls of each task, in order."""
+        order, stops = sorted_order(self.tasks), np.cumsum(np.bincount(self.tasks)).tolist()
+        return [order[begin:stop] for begin, stop in pairwise([0, *stops])]
+
     def first_of_tasks(self, calls: Ints) -> list[int]:
         """Return, of calls in order, the first of each task, in order."""
         places = first_places(self.tasks[calls], self._num_tasks)
@@ -144,10 +176,7 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
     @property
     def ends_of_tasks(self) -> list[int]:
         """Return the first and the last call of each task, in order."""
-        num_calls, last = len(self.tasks), np.full(self._num_tasks, -1, np.int64)
-        last[self.tasks] = np.arange(num_calls)  # of several writes the last one stays
-        first = first_places(self.tasks, self._num_tasks)
-        return sorted({*first.tolist(), *last.tolist()} - {num_calls, -1})
+        return sorted({int(calls[end]) for calls in self.of_tasks if len(calls) for end in (0, -1)})
 
     @cached_property
     def _num_tasks(self) -> int:

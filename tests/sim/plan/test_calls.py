@@ -1,6 +1,7 @@
 """Calls that are held as numbers are those that they were made of."""
 
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -64,8 +65,19 @@ def test_they_are_joined_and_changed_one_by_one(
     assert held.with_inserted(dict.fromkeys(places, more)) == inserted
 
 
+@st.composite
+def alike(draw: Any) -> list[Call]:
+    """Draw calls of micro-batches that go through one sequence of tasks, between calls of none."""
+    tasks, number = draw(st.lists(st.sampled_from("abcd"), min_size=1, unique=True)), draw(st.integers(1, 4))
+    turns = draw(st.permutations([*range(number)] * len(tasks)))
+    left = {microbatch: iter(tasks) for microbatch in range(number)}
+    calls = [Call(next(left[microbatch]), microbatch) for microbatch in turns]
+    around = [[Call(task) for task in draw(st.lists(st.sampled_from("abcd"), max_size=2))] for _ in range(2)]
+    return around[0] + calls + around[1]
+
+
 @LAW
-@given(CALLS)
+@given(st.one_of(CALLS, alike()))
 def test_micro_batches_are_put_together_by_their_tasks(calls: list[Call]) -> None:
     """Each sequence of tasks comes once, with the calls of every micro-batch that goes through it."""
     held = CodedCalls(*Calls.of(calls).columns, middle=-1)
