@@ -320,10 +320,13 @@ class RankCompiler(Struct, dict=True):
 
     def _all_waited(self, table: TaskTable, microbatch: int | None) -> bool:
         """Return whether earlier ops of the same streams have waited for all that later ops of a task read."""
+        waited, streams = self._waited, table.shape.streams
         for writer, op, readers in table.late_sources:
             unit = writer.units.get(microbatch)
-            if unit is not None and any((unit, op, table.shape.streams[j]) not in self._waited for j in readers):
-                return False
+            if unit is not None:
+                for j in readers:
+                    if (unit, op, streams[j]) not in waited:
+                        return False
         return True
 
     def _single_entry(self, table: TaskTable) -> Pattern | None:

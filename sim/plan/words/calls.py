@@ -55,10 +55,10 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
         columns = zip(*[(part.numbered(names), part.microbatches, part.lags) for part in found], strict=True)
         return cls(names, *map(np.concatenate, columns))
 
-    @property
+    @cached_property
     def key(self) -> "CallsKey":
         """Return what tells calls from others, and is soon hashed and compared."""
-        return CallsKey(self)
+        return CallsKey(self.names, self.columns)
 
     @property
     def columns(self) -> tuple[Column, ...]:
@@ -124,21 +124,26 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
         return {name: int(counts[numbers[name]]) for name in self.first_calls}
 
 
-class CallsKey(Struct, frozen=True, eq=False):
+class CallsKey(Struct, frozen=True, dict=True, eq=False):
     """Calls as a key of a mapping: equal to that of the same calls. Its hash is that of some of them."""
 
-    calls: Calls
+    names: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        num_calls = len(self.columns[0])
+        some = slice(None, None, 1 + num_calls // _HASHED)
+        return hash((self.names, num_calls, *[column[some].tobytes() for column in self.columns]))
 
     def __hash__(self) -> int:
-        found = self.calls
-        some = slice(None, None, 1 + len(found) // _HASHED)
-        return hash((found.names, len(found), *[column[some].tobytes() for column in found.columns]))
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CallsKey):
             return NotImplemented
-        pairs = zip(self.calls.columns, other.calls.columns, strict=True)
-        return self.calls.names == other.calls.names and all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+        pairs = zip(self.columns, other.columns, strict=True)
+        return self.names == other.names and all(np.array_equal(mine, theirs) for mine, theirs in pairs)
 
 
 def num_ops_of(program: Program) -> int:

@@ -89,6 +89,18 @@ def test_micro_batches_are_put_together_by_their_tasks(calls: list[Call]) -> Non
     assert found == {tasks: sorted(rows) for tasks, rows in expected.items()}
 
 
+def test_a_key_is_that_of_all_calls() -> None:
+    """Equal calls have equal keys, whatever objects they are; one call that differs makes another key."""
+    calls = [Call("forward", microbatch) for microbatch in range(1000)]
+    key = Calls.of(calls).key
+    assert {key: 0}[Calls.of(calls).key] == 0
+    for place in range(0, 1000, 7):
+        changed = Calls.of([*calls[:place], Call("forward", 1000), *calls[place + 1 :]])
+        assert changed.key != key
+    assert Calls.of(calls[:-1]).key != key
+    assert Calls.of([call._replace(task="backward") for call in calls]).key != key
+
+
 def test_a_long_program_is_built_without_single_calls() -> None:
     """A plan of thousands of micro-batches is numbers from its schedule to its simulation."""
     plan = dense_plan(pp=2, m=2000)
