@@ -84,7 +84,7 @@ class Levels(Struct, frozen=True, dict=True, eq=False):
         before, begin, edge = self.before, 0, 0
         for end, waiting in zip(self.ends, self.waiting, strict=True):
             if waiting:
-                waited_s = ends_s[before[edge : edge + sum(waiting)]]
+                waited_s = ends_s.take(before[edge : edge + sum(waiting)], axis=0)
                 edge += len(waited_s)
                 latest_s, place = waited_s[: waiting[0]], waiting[0]
                 for count in waiting[1:]:
@@ -109,7 +109,7 @@ class Levels(Struct, frozen=True, dict=True, eq=False):
         places, rows = np.divmod(kinds, num_rows)
         first = np.searchsorted(places, np.arange(self.ends[-1] if self.ends else 0))
         num_kinds = np.diff(first, append=len(kinds))
-        lasting_s: Floats = durations.factors[rows[first]]
+        lasting_s: Floats = durations.factors.take(rows[first], axis=0)
         lasting_s *= base_s[first, None]
         for nth in range(1, int(num_kinds.max(initial=0))):
             several = np.flatnonzero(num_kinds > nth)

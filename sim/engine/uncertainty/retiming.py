@@ -433,6 +433,8 @@ def _add_units(nodes: _Nodes, rows: _Rows) -> dict[int, tuple[int, int, str]]:
     """Give ops and calls their rows; return of each block a rank, the call's index and its task."""
     run, blocks, sent = nodes.run, dict[int, tuple[int, int, str]](), list[tuple[Ints, int]]()
     calls = [(rank, task, called) for rank in run.programs for task, called in run.called(rank).items()]
+    is_block = np.zeros(len(run.graph.kinds), np.bool_)
+    is_block[list(run.graph.blocks)] = True
     for rank, task, called in calls:
         for pattern, places in called.rows_of.items():
             own = called.nodes[places]
@@ -443,13 +445,13 @@ def _add_units(nodes: _Nodes, rows: _Rows) -> dict[int, tuple[int, int, str]]:
                 nodes.rows[np.add.outer(own, np.arange(len(of_ops)))] = of_ops
                 nodes.let_timeless_wait(own, run.priced[rank][task])
             else:
-                alone = [node for node in own.tolist() if node not in run.graph.blocks]
-                if alone:
+                alone = own[~is_block[own]]
+                if len(alone):
                     row_of = rows.of_call((rank,), task, pattern)
                     nodes.base_s[alone], nodes.rows[alone] = 1.0, row_of((0, pattern.main_exit))
-                for node, index in zip(own.tolist(), called.calls[places].tolist(), strict=True):
-                    if node in run.graph.blocks:
-                        blocks.setdefault(node, (rank, index, task))
+                several = places[is_block[own]]
+                for node, index in zip(called.nodes[several].tolist(), called.calls[several].tolist(), strict=True):
+                    blocks.setdefault(node, (rank, index, task))
     for own, row in sent:  # one node with its receive
         nodes.rows[own] = row
     return blocks
