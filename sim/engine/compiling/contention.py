@@ -35,15 +35,15 @@ def find_contention(
     """
     main: dict[Resource, set[tuple[int, str]]] = {}
     side: dict[Resource, set[_Side]] = {}
+    of_tasks = {id(program.tasks): program for program in programs.values()}  # which ranks share
+    known = {key: _distinct_ops(program) for key, program in of_tasks.items()}
     for rank, program in programs.items():
-        for name, task in program.tasks.items():
-            of_task = {
-                (user_of(rank, op), op.stream, id(activity.demands)): activity.demands
-                for op, activity in zip(task.ops, priced[rank][name].activities, strict=True)
-            }
-            for (user, stream, _), demands in of_task.items():
-                for resource in (resource for resource, seconds in demands if seconds > 0):
-                    if task.traits.coalesces:
+        for name, coalesces, distinct in known[id(program.tasks)]:
+            activities = priced[rank][name].activities
+            for at, op in distinct.items():
+                user, stream = user_of(rank, op), op.stream
+                for resource in (resource for resource, seconds in activities[at].demands if seconds > 0):
+                    if coalesces:
                         main.setdefault(resource, set()).add((user, stream))
                     else:
                         side.setdefault(resource, set()).add(_Side(user, stream, rank, name))
@@ -55,6 +55,18 @@ def find_contention(
             meeting = _first_meeting(earliest[rank], rank, main[resource], side.get(resource, set()))
             exposed[rank] = min(exposed[rank], meeting)
     return Contention(frozenset(contended), exposed)
+
+
+def _distinct_ops(program: Program) -> list[tuple[str, bool, dict[int, Op]]]:
+    """Return each task's name, whether it coalesces, and the first by number of its ops that are alike.
+
+    What is alike demands the same resources, however late its launch makes it.
+    """
+    found = []
+    for name, task in program.tasks.items():
+        firsts = dict(zip(reversed(program.distinct_ops.of_task[name]), range(len(task.ops) - 1, -1, -1), strict=True))
+        found.append((name, task.traits.coalesces, {at: task.ops[at] for at in firsts.values()}))
+    return found
 
 
 class _Side(Struct, frozen=True):
