@@ -14,6 +14,7 @@ from sim.engine.compiling.shape import NO_PATH
 from sim.engine.findings.path_parts import LeftOut, PathPart, Step, Way
 from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
+from sim.plan.words.calls import task_at
 from sim.plan.words.op import Op
 
 _LASTING: Final = frozenset({NodeKind.FIXED, NodeKind.SHARED, NodeKind.MEMBER})
@@ -197,7 +198,7 @@ class Walk:
             rank, index, base, pattern = self.run.graph.units[self.places[position]]
             program = self.run.programs[rank]
             number = index % len(program.calls)
-            ops = program.tasks[program.calls[number].task].ops
+            ops = program.tasks[task_at(program.calls, number)].ops
             end = base + (1 if pattern is not None else len(ops))
             found = self.calls[position] = _Call(rank, number, base, end, pattern, ops)
         return found if node < found.end else None

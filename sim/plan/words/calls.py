@@ -1,6 +1,6 @@
 """The calls of a program as numbers: most of a long step's calls differ in their micro-batch alone."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import chain, compress, pairwise
 from typing import Final, Self
@@ -144,6 +144,11 @@ class CallsKey(Struct, frozen=True, dict=True, eq=False):
             return NotImplemented
         pairs = zip(self.columns, other.columns, strict=True)
         return self.names == other.names and all(np.array_equal(mine, theirs) for mine, theirs in pairs)
+
+
+def task_at(calls: Sequence[Call], place: int) -> str:
+    """Return the task of one call; of calls that are numbers, no record is made."""
+    return calls.names[calls.tasks[place]] if isinstance(calls, Calls) else calls[place].task
 
 
 def num_ops_of(program: Program) -> int:

@@ -14,7 +14,7 @@ from sim.plan.checking.check import check
 from sim.plan.facts.content import content_digest
 from sim.plan.facts.namesakes import sharing_tasks
 from sim.plan.facts.repetition import CodedCalls, KnownCalls
-from sim.plan.words.calls import Calls
+from sim.plan.words.calls import Calls, task_at
 from sim.plan.words.program import Call
 from sim.training.pipeline.schedules import SCHEDULES
 from tests.examples import examples
@@ -40,6 +40,7 @@ def test_they_read_as_a_tuple_does(calls: list[Call], first: int, stop: int) -> 
     assert pickle.loads(pickle.dumps(held)) == plain
     for place in range(-len(plain), len(plain)):
         assert Calls.of(calls)[place] == plain[place]
+        assert task_at(Calls.of(calls), place) == task_at(plain, place) == plain[place].task
     for place in (len(plain), -len(plain) - 1):
         with pytest.raises(IndexError):
             Calls.of(calls)[place]
