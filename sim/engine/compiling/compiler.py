@@ -445,8 +445,13 @@ class RankCompiler(Struct, dict=True):
         """
         shape, last = table.shape, dict[tuple[int, str], Ref]()
         for shared, touching in several:
-            units = [(other.units.get(microbatch, -1) if shared.each else other.last_unit, other) for other in touching]
-            before = sorted([found for found in units if found[0] >= 0], key=itemgetter(0))
+            if shared.each:
+                before = [(other.units[microbatch], other) for other in touching if microbatch in other.units]
+            else:
+                before = [(other.last_unit, other) for other in touching if other.last_unit >= 0]
+            if not before:
+                continue
+            before.sort(key=itemgetter(0))
             for place, op, j in self.known.hazards(shared, [other for _, other in before], table):
                 unit, other = before[place]
                 key = j, other.shape.streams[op]

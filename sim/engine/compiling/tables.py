@@ -297,14 +297,11 @@ def _links(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> di
     once = _written_once(program, kinds)
     tracked = {name: tuple(filterfalse(once.__contains__, shapes[name].leaves)) for name in program.tasks}
     shared = _shared(program, tracked)
-    return {
-        name: _Links(tracked[name], _sources(name, shapes, once), tuple([of for of in shared if name in of.tasks]))
-        for name in program.tasks
-    }
+    return {name: _Links(tracked[name], _sources(name, shapes, once), tuple(shared[name])) for name in program.tasks}
 
 
-def _shared(program: Program, tracked: Mapping[str, Sequence[str]]) -> list[Shared]:
-    """Return the tracked buffers, given by task, by the tasks that touch them."""
+def _shared(program: Program, tracked: Mapping[str, Sequence[str]]) -> Mapping[str, list[Shared]]:
+    """Return the tracked buffers of each task, those together that the same tasks touch."""
     tasks_of: dict[str, list[str]] = {}
     for name, buffers in tracked.items():
         for buffer in buffers:
@@ -313,7 +310,12 @@ def _shared(program: Program, tracked: Mapping[str, Sequence[str]]) -> list[Shar
     for buffer, tasks in tasks_of.items():
         each = program.buffers[buffer].scope is Scope.MICROBATCH
         alike.setdefault((tuple(tasks), each), []).append(buffer)
-    return [Shared(tuple(buffers), tasks, each) for (tasks, each), buffers in alike.items()]
+    found: dict[str, list[Shared]] = {name: [] for name in tracked}
+    for (names, each), buffers in alike.items():
+        shared = Shared(tuple(buffers), names, each)
+        for name in names:
+            found[name].append(shared)
+    return found
 
 
 def _written_once(program: Program, kinds: Ints) -> dict[str, tuple[str, ...]]:
