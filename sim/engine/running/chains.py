@@ -74,6 +74,7 @@ class Chains:
         self.graph, self.cuts = graph, cuts
         self.rows: list[Ints] = []
         self.early: list[Ints] = []
+        self._earlier: dict[int, Ints] = {}
         call_of = calls_of_nodes(graph, [cut.program for cut in cuts.values()])
         starts = np.cumsum([0, *(len(cut.program.calls) for cut in cuts.values())])
         nodes, kinds = np.argsort(call_of, kind="stable"), graph.kinds_of_nodes
@@ -88,10 +89,11 @@ class Chains:
 
     def earlier(self, period: int) -> Ints:
         """Return per node the one of its chain so many recurrences before it; NONE: there is none."""
-        found = np.full(len(self.graph.kinds), NONE)
-        for rows in self.rows:
-            found[rows[period:]] = rows[:-period]
-        return found
+        if period not in self._earlier:
+            found = self._earlier[period] = np.full(len(self.graph.kinds), NONE)
+            for rows in self.rows:
+                found[rows[period:]] = rows[:-period]
+        return self._earlier[period]
 
     def _add_section(self, nodes: Ints, bounds: Ints, num_times: int, kinds: NDArray[np.uint8]) -> None:
         """Add a section of ranks; the nodes of its call k on rank r are ``nodes[bounds[r, k] : bounds[r, k + 1]]``."""
