@@ -1,6 +1,6 @@
 """Sorts of arrays of numbers, and what they show: where values begin, which ones differ."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -24,6 +24,15 @@ def largest_first(items: Iterable[Item], size: Callable[[Item], float], name: Ca
             alike = []
         alike.append(item)
     return found + sorted(alike, key=name)
+
+
+def first_largest(values: Sequence[float], slack: float) -> int:
+    """Return the place of the largest value; of those that are smaller by ``slack`` or less the first.
+
+    first_largest([1.0, 3.0, 3.1], 0.2)    # 1
+    """
+    least = max(values) - slack
+    return next(place for place, value in enumerate(values) if value >= least)
 
 
 def run_begins(values: NDArray[Any]) -> NDArray[np.bool_]:

@@ -68,6 +68,17 @@ def stragglers(draw: Any, num_devices: int, link_names: list[str]) -> list[dict[
     return draw(st.lists(devices | links, max_size=3))
 
 
+def straggling(node: str, num_nodes: int, per_node: int, *slow: dict[str, Any]) -> ClusterPricing:
+    """Return prices on nodes of one kind, with slow devices and links.
+
+    straggling("dgx-2", 2, 1, {"link": "node 1 nic 0 in", "slowdown": 2.0})
+    """
+    spec = load_node(node)
+    description = {"nodes": node, "fabric": {"kind": "switch"}, "stragglers": list(slow)}
+    cluster = Cluster(spec, num_nodes, per_node, parse_topology(description, num_nodes))
+    return ClusterPricing(cluster, load_profile(spec.device.generation))
+
+
 def single_devices(num_nodes: int, *, bandwidth: str, slow_device: int, slowdown: float) -> ClusterPricing:
     """Return prices on nodes of one device and one adapter of some bandwidth, one of the devices slow."""
     nodes = SINGLE | {"nic": {"bandwidth": bandwidth, "latency": "1 us"}}

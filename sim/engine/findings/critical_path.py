@@ -3,8 +3,9 @@
 Walked back from what ends last: of everything that an op waited for, the one that ended last. What an op waited for is
 what the compiler recorded: order on a stream, hazards on buffers, members of a collective, messages. To first
 order a run lasts longer by as much as the ops on this path do (the derivative of a longest path), unless they share
-resources with others. Of several paths of one length, one is taken. Of steps without a barrier between them it is the
-path from the begin of one step to that of the next, a period long.
+resources with others. Of several paths of one length that through the first rank and the first call is taken, so that
+folded and whole runs have the same one: ends that rounding alone may tell apart are equal. Of steps without a barrier
+between them it is the path from the begin of one step to that of the next, a period long.
 """
 
 from collections import defaultdict

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from sim.engine.compiling.graph import SENT, NodeKind, Pattern
 from sim.engine.compiling.shape import NO_PATH
 from sim.engine.findings.path_parts import LeftOut, PathPart, Step, Way
-from sim.engine.running.period import Times
+from sim.engine.running.period import EQUAL, Times
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.calls import task_at
 from sim.plan.words.op import Op
+from sim.sorting import first_largest
 
 _LASTING: Final = frozenset({NodeKind.FIXED, NodeKind.SHARED, NodeKind.MEMBER})
 """Kinds of nodes that are ops, messages on their way, or ways through calls: most of a path."""
@@ -49,7 +50,8 @@ class Walk:
 
     def __init__(self, run: SimulatedRun) -> None:
         self.run, graph = run, run.graph
-        self.waited_for = _waited_for(run)
+        self.slack_s = EQUAL * float(run.loop.times_s[1].max(initial=0.0))
+        self.waited_for = _waited_for(run, self.slack_s)
         places = np.flatnonzero(run.units.numbers != id(SENT))
         bases = run.units.nodes[places]
         by_base = np.argsort(bases, kind="stable")
@@ -95,15 +97,18 @@ class Walk:
         """Return when the path begins and when it ends, and the node with which it ends (-1: there is none)."""
         loop, graph = self.run.loop, self.run.graph
         if self.run.paced is not None and self.run.num_steps == 1:
-            return 0.0, self.run.makespan_s, self.run.paced.last_node(loop.times_s[1])
+            return 0.0, self.run.makespan_s, self._last(self.run.paced.of_step_s(loop.times_s[1]))
         if self.run.period_nodes is None:
-            last = int(loop.times_s[1].argmax()) if loop.ends_s else -1
-            return 0.0, loop.ends_s[last] if loop.ends_s else 0.0, last
+            return 0.0, max(loop.ends_s, default=0.0), self._last(loop.times_s[1])
         before, node = self.run.period_nodes
         released = graph.blocks[node].released_s if node in graph.blocks else [0.0]
-        entry = max(range(len(released)), key=released.__getitem__)
+        entry = first_largest(released, self.slack_s)
         waited_for = self.waited_for[self.entry_nodes.get((node, entry), node)]
         return loop.starts_s[before], loop.starts_s[node], waited_for
+
+    def _last(self, ends_s: Times) -> int:
+        """Return the node that ends last; -1: there is none."""
+        return int(np.argmax(ends_s >= ends_s.max() - self.slack_s)) if len(ends_s) else -1
 
     def _parts(self, node: int) -> Iterator[PathPart | LeftOut]:
         """Yield what leads to the end of a node, the last part first."""
@@ -163,7 +168,8 @@ class Walk:
         """Return the way through a block up to the end of an op, and the node that let the deciding entry go."""
         block = self.run.graph.blocks[node]
         pattern, released = block.pattern, block.released_s
-        entry = max(range(len(released)), key=lambda k: released[k] + pattern.offsets[k][op])
+        ends_s = [start_s + row[op] for start_s, row in zip(released, pattern.offsets, strict=True)]
+        entry = first_largest(ends_s, self.slack_s)
         return self._from_entry(node, entry, op, released[entry])
 
     def _from_entry(self, node: int, entry: int, op: int, released_s: float) -> tuple[_Parts, int]:
@@ -208,15 +214,18 @@ class Walk:
         joint = self.run.graph.joints[self.run.graph.joint_of[node]]
         ends = self.run.loop.ends_s
         waits = [self.waited_for[member] for member in joint.members]
-        return max(waits, key=lambda other: ends[other] if other >= 0 else 0.0)
+        return waits[first_largest([ends[other] if other >= 0 else 0.0 for other in waits], self.slack_s)]
 
 
-def _waited_for(run: SimulatedRun) -> list[int]:
-    """Return the node that each node waited for longest, -1 if it began at once; of equal ones the first."""
+def _waited_for(run: SimulatedRun, slack_s: float) -> list[int]:
+    """Return the node that each node waited for longest, -1 if it began at once; of equal ones the first.
+
+    Ends that differ by ``slack_s`` or less are equal.
+    """
     (before, after), ends_s = run.edges, run.loop.times_s[1]
     released_s = np.full(len(ends_s), -np.inf)
     np.maximum.at(released_s, after, ends_s[before])
-    last = np.flatnonzero(ends_s[before] == released_s[after])[::-1]
+    last = np.flatnonzero(ends_s[before] >= (released_s - slack_s)[after])[::-1]
     waited_for = np.full(len(ends_s), -1)
     waited_for[after[last]] = before[last]  # where several are assigned, the last one stays
     found: list[int] = waited_for.tolist()

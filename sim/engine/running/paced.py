@@ -65,11 +65,12 @@ class Paced(Struct, frozen=True, eq=False):
 
     def end_s(self, ends_s: Times) -> float:
         """Return when the whole step ends, from the ends of nodes."""
-        return float((ends_s[: len(self.pace_s)] + self.times * self.pace_s).max(initial=0.0))
+        return float(self.of_step_s(ends_s).max(initial=0.0))
 
-    def last_node(self, ends_s: Times) -> int:
-        """Return the node that ends last in the whole step."""
-        return int(np.argmax(ends_s[: len(self.pace_s)] + self.times * self.pace_s))
+    def of_step_s(self, ends_s: Times) -> Times:
+        """Return when nodes end for the last time in the whole step, from their ends in the run."""
+        last_s: Times = ends_s[: len(self.pace_s)] + self.times * self.pace_s
+        return last_s
 
     def between_s(self, before: Ints, after: Ints) -> Times:
         """Return how long the periods take that were left out between nodes that follow each other on a stream."""

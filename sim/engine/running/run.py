@@ -17,7 +17,7 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.memory import MemoryUse
 from sim.engine.running.op_layout import OpLayout
 from sim.engine.running.paced import Paced
-from sim.engine.running.period import Part, Repeated, Times
+from sim.engine.running.period import EQUAL, Part, Repeated, Times
 from sim.engine.running.plan_facts import PlanFacts
 from sim.engine.running.rank_paces import RankPaces
 from sim.engine.running.task_times import TaskTimes, TimesOfRanks
@@ -25,7 +25,7 @@ from sim.plan.words.buffer import Tier
 from sim.plan.words.calls import Calls
 from sim.plan.words.op import Recv
 from sim.plan.words.program import Plan, Program, Task
-from sim.sorting import run_begins
+from sim.sorting import first_largest, run_begins
 
 Ints = NDArray[np.int64]
 
@@ -209,7 +209,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
         Of a plan that holds several steps: the last but one and the last, on the rank that decides the step's time.
         """
         if self.plan.num_steps > 1:
-            slowest = max(self.programs, key=lambda rank: self._step_begin_s(rank, -1) - self._step_begin_s(rank, -2))
+            lasts_s = [self._step_begin_s(rank, -1) - self._step_begin_s(rank, -2) for rank in self.programs]
+            slowest = list(self.programs)[first_largest(lasts_s, self._rounding_s)]
             return self._step_node(slowest, -2), self._step_node(slowest, -1)
         if self.num_steps == 1:
             return None
@@ -268,13 +269,22 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
     @cached_property
     def first_nodes(self) -> list[int]:
-        """Return the node with which each step begins: the first opening call of any rank. Steps count from there."""
+        """Return the node with which each step begins: the first opening call of any rank. Steps count from there.
+
+        Of several that begin together it is that of the first rank, in every step.
+        """
         found: list[list[int]] = [[] for _ in range(self.num_steps)]
         for rank, program in self.programs.items():
             units, first = self.units_of(rank), first_opening(program)
             for step, nodes in enumerate(found):
                 nodes += [node for _, _, node, _ in units[first + step * len(program.calls) :][:1]]
-        return [min(reversed(nodes), key=self.loop.starts_s.__getitem__) for nodes in found]
+        starts_s = self.loop.starts_s
+        return [nodes[first_largest([-starts_s[node] for node in nodes], self._rounding_s)] for nodes in found]
+
+    @property
+    def _rounding_s(self) -> float:
+        """Return by how much moments of the run differ where they differ by rounding alone."""
+        return EQUAL * max(self.loop.ends_s, default=0.0)
 
     @property
     def last_step_begin_s(self) -> float:

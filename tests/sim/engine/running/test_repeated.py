@@ -42,12 +42,9 @@ from tests.sim.engine.compiling.test_teams import slow_devices
 from tests.sim.engine.uncertainty.erring import model_errors
 from tests.sim.jobs import GPT, LLAMA, dense_plan, pricing_on, textbook_plan
 from tests.sim.strategies import NODES, aiao_keys, dense_keys, expert_keys
+from tests.sim.topology_strategies import straggling
 
-LAW = settings(
-    max_examples=examples(12),
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+LAW = settings(max_examples=examples(12), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SIGMA = {"gemm": 0.08, "attention": 0.1, "elementwise": 0.2, "network": 0.3, "optimizer": 0.1}
 STEADY = ("1f1b", "interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v")
 """Schedules that keep no more micro-batches the more there are."""
@@ -84,12 +81,15 @@ def steps_in_a_row(draw: Any) -> Plan:
 
 @st.composite
 def prices_for(draw: Any, plan: Plan) -> ClusterPricing:
-    """Draw prices for a plan: of one kind of node, or of nodes with slow devices."""
-    num_ranks = plan.mesh.size
-    if draw(st.booleans()):
+    """Draw prices for a plan: of one kind of node, of nodes with slow devices, or of single devices with slow links."""
+    num_ranks, kind = plan.mesh.size, draw(st.sampled_from(["sound", "slow devices", "slow links"]))
+    if kind == "sound":
         return pricing_on(draw(st.sampled_from(NODES)), num_ranks, devices_per_node=draw(st.sampled_from([1, 2, 4, 8])))
-    slow = draw(st.sets(st.integers(0, num_ranks - 1), min_size=1, max_size=2))
-    return slow_devices(-(-num_ranks // 8), *sorted(slow))
+    slow = sorted(draw(st.sets(st.integers(0, num_ranks - 1), min_size=1, max_size=2)))
+    if kind == "slow devices":
+        return slow_devices(-(-num_ranks // 8), *slow)
+    links = ({"link": f"node {rank} nic 0 in", "slowdown": 2.0} for rank in slow)  # one node has none
+    return straggling("dgx-2", num_ranks + 1, 1, *links)
 
 
 def op_times(run: SimulatedRun) -> Iterator[tuple[int, str, Any, Any]]:
@@ -195,7 +195,8 @@ def assert_same_findings(run: SimulatedRun, whole: SimulatedRun, pricing: Cluste
         assert run.num_calls(rank) == whole.num_calls(rank)
     assert run.max_rank_span_s == near(whole.max_rank_span_s)
     assert sent_bytes(run, pricing) == pytest.approx(sent_bytes(whole, pricing), rel=1e-9)
-    assert math.fsum(critical_path(run).seconds.values()) == near(whole.iteration_time_s)
+    assert (seconds := critical_path(run).seconds) == near(critical_path(whole).seconds)
+    assert math.fsum(seconds.values()) == near(whole.iteration_time_s)
     links, of_whole = link_use(run, pricing), link_use(whole, pricing)
     assert_same_links(links, of_whole)
     num_ranks = run.plan.mesh.size
@@ -209,10 +210,10 @@ def assert_same_findings(run: SimulatedRun, whole: SimulatedRun, pricing: Cluste
 
 
 @settings(LAW, max_examples=examples(8))
-@given(plan=long_plans(), node=st.sampled_from(NODES), jitter=st.sampled_from([0.0, 0.05]))
-def test_intervals_are_those_of_the_whole_run(plan: Plan, node: str, jitter: float) -> None:
+@given(data=st.data(), plan=long_plans(), jitter=st.sampled_from([0.0, 0.05]))
+def test_intervals_are_those_of_the_whole_run(data: Any, plan: Plan, jitter: float) -> None:
     """Step times with drawn errors are the same, draw by draw, where devices differ at random too."""
-    pricing = pricing_on(node, plan.mesh.size)
+    pricing = data.draw(prices_for(plan))
     assert_same_intervals(simulate(plan, pricing), simulate(plan, pricing, repeat=False), jitter)
 
 

@@ -30,7 +30,8 @@ from sim.training.steps.builder import build_dense_training
 from sim.training.steps.delayed import build_delayed_training
 from tests.sim.engine.uncertainty.erring import Erring, drawn_factor, model_errors
 from tests.sim.engine.uncertainty.test_retiming import retimed
-from tests.sim.jobs import LLAMA, dense_job, dense_plan, pricing_on
+from tests.sim.jobs import GPT, LLAMA, dense_job, dense_plan, pricing_on
+from tests.sim.topology_strategies import straggling
 
 SCENARIOS = Path(__file__).parents[4] / "scenarios" / "library"
 SIGMA = {"gemm": 0.08, "attention": 0.1, "elementwise": 0.2, "network": 0.3, "optimizer": 0.1}
@@ -220,6 +221,22 @@ def test_folding_does_not_change_the_interval(
     folded, unfolded = (step_time_interval(critical_path(run), errors) for run in runs)
     assert folded.bounds == pytest.approx(unfolded.bounds, rel=1e-9)
     assert folded.median_s == pytest.approx(unfolded.median_s, rel=1e-9)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_folded_run_takes_the_same_of_two_equally_long_paths(precision: str) -> None:
+    """Both directions of chimera end together, with the same ops but other messages: rounding chooses neither.
+
+    Draws are even along the path, so another path has other draws.
+    """
+    model = GPT | {"num_layers": 3}
+    plan = dense_plan(pp=2, m=16, schedule="chimera", layers_per_stage=(1, 2), precision=precision, model=model)
+    pricing = straggling("dgx-2", 2, 1, {"link": "node 1 nic 0 in", "slowdown": 2.0})
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is not None
+    errors = model_errors(SIGMA, common=0.5, step=0.02)
+    times_s, whole_s = (drawn_step_times_s(critical_path(found), errors, 16) for found in (run, whole))
+    assert times_s == pytest.approx(whole_s, rel=1e-9)
 
 
 def test_stated_jitter_widens_the_interval() -> None:
