@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sim.plan.checking.collectives import check_collective, check_groups, where
+from sim.plan.checking.kernels import check_kernels
 from sim.plan.checking.uses import check_uses
 from sim.plan.errors import CheckError
 from sim.plan.facts.repetition import CodedCalls, KnownCalls
-from sim.plan.words.buffer import Scope, Tier
+from sim.plan.words.buffer import BYTES_PER_ELEMENT, Scope, Tier
 from sim.plan.words.calls import Calls
 from sim.plan.words.op import Channel, Collective, Compute, Copy, Op, Recv, Send, channel_of
 from sim.plan.words.program import Call, Plan, Program, Task
@@ -43,7 +44,9 @@ def check(plan: Plan) -> None:
     The rules:
 
     * Every rank has one program, and every task has an op.
-    * Ops name buffers that exist. The buffers of an op are in one tier of memory, except those of a copy.
+    * Ops name buffers, element types, axes and kernels that exist. The buffers of an op are in one tier of memory,
+      except those of a copy. Kernels can work on their buffers.
+    * Programs that share tasks have equal buffers.
     * Nothing is read before it is written, and no op is dead (see ``check_uses``).
     * Sends match receives in order, micro-batch and size. Messages of one channel share a stream, so none overtakes
       another.
@@ -55,14 +58,17 @@ def check(plan: Plan) -> None:
     """
     _check_roles(plan)
     coded, known_calls = dict[int, CodedCalls](), KnownCalls()
-    known, passed = set[int](), set[tuple[object, ...]]()
+    known, passed, kernels = dict[int, Program](), set[tuple[object, ...]](), set[tuple[object, ...]]()
     for program in plan.programs:
         _check_tasks(program)
         _check_lags(program)
         calls = coded[id(program)] = known_calls.of(program)
-        if id(program.tasks) not in known:
+        if (first := known.setdefault(id(program.tasks), program)) is program:
             _check_buffers(program)
-            known.add(id(program.tasks))
+            _check_axes(plan, program)
+            check_kernels(program, kernels)
+        elif first.buffers is not program.buffers and first.buffers != program.buffers:
+            _refuse_other_buffers(first, program)
         for op in program.distinct_ops.ops:
             if isinstance(op, Collective):
                 check_collective(plan, program, op)
@@ -107,16 +113,23 @@ def _check_roles(plan: Plan) -> None:
 
 def _check_tasks(program: Program) -> None:
     """Raise CheckError unless every call names a task of the program, and every task has an op."""
-    for name in Calls.of(program.calls).called():
-        if name not in program.tasks:
-            raise CheckError(f"role {program.role_name}: call of unknown task {name!r}")
+    calls = Calls.of(program.calls)
+    if not program.tasks.keys() >= set(calls.called()):
+        unknown = next(name for name in calls.first_calls if name not in program.tasks)
+        raise CheckError(f"role {program.role_name}: call of unknown task {unknown!r}")
     for name, task in program.tasks.items():
         if not task.ops:
             raise CheckError(f"role {program.role_name}: task {name!r} has no ops; leave it out, and its calls")
 
 
 def _check_buffers(program: Program) -> None:
-    """Raise CheckError where an op names a buffer that does not exist, or those of tiers that it cannot use."""
+    """Raise CheckError where an op names a buffer that does not exist, or those of tiers that it cannot use.
+
+    And where a buffer has elements of a type that does not exist.
+    """
+    if not BYTES_PER_ELEMENT.keys() >= {buffer.dtype for buffer in program.buffers.values()}:
+        name, wrong = next(found for found in program.buffers.items() if found[1].dtype not in BYTES_PER_ELEMENT)
+        raise CheckError(f"role {program.role_name}: buffer {name!r} has elements of the unknown type {wrong.dtype!r}")
     tier_of = {name: buffer.tier for name, buffer in program.buffers.items()}
     for op in program.distinct_ops.ops:
         tiers = set(map(tier_of.get, op.reads + op.writes))
@@ -125,6 +138,24 @@ def _check_buffers(program: Program) -> None:
             raise CheckError(f"{where(program, op)}: unknown buffer {unknown!r}")
         if tiers != _ON_DEVICE or isinstance(op, Copy):
             _check_tiers(program, op)
+
+
+def _check_axes(plan: Plan, program: Program) -> None:
+    """Raise CheckError where an op communicates along an axis that the mesh does not have."""
+    names = {name for name, _ in plan.mesh.axes}
+    for op in program.distinct_ops.ops:
+        axes = op.axes if isinstance(op, Collective) else (op.axis,) if isinstance(op, Send | Recv) else ()
+        if not names.issuperset(axes):
+            unknown = next(axis for axis in axes if axis not in names)
+            raise CheckError(f"{where(program, op)}: unknown axis {unknown!r}; the mesh has {', '.join(sorted(names))}")
+
+
+def _refuse_other_buffers(first: Program, program: Program) -> None:
+    """Raise CheckError for the first buffer that two programs of the same tasks do not have alike."""
+    one, other = first.buffers, program.buffers
+    name = next(name for name in (*one, *other) if one.get(name) != other.get(name))
+    roles = f"role {first.role_name} and role {program.role_name}"
+    raise CheckError(f"{roles} share tasks, but do not have the same buffer {name!r}")
 
 
 def _check_tiers(program: Program, op: Op) -> None:

@@ -11,15 +11,17 @@ from msgspec.structs import replace
 from sim.engine.running.simulate import simulate
 from sim.plan.checking.check import check
 from sim.plan.errors import CheckError, LayoutError, PlanError
+from sim.plan.facts.namesakes import sharing_tasks
 from sim.plan.functions.linear import linear
 from sim.plan.functions.tracing import ProgramTracer, TaskTracer
 from sim.plan.words.buffer import Buffer, Kind
+from sim.plan.words.calls import Calls
 from sim.plan.words.layout import PARTIAL, REPLICATED, Layout, Shard
 from sim.plan.words.mesh import Mesh
 from sim.plan.words.op import Collective, CollectiveKind, Compute, Op, Recv, Send
 from sim.plan.words.program import Call, Phase, Plan, Program, Task
 from tests.examples import examples
-from tests.sim.jobs import dense_plan, pricing_on
+from tests.sim.jobs import GPT, dense_plan, pricing_on
 from tests.sim.strategies import bare_ended_plans, dense_plans
 
 COPY = Compute("copy", "copy", ("x",), ("y",))
@@ -65,6 +67,14 @@ def test_call_of_an_unknown_task_is_refused(plan: Plan) -> None:
         check(with_program(plan, 1, calls=calls))
 
 
+def test_of_several_unknown_tasks_the_first_call_is_named(plan: Plan) -> None:
+    """Whatever the order of names in the columns of calls."""
+    calls = Calls.of([Call("second"), Call("first")])[::-1]
+    assert calls.names == ("second", "first")
+    with pytest.raises(CheckError, match="call of unknown task 'first'"):
+        check(with_program(plan, 0, calls=calls))
+
+
 def test_task_without_ops_is_refused(plan: Plan) -> None:
     """Called or not, a task has an op."""
     expected = r"role pp=1: task '{}' has no ops; leave it out, and its calls"
@@ -92,6 +102,60 @@ def test_unknown_buffer_is_refused(plan: Plan) -> None:
     expected = r"role pp=0, stream 'compute', op 'layer0\.qkv\.split': unknown buffer 'layer0\.qkv\.split\.q'"
     with pytest.raises(CheckError, match=expected):
         check(with_program(plan, 0, buffers=buffers))
+
+
+def test_programs_that_share_tasks_have_the_same_buffers() -> None:
+    """One of them may not lack a buffer, nor have another one of its name; equal buffers need not be one object."""
+    plan = sharing_tasks(dense_plan(pp=4, m=4, model=GPT | {"tied_embeddings": False}))
+    assert plan.programs[1].tasks is plan.programs[2].tasks
+    buffers = dict(plan.programs[2].buffers)
+    check(with_program(plan, 2, buffers=buffers))
+    name = next(name for name, buffer in buffers.items() if buffer.kind is Kind.PARAMETER)
+    refused = f"role pp=1 and role pp=2 share tasks, but do not have the same buffer '{name}'"
+    for other in ({}, {name: replace(buffers[name], shape=(1,))}):
+        changed = {each: buffer for each, buffer in buffers.items() if each != name} | other
+        with pytest.raises(CheckError, match=refused):
+            check(with_program(plan, 2, buffers=changed))
+
+
+@pytest.mark.parametrize(
+    ("changes", "refused"),
+    [
+        ({"kernel": "matmull"}, "unknown kernel 'matmull'"),
+        ({"kernel": "sgd_piece"}, "kernel 'sgd_piece' cannot do this work; it reads "),
+        ({"reads": ()}, "kernel 'matmul' cannot do this work"),
+        ({"attributes": {"contract": "x"}}, "cannot do this work; .* has the attributes {'contract': 'x'}"),
+    ],
+)
+def test_kernels_that_do_not_fit_are_refused(plan: Plan, changes: dict[str, Any], refused: str) -> None:
+    """A kernel that is not known, or has no cost for its buffers and attributes, is no error of prices."""
+
+    def change(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        place = next(place for place, op in enumerate(ops) if isinstance(op, Compute) and op.kernel == "matmul")
+        return (*ops[:place], replace(ops[place], **changes), *ops[place + 1 :])
+
+    with pytest.raises(CheckError, match=f"role pp=0, stream 'compute', op '.*': .*{refused}"):
+        check(with_ops(plan, 0, "forward.0", change))
+
+
+def test_an_unknown_element_type_is_refused(plan: Plan) -> None:
+    """The message names the buffer."""
+    buffers = dict(plan.programs[0].buffers)
+    name = next(iter(buffers))
+    with pytest.raises(CheckError, match=f"role pp=0: buffer '{name}' has elements of the unknown type 'float31'"):
+        check(with_program(plan, 0, buffers=buffers | {name: replace(buffers[name], dtype="float31")}))
+
+
+@pytest.mark.parametrize(("kind", "task"), [(Collective, "gradient_sync.0"), (Send, "send_forward.0")])
+def test_an_unknown_axis_is_refused(plan: Plan, kind: type[Op], task: str) -> None:
+    """Neither collectives nor messages go along an axis that the mesh does not have."""
+    changes = {"axes": ("ddp",)} if kind is Collective else {"axis": "ddp"}
+
+    def change(ops: tuple[Op, ...]) -> tuple[Op, ...]:
+        return tuple(replace(op, **changes) if isinstance(op, kind) else op for op in ops)
+
+    with pytest.raises(CheckError, match="unknown axis 'ddp'; the mesh has dp, pp, tp"):
+        check(with_ops(plan, 0, task, change))
 
 
 def test_dead_op_is_refused(plan: Plan) -> None:
