@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, integer_dtypes
 
-from sim.sorting import distinct, distinct_values, first_places, largest_first, run_begins, sorted_order
+from sim.sorting import distinct, distinct_values, first_largest, first_places, largest_first, run_begins, sorted_order
 from tests.examples import examples
 
 
@@ -69,3 +69,10 @@ def test_what_rounding_tells_apart_is_ordered_by_name(middle: float, off: float)
     sizes = {"b": middle, "a": middle * (1 + off), "none": 0.0, "less": 0.9 * middle, "most": 2 * middle}
     for names in permutations(sizes):
         assert largest_first(names, sizes.__getitem__, str) == ["most", "a", "b", "less", "none"]
+
+
+@pytest.mark.parametrize("off", [0.0, 1e-16, -1e-16, 9e-12, -9e-12])
+def test_of_values_that_rounding_tells_apart_the_first_is_the_largest(off: float) -> None:
+    """One that is smaller by more than the slack is not."""
+    assert first_largest([0.9, 1.0, 1.0 + off, 0.1], 1e-11) == 1
+    assert first_largest([0.9, 1.0 - 2e-11, 1.0, 1.0 + off], 1e-11) == 2
