@@ -43,7 +43,7 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     if not moved.flows:
         return []
     kinds = list(map(LinkKind, distinct_values(use.kind).tolist()))
-    full = fullest(use, kinds)
+    full = _fullest(use, kinds)
     binding = (full >= full.max(axis=0) * (1 - _TIE)).argmax(axis=0)
     names = sorted({(flow.op.stream, flow.kind) for flow in moved.flows})
     number = {name: at for at, name in enumerate(names)}
@@ -72,7 +72,7 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     return largest_first(found, lambda entry: entry.time_s, lambda entry: (entry.stream, entry.kind))
 
 
-def fullest(use: LinkUse, kinds: Sequence[LinkKind]) -> Times:
+def _fullest(use: LinkUse, kinds: Sequence[LinkKind]) -> Times:
     """Return how full the fullest link of each of some kinds is in each span of the transfers, kinds x spans.
 
     Of the links that the span's transfer uses. At its constant speed, one of them is full.
