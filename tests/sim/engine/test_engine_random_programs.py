@@ -1,6 +1,7 @@
 """The engine on made-up programs full of hazards between streams, against the slow engine."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,11 @@ STREAMS = ("compute", "tp", "dp")
 SECONDS = st.integers(0, 8).map(float)
 
 
+def stated(latency_s: float, demands: tuple[tuple[str, float], ...]) -> dict[str, Any]:
+    """Return the attributes of work with a stated price: its latency, and seconds of use of each resource."""
+    return {"duration_s": latency_s, "latency_s": latency_s, "demands": demands}
+
+
 @st.composite
 def programs(draw: st.DrawFn, rank: int, resources: tuple[str, ...]) -> Program:
     """Draw a program: tasks on up to three streams that read and write each other's buffers in any way."""
@@ -38,11 +44,11 @@ def programs(draw: st.DrawFn, rank: int, resources: tuple[str, ...]) -> Program:
         for j in range(draw(st.integers(1, 5))):
             demands = draw(st.dictionaries(st.sampled_from(resources), SECONDS, max_size=2)) if resources else {}
             stream = "compute" if j == 0 and phase is not Phase.GRADIENT_SYNC else draw(st.sampled_from(STREAMS))
-            attributes = {"latency_s": draw(SECONDS), "demands": tuple(demands.items())}
+            attributes = stated(draw(SECONDS), tuple(demands.items()))
             ops.append(Compute(f"op{j}", "delay", draw(names), draw(names), attributes, stream))
         tasks[f"t{k}"] = Task(f"t{k}", phase, tuple(ops))
     given = draw(st.sets(st.sampled_from(sorted(buffers))))
-    first = Compute("given", "delay", (), tuple(sorted(given)), {"latency_s": 1.0, "demands": ()})
+    first = Compute("given", "delay", (), tuple(sorted(given)), stated(1.0, ()))
     tasks["start"] = Task("start", Phase.PREPARE, (first,))
     call = st.builds(Call, st.sampled_from(sorted(tasks.keys() - {"start"})), st.integers(0, 2), lag=st.just(0))
     calls = [Call("start", i) for i in range(3)] + draw(st.lists(call, min_size=1, max_size=8))
@@ -93,8 +99,7 @@ def test_synchronisation_that_starts_early_meets_the_forwards(coalesce: bool) ->
     """A task whose first op needs nothing shares the link from the start, though a later op of it waits."""
 
     def op(name: str, stream: str, reads: tuple[str, ...], writes: tuple[str, ...], link_s: float) -> Compute:
-        attributes = {"latency_s": 0.0, "demands": (("link", link_s),) if link_s else ()}
-        return Compute(name, "delay", reads, writes, attributes, stream)
+        return Compute(name, "delay", reads, writes, stated(0.0, (("link", link_s),) if link_s else ()), stream)
 
     forward = Task("forward", Phase.FORWARD, (op("f", "compute", (), ("g",), 4.0),))
     sync = Task("sync", Phase.GRADIENT_SYNC, (op("s", "dp", (), (), 4.0), op("t", "dp", ("g",), (), 0.0)))
