@@ -278,7 +278,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         starts_s = self.loop.starts_s
         return [nodes[first_largest([-starts_s[node] for node in nodes], self._rounding_s)] for nodes in found]
 
-    @property
+    @cached_property
     def _rounding_s(self) -> float:
         """Return by how much moments of the run differ where they differ by rounding alone."""
         return EQUAL * max(self.loop.ends_s, default=0.0)
