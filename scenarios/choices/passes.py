@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable
-from itertools import chain
 
 from msgspec.structs import replace
 
@@ -23,18 +22,21 @@ def with_deferral(job: OpenTraining, pricing: Pricing) -> DenseTraining:
     """Return a job under aiao that defers as large a part as forwards are of the time of all passes."""
     first = one_microbatch(job.decided(replace(job.parallel, deferred_sync=0.0)))
     plan = build_dense_training(first, "first pass", shares_tasks=True)
-    forward_s, backward_s = (_of_stages_s(plan, pricing, phase) for phase in (Phase.FORWARD, Phase.BACKWARD))
-    return job.decided(replace(job.parallel, deferred_sync=deferred_part(forward_s, backward_s)))
+    passes_s = _passes_s(plan, pricing)
+    part = deferred_part(passes_s[Phase.FORWARD], passes_s[Phase.BACKWARD])
+    return job.decided(replace(job.parallel, deferred_sync=part))
 
 
-def _of_stages_s(plan: Plan, pricing: Pricing, phase: Phase) -> float:
-    """Return how long the tasks of a phase take, of all stages: each on the slowest of its ranks."""
-    slowest_s: dict[int, list[float]] = {}
-    wanted = [[name for name, task in program.tasks.items() if task.phase is phase] for program in plan.programs]
-    for program, times_s in zip(plan.programs, programs_alone_s(plan, pricing, wanted), strict=True):
+def _passes_s(plan: Plan, pricing: Pricing) -> dict[Phase, float]:
+    """Return how long forwards and backwards take, of all stages: each task on the slowest of its ranks."""
+    slowest_s: dict[Phase, dict[tuple[int, str], float]] = {Phase.FORWARD: {}, Phase.BACKWARD: {}}
+    wanted = [[name for name, task in program.tasks.items() if task.phase in slowest_s] for program in plan.programs]
+    for program, names, times_s in zip(plan.programs, wanted, programs_alone_s(plan, pricing, wanted), strict=True):
         rank = program.role.get(PIPELINE_AXIS, 0)
-        slowest_s[rank] = list(map(max, times_s, slowest_s.get(rank, times_s)))
-    return math.fsum(chain.from_iterable(slowest_s.values()))
+        for name, seconds in zip(names, times_s, strict=True):
+            of_phase = slowest_s[program.tasks[name].phase]
+            of_phase[rank, name] = max(seconds, of_phase.get((rank, name), 0.0))
+    return {phase: math.fsum(of_phase.values()) for phase, of_phase in slowest_s.items()}
 
 
 def with_order(job: OpenTraining, pricing: Pricing) -> DenseTraining:
