@@ -145,6 +145,8 @@ def _leave_as_much(calls: _Calls, moment_s: float, length_s: float, slack_s: flo
     """Return whether the step before the last leaves at a moment what the one before it did a step earlier."""
     last_s, first = calls.last_ends_s, calls.shown.start
     is_left = np.maximum(last_s[:, :first] + length_s, last_s[:, first : 2 * first]) > moment_s + slack_s
+    if not is_left.any():  # so it is with most tasks
+        return True
     ranks, early = np.nonzero(is_left)
     starts_s, ends_s, more_s = zip(
         *(_last_pass(calls, ranks, places) for places in (early, early + first)), strict=True
