@@ -64,7 +64,7 @@ class CostModel(Struct, frozen=True):
         """Return the seconds to simulate a plan that is built."""
         compiling_s = _COMPILING_S * self.ranks_per_program * num_task_ops(plan.programs)
         simulated = shortest_programs(plan, schedule) if self.repeats else plan.programs
-        nodes = sum(num_nodes(program) for program in simulated)
+        nodes = num_nodes(simulated)
         if any(_in_single_ops(task) for program in plan.programs for task in program.tasks.values()) and self.uneven:
             nodes *= _SPLITTING
         forms = _FORMS if schedule in REPEATING and Shorter(plan).times else 1
@@ -85,10 +85,16 @@ def shortest_programs(plan: Plan, schedule: str) -> Sequence[Program]:
     return plan.programs if short is None else [short.programs[id(program)] for program in plan.programs]
 
 
-def num_nodes(program: Program) -> int:
-    """Return about how many nodes of the engine's graph a program becomes."""
-    counts = Calls.of(program.calls).counts()
-    return sum(count * _nodes_of(program.tasks[name]) for name, count in counts.items())
+def num_nodes(programs: Iterable[Program]) -> int:
+    """Return about how many nodes of the engine's graph programs become, which may share tasks."""
+    of_tasks: dict[int, dict[str, int]] = {}
+    nodes = 0
+    for program in programs:
+        key = id(program.tasks)
+        if key not in of_tasks:
+            of_tasks[key] = {name: _nodes_of(task) for name, task in program.tasks.items()}
+        nodes += sum(count * of_tasks[key][name] for name, count in Calls.of(program.calls).counts().items())
+    return nodes
 
 
 def _nodes_of(task: Task) -> int:

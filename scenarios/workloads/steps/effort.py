@@ -33,8 +33,8 @@ class _Form(Struct, frozen=True):
     def num_nodes(self, programs: Sequence[Program], in_a_row: int) -> int:
         """Return about how many nodes of the engine's graph so many steps of some of the plan's programs become."""
         keys = list(map(id, programs))
-        last = sum(num_nodes(self.last[key]) for key in keys)
-        step = last if self.step is self.last else sum(num_nodes(self.step[key]) for key in keys)
+        last = num_nodes(self.last[key] for key in keys)
+        step = last if self.step is self.last else num_nodes(self.step[key] for key in keys)
         return (in_a_row - 1) * step + last
 
 

@@ -88,9 +88,9 @@ def test_a_last_step_that_is_only_begun_counts_as_far_as_it_is() -> None:
     assert form.num_ops == sum(map(num_ops_of, run.programs.values()))
     steps = run.programs.items()
     begun = [program.calling(Calls.of(program.calls)[: run.begun[rank]]) for rank, program in steps]
-    two_and_begun = 2 * sum(map(num_nodes, run.programs.values())) + sum(map(num_nodes, begun))
+    two_and_begun = 2 * num_nodes(run.programs.values()) + num_nodes(begun)
     own = [plan.program_of(rank) for rank in run.programs]
-    three, num_ops = 3 * sum(map(num_nodes, own)), num_task_ops(own)
+    three, num_ops = 3 * num_nodes(own), num_task_ops(own)
     assert form.time_s / whole.time_s == pytest.approx((num_ops + two_and_begun) / (num_ops + three), rel=1e-9)
     assert form.memory_bytes < whole.memory_bytes
 
