@@ -94,11 +94,11 @@ def simulate(
 
     Raises ScenarioError for ranks without folding that cannot be simulated in bounded time.
     """
-    scenario = scenario.decided()
+    pricing = scenario.pricing()
+    scenario = scenario.decided(pricing)
     plan = plan or simulated_plan_of(scenario)
     if not fold:
         refuse_many_ops(plan)
-    pricing = scenario.pricing()
     run = run_plan(scenario, plan, pricing, fold=fold, announce=announce)
     links = link_use(run, pricing) if isinstance(pricing, ClusterPricing) else None
     errors = errors_of(pricing) if isinstance(pricing, ClusterPricing) else None

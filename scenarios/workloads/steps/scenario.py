@@ -83,8 +83,11 @@ class StepScenario(Scenario, frozen=True, kw_only=True, eq=False):
         return min((device for device, _ in self.devices), key=lambda device: device.memory_bytes, default=None)
 
     @abstractmethod
-    def decided(self) -> "StepScenario":
-        """Return the scenario with its open decision made. Raises ScenarioError if no choice fits."""
+    def decided(self, pricing: Pricing | None = None) -> "StepScenario":
+        """Return the scenario with its open decision made. Raises ScenarioError if no choice fits.
+
+        ``pricing``: its prices, of whoever goes on with them; None: they are made where there is something to decide.
+        """
 
     @abstractmethod
     def build(self) -> Plan:

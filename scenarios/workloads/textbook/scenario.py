@@ -10,6 +10,7 @@ from scenarios.summaries.steps.algorithm import algorithm_name
 from scenarios.workloads.steps.findings.changes import Change, schedule_changes
 from scenarios.workloads.steps.findings.rates import Rates
 from scenarios.workloads.steps.scenario import StepScenario
+from sim.engine.prices.activity import Pricing
 from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.program import Plan
@@ -51,7 +52,7 @@ class TextbookScenario(StepScenario, frozen=True, kw_only=True, eq=False):
         """Return none."""
         return ()
 
-    def decided(self) -> "TextbookScenario":
+    def decided(self, pricing: Pricing | None = None) -> "TextbookScenario":
         """Return the scenario: it leaves nothing to prices."""
         return self
 

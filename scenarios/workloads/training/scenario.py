@@ -25,6 +25,7 @@ from scenarios.workloads.training.changes import against_memory, against_time, c
 from scenarios.workloads.training.long_run import saving, summarise
 from scenarios.workloads.training.resolved import resolved_step
 from scenarios.workloads.training.routing_summary import routing_summary
+from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
 from sim.moe.balancing import replicas
@@ -113,14 +114,14 @@ class TrainingScenario(StepScenario, frozen=True, kw_only=True, eq=False):
             return [(cluster.node_spec.device, cluster.world_size)]
         return [(load_node(name).device, count * cluster.devices_per_node) for name, count in cluster.node_types]
 
-    def decided(self) -> "TrainingScenario":
+    def decided(self, pricing: Pricing | None = None) -> "TrainingScenario":
         """Return the scenario with its open decision made (see ``scenarios.choices``)."""
         job = self.open_job
         if job is None:
             return self._with_experts_placed() if self.moves_experts and self.placed is None else self
         memory_bytes = min(self.software.room_bytes(device) for device, _ in self.devices)
         with located(self.document), locating_algorithms(self.document, self.algorithms):
-            return replace(self, job=decide.decided(job, self.pricing(), memory_bytes))
+            return replace(self, job=decide.decided(job, pricing or self.pricing(), memory_bytes))
 
     @property
     def moves_experts(self) -> bool:

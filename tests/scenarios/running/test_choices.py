@@ -8,7 +8,9 @@ from scenarios.choices.decide import decided
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import plan_of, simulate
 from scenarios.workloads.steps.schedule import schedule_text
+from scenarios.workloads.training.scenario import TrainingScenario
 from sim.engine.findings.alone import tasks_alone_s
+from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.memory import peak_live_chunks
 from sim.training.pipeline.actions import parse_orders
 from sim.training.pipeline.rules import check_actions
@@ -88,6 +90,27 @@ def test_a_run_decides_once(
     closed = scenario.decided()
     assert isinstance(closed.job, DenseTraining)
     assert closed.decided() is closed
+
+
+@pytest.mark.parametrize("replacement", [("", ""), AIAO, SLICES])
+def test_a_run_goes_on_with_the_prices_that_decide(
+    write, monkeypatch: pytest.MonkeyPatch, replacement: tuple[str, str]
+) -> None:
+    """Prices are made once, and what they found out for the decision changes no digit of the step."""
+    small = ["training.global_batch_size=8", "model.sequence_length=256", "model.hidden_size=512"]
+    scenario = load_scenario(write(SCENARIO, replacement), small)
+    apart = simulate(scenario.decided())
+    made, pricing = list[TrainingScenario](), TrainingScenario.pricing
+
+    def counted(priced: TrainingScenario) -> ClusterPricing:
+        made.append(priced)
+        return pricing(priced)
+
+    monkeypatch.setattr(TrainingScenario, "pricing", counted)
+    found = simulate(scenario)
+    assert len(made) == 1
+    assert found.scenario.job == apart.scenario.job
+    assert found.run.loop.ends_s == apart.run.loop.ends_s
 
 
 @pytest.mark.parametrize("limit", [4, 6, 8])
