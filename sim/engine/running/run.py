@@ -272,9 +272,10 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """
         found: list[list[int]] = [[] for _ in range(self.num_steps)]
         for rank, program in self.programs.items():
-            units, first = self.units_of(rank), first_opening(program)
-            for step, nodes in enumerate(found):
-                nodes += [node for _, _, node, _ in units[first + step * len(program.calls) :][:1]]
+            own, num_calls = self._units_at[rank], len(program.calls)
+            firsts = range(own.start + first_opening(program), own.stop, max(num_calls, 1))
+            for nodes, (_, _, node, _) in zip(found, map(self.graph.units.__getitem__, firsts), strict=False):
+                nodes.append(node)
         starts_s = self.loop.starts_s
         return [nodes[first_largest([-starts_s[node] for node in nodes], self._rounding_s)] for nodes in found]
 
