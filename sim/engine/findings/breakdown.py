@@ -102,10 +102,15 @@ def _streams_of_ranks(facts: PlanFacts, several: Iterable[TimesOfRanks]) -> Mapp
 
 
 def without_touching(starts_s: Times, ends_s: Times) -> Spans:
-    """Return the spans of ops in a row [calls, ops] as fewer: those that follow each other in all calls are one."""
-    earlier_s = ends_s[:, :-1]
-    apart = np.flatnonzero((np.abs(starts_s[:, 1:] - earlier_s) > TOUCHING * earlier_s).any(axis=0))
-    return starts_s[:, [0, *(apart + 1)]], ends_s[:, [*apart, -1]]
+    """Return the spans of ops in a row [calls, ops] as fewer: those that follow each other in all calls are one.
+
+    Of one call [ops] it is the same.
+    """
+    earlier_s, edge = ends_s[..., :-1], [True]
+    apart = np.abs(starts_s[..., 1:] - earlier_s) > TOUCHING * earlier_s
+    if apart.ndim > 1:
+        apart = np.logical_or.reduce(apart)
+    return starts_s[..., np.concatenate([edge, apart])], ends_s[..., np.concatenate([apart, edge])]
 
 
 def _of_parts(streams: Mapping[str, Spans], clock: _Clock, busy_s: Mapping[str, float]) -> Breakdown:
@@ -136,8 +141,8 @@ def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
         for stream in causes[:first] if stream in streams
     }  # fmt: skip
     if MAIN_STREAM in streams:
-        computing = without_touching(starts_s[None, streams[MAIN_STREAM]], ends_s[None, streams[MAIN_STREAM]])
-        looked_at[MAIN_STREAM] = _in_order(*map(np.ravel, computing))
+        computing = without_touching(starts_s[streams[MAIN_STREAM]], ends_s[streams[MAIN_STREAM]])
+        looked_at[MAIN_STREAM] = _in_order(*computing)
     clock = _Clock.of(parts)
     gaps, covered = _expose(_gaps(clock, *looked_at.get(MAIN_STREAM, _NOTHING)), looked_at, causes[:first])
     exposed = dict(zip(covered, clock.inside_s([*covered.values()]), strict=True)) if covered else {}

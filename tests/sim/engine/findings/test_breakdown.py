@@ -66,3 +66,8 @@ def test_computing_that_goes_on_is_one_span() -> None:
         [[0.0, 3.0], [4.0, 6.0]],
         [[2.0, 4.0], [6.0, 7.0]],
     ]
+    alone = [without_touching(starts_s[call], ends_s[call]) for call in (0, 1)]
+    assert [[times_s.tolist() for times_s in of_call] for of_call in alone] == [
+        [[0.0, 3.0], [2.0, 4.0]],
+        [[4.0], [7.0]],
+    ]
