@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.running.period import Part, Times
@@ -13,6 +14,8 @@ from sim.engine.running.rank_paces import RankPaces, UnlikeError
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.task_times import TimesOfRanks
 from sim.plan.words.stream import Purpose, stream_of
+
+Ints = NDArray[np.int64]
 
 Spans = tuple[Times, Times]
 """The starts and the ends of spans of time."""
@@ -110,7 +113,8 @@ def without_touching(starts_s: Times, ends_s: Times) -> Spans:
     apart = np.abs(starts_s[..., 1:] - earlier_s) > TOUCHING * earlier_s
     if apart.ndim > 1:
         apart = np.logical_or.reduce(apart)
-    return starts_s[..., np.concatenate([edge, apart])], ends_s[..., np.concatenate([apart, edge])]
+    begins, finishes = (np.flatnonzero(np.concatenate(flags)) for flags in ((edge, apart), (apart, edge)))
+    return starts_s.take(begins, axis=-1), ends_s.take(finishes, axis=-1)
 
 
 def _of_parts(streams: Mapping[str, Spans], clock: _Clock, busy_s: Mapping[str, float]) -> Breakdown:
@@ -149,7 +153,8 @@ def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
     if first < len(causes):
         gaps = _unrolled(gaps, parts, own.left_out_s(range(own.layout.shown.start)))
         clock, left = _Clock.of((step,)), causes[first:]
-        gaps, covered = _expose(gaps, {cause: _in_order(*own.unrolled(streams[cause])) for cause in left}, left)
+        spans = {cause: _in_order(*own.unrolled(own.running_in(step, streams[cause]))) for cause in left}
+        gaps, covered = _expose(gaps, spans, left)
         exposed |= dict(zip(covered, clock.inside_s([*covered.values()]), strict=True))
     return Breakdown(busy, {**exposed, BUBBLE: clock.inside_s([gaps])[0]})
 
@@ -159,14 +164,15 @@ def _unrolled(gaps: Spans, parts: Sequence[Part], before_s: float) -> Spans:
 
     ``before_s``: how much later than by the clock the first part is.
     """
-    found = list[Spans]()
-    for part in parts:
-        later_s = before_s + part.length_s * np.arange(part.times)[:, None]
-        among = slice(gaps[1].searchsorted(part.begin_s, "right"), gaps[0].searchsorted(part.end_s))
-        begins, ends = (times[among].clip(part.begin_s, part.end_s) + later_s for times in gaps)
-        found.append((begins.ravel(), ends.ravel()))
-        before_s += (part.times - 1) * part.length_s
-    return _joined(found)
+    begins_s, lengths_s, ends_s = np.array([(part.begin_s, part.length_s, part.end_s) for part in parts]).T
+    times = np.array([part.times for part in parts])
+    left_out_s = (times - 1) * lengths_s
+    first, stop = gaps[1].searchsorted(begins_s, "right"), gaps[0].searchsorted(ends_s)
+    part_of, passes = _among(np.zeros_like(times), times)
+    later_s = (before_s + left_out_s.cumsum() - left_out_s)[part_of] + passes * lengths_s[part_of]
+    of_pass, gap = _among(first[part_of], np.maximum(stop - first, 0)[part_of])
+    part_of, later_s = part_of[of_pass], later_s[of_pass]
+    return np.maximum(gaps[0][gap], begins_s[part_of]) + later_s, np.minimum(gaps[1][gap], ends_s[part_of]) + later_s
 
 
 def _expose(gaps: Spans, streams: Mapping[str, Spans], causes: Sequence[str]) -> tuple[Spans, dict[str, Spans]]:
@@ -246,10 +252,14 @@ def _cover(gaps: Spans, starts: Times, ends: Times) -> tuple[Spans, Spans]:
     starts, ends = starts[ends > starts], ends[ends > starts]
     ends[:-1] = np.minimum(ends[:-1], starts[1:])
     first, stop = gaps[1].searchsorted(starts, side="right"), gaps[0].searchsorted(ends, side="left")
-    counts = np.maximum(stop - first, 0)
-    span = np.arange(len(counts)).repeat(counts)
+    span, gap = _among(first, np.maximum(stop - first, 0))
     if not len(span):
         return gaps, _NOTHING
-    gap = np.arange(len(span)) + (first - counts.cumsum() + counts)[span]
     begins, finishes = np.maximum(gaps[0][gap], starts[span]), np.minimum(gaps[1][gap], ends[span])
     return _lasting(np.concatenate([gaps[0], finishes]), np.concatenate([begins, gaps[1]])), (begins, finishes)
+
+
+def _among(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
+    """Return ranges' numbers, each as often as it has members, and these members: ``counts`` from ``first`` on."""
+    number = np.arange(len(counts)).repeat(counts)
+    return number, np.arange(len(number)) + (first - counts.cumsum() + counts)[number]

@@ -65,6 +65,11 @@ class RankPaces(Struct, dict=True, eq=False):
         later_s = passes * self.paces_s[every]
         return self.starts_s[every] + later_s, self.ends_s[every] + later_s
 
+    def running_in(self, part: Part, places: Ints) -> Ints:
+        """Return those of some ops that run in a part of the whole step, or may between their first and last time."""
+        last_s = self.ends_s[places] + (self.layout.counts[places] - 1) * self.paces_s[places]
+        return places[(last_s > part.begin_s) & (self.starts_s[places] < part.end_s)]
+
     # --- by the clock of the compute stream ----------------------------------------------------------------
 
     @cached_property
