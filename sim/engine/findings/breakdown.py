@@ -135,8 +135,7 @@ def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
     (starts_s, ends_s), parts, streams = own.by_own_clock, own.parts(step), own.layout.of_streams
     spent_s = own.layout.counts_shown * (own.ends_s - own.starts_s)
     busy = {stream: float(spent_s[places].sum()) for stream, places in sorted(streams.items())}
-    foreign = {stream for stream, places in streams.items() if not own.at_own_pace[places].all()}
-    causes = _causes(streams)
+    foreign, causes = own.foreign_streams, _causes(streams)
     first = next((place for place, cause in enumerate(causes) if cause in foreign), len(causes))
     if MAIN_STREAM in foreign or EXPERT_WAIT in causes[first:]:
         raise UnlikeError

@@ -72,11 +72,15 @@ class OpLayout(Struct, dict=True, eq=False):
         return found
 
     @cached_property
+    def streams(self) -> Sequence[str]:
+        """Return, by number, the stream that an op counts for."""
+        return [counted_stream(op) for task in self.tasks for op in task.ops]
+
+    @cached_property
     def of_streams(self) -> Mapping[str, Ints]:
         """Return the places of the ops that count for each stream."""
-        names = [counted_stream(op) for task in self.tasks for op in task.ops]
-        number_of = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        streams = np.array([number_of[name] for name in names], np.int64)[self.numbers]
+        number_of = {name: number for number, name in enumerate(dict.fromkeys(self.streams))}
+        streams = np.array([number_of[name] for name in self.streams], np.int64)[self.numbers]
         return {name: np.flatnonzero(streams == number) for name, number in number_of.items()}
 
     # --- what ops stand for --------------------------------------------------------------------------------
@@ -112,9 +116,18 @@ class OpLayout(Struct, dict=True, eq=False):
     def repeated_main_ops(self) -> tuple[Ints, Ints, Ints]:
         """Return the same of those on the compute stream, after their sections."""
         places, before = self.repeated_ops
-        is_main = np.array([op.stream == MAIN_STREAM for task in self.tasks for op in task.ops], np.bool_)
-        kept = is_main[self.numbers[places]]
+        kept = self._is_main[self.numbers[places]]
         return self.period_of[places[kept]], places[kept], before[kept]
+
+    @cached_property
+    def beside_main(self) -> Ints:
+        """Return the places of the ops on other streams than the compute stream."""
+        return np.flatnonzero(~self._is_main[self.numbers])
+
+    @cached_property
+    def _is_main(self) -> Flags:
+        """Return, by number, which ops are on the compute stream."""
+        return np.array([op.stream == MAIN_STREAM for task in self.tasks for op in task.ops], np.bool_)
 
     @cached_property
     def sections_over(self) -> Ints:
@@ -122,16 +135,17 @@ class OpLayout(Struct, dict=True, eq=False):
         return np.searchsorted([stop for _, stop in self.repeated], self.calls, side="right")
 
     def around_period(self, section: int) -> tuple[Flags, Flags]:
-        """Return which ops are of calls before the last periods of a section, three, and which of those after them."""
+        """Return which ops beside the main stream are of calls before a section's last periods, three, or after."""
         if section not in self._around_period:
-            first, stop = self.repeated[section]
-            self._around_period[section] = self.calls < first - 2 * (stop - first), self.calls >= stop
+            (first, stop), calls = self.repeated[section], self.calls[self.beside_main]
+            self._around_period[section] = calls < first - 2 * (stop - first), calls >= stop
         return self._around_period[section]
 
     @cached_property
     def in_periods(self) -> Sequence[Ints]:
-        """Return, by section and number, how often an op is in its period."""
-        return [self.often(np.flatnonzero(self.period_of == section)) for section in range(len(self.repeated))]
+        """Return, by section and number, how often an op beside the main stream is in its period."""
+        places, periods = self.beside_main, self.period_of[self.beside_main]
+        return [self.often(places[periods == section]) for section in range(len(self.repeated))]
 
     def a_step_apart(self, stop: int) -> tuple[Ints, Ints]:
         """Return the places of the ops of calls before one, and of the same ones a step later."""

@@ -79,6 +79,12 @@ class RankPaces(Struct, dict=True, eq=False):
         late_s = np.append(0.0, np.cumsum(self.layout.times * paces_s))[self.layout.sections_over]
         return self.starts_s - late_s, self.ends_s - late_s
 
+    @cached_property
+    def _by_own_clock_beside_main(self) -> tuple[Times, Times]:
+        """Return the same of the ops on other streams than the compute stream."""
+        starts_s, ends_s = self.by_own_clock
+        return starts_s[self.layout.beside_main], ends_s[self.layout.beside_main]
+
     def parts(self, step: Part) -> tuple[Part, ...]:
         """Return the parts of the whole step that is shown, by the clock of the compute stream.
 
@@ -117,8 +123,11 @@ class RankPaces(Struct, dict=True, eq=False):
         return begins_s - late_s, longest_s
 
     @cached_property
-    def at_own_pace(self) -> Flags:
-        """Return which ops repeat at the pace of computing, in every section, and do not meet it otherwise."""
+    def foreign_streams(self) -> set[str]:
+        """Return for which streams ops count that repeat at another pace than computing, or meet it otherwise.
+
+        Those on the compute stream do not: it runs its ops one after the other, and they have one pace (``_periods``).
+        """
         layout, (places, _), (begins_s, paces_s) = self.layout, self.layout.repeated_ops, self._periods
         expected_s = paces_s[layout.period_of[places]]
         unlike = places[np.abs(self.paces_s[places] - expected_s) > NEAR * expected_s]
@@ -126,17 +135,17 @@ class RankPaces(Struct, dict=True, eq=False):
         for section, period in enumerate(layout.repeated):
             if period[0] in layout.shown:
                 own &= self._repeats_alone(section, float(begins_s[section]), float(paces_s[section]))
-        return own[layout.numbers]
+        return {layout.streams[number] for number in np.flatnonzero(~own).tolist()}
 
     def _repeats_alone(self, section: int, begin_s: float, pace_s: float) -> Flags:
         """Return, by number, of which ops those that run in all periods are those that repeat, each once.
 
         Calls before the period are over when it begins, and later ones begin after the last.
         """
-        layout, near_s, (starts_s, ends_s) = self.layout, NEAR * pace_s, self.by_own_clock
-        before, after = layout.around_period(section)
+        layout, near_s, places = self.layout, NEAR * pace_s, self.layout.beside_main
+        (starts_s, ends_s), (before, after) = self._by_own_clock_beside_main, layout.around_period(section)
         meets = (before & (ends_s > begin_s + near_s)) | (after & (starts_s < begin_s + pace_s - near_s))
         begun = (starts_s >= begin_s - near_s) & (starts_s < begin_s + pace_s - near_s)
-        often_met, often_begun = (layout.often(np.flatnonzero(of_ops)) for of_ops in (meets, begun))
+        often_met, often_begun = layout.often(places[meets]), layout.often(places[begun])
         found: Flags = (often_met == 0) & (often_begun == layout.in_periods[section])
         return found
