@@ -8,11 +8,9 @@ folded and whole runs have the same one: ends that rounding alone may tell apart
 between them it is the path from the begin of one step to that of the next, a period long.
 """
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain, takewhile
-from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,11 +27,12 @@ from sim.plan.words.op import Collective, Compute, Copy, Op
 from sim.plan.words.program import Program
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 MESSAGE: Final = "message"
 COPY: Final = "copy"
 """Between memory tiers."""
-_NEVER: Final = np.iinfo(np.int64).max
+_NO_OPS: Final = np.zeros(0, np.int64)
 
 
 def kind_of(op: Op | None) -> str:
@@ -81,90 +80,74 @@ class CriticalPath(Struct, frozen=True, dict=True):
     @cached_property
     def spent(self) -> Sequence[Spent]:
         """Return how long the path stays with ops of every kind, in the order in which it first comes by one."""
-        first, seconds = dict[tuple[int, int], int](), defaultdict[tuple[int, int], float](float)
-        calls: dict[tuple[tuple[int, ...], int], _Calls] = {}
-        places, count = _Places(self.run.programs), 0
-        for part in self.parts:
-            if isinstance(part, Way):
-                calls.setdefault((part.ranks, id(part.ops)), _Calls()).add(part, count)
-                count += len(part.places)
-            else:
-                at = part.rank, places.of_op(part.rank, part.op)
-                first.setdefault(at, count)
-                seconds[at] += part.duration_s
-                count += 1
-        for found in calls.values():
-            for at, before, spent_s in found.spent(places):
-                first[at] = min(first.get(at, before), before)
-                seconds[at] += spent_s
-        return [
-            Spent(at[0], places.op_at(*at), at[1], seconds[at]) for at, _ in sorted(first.items(), key=itemgetter(1))
-        ]
+        numbers, is_way = _Numbers(self.run.programs), [isinstance(part, Way) for part in self.parts]
+        of_parts = [numbers.of_part(part) for part in self.parts]
+        is_of_way = np.repeat(np.array(is_way, np.bool_), list(map(len, of_parts)))
+        of_ops, spent_s = np.concatenate([_NO_OPS, *of_parts]), np.empty(len(is_of_way))
+        spent_s[is_of_way] = _spent_s([part for part in self.parts if isinstance(part, Way)])
+        spent_s[~is_of_way] = [part.duration_s for part in self.parts if not isinstance(part, Way)]
+        found, first = np.unique(of_ops[~is_of_way | (spent_s > 0.0)], return_index=True)
+        found, totals_s = found[np.argsort(first)], np.bincount(of_ops, spent_s)
+        return [Spent(*op, total_s) for op, total_s in zip(numbers.ops(found), totals_s[found].tolist(), strict=True)]
 
 
-class _Places:
-    """The places of ops among the distinct ones of their rank's program."""
+def _spent_s(ways: Sequence[Way]) -> Floats:
+    """Return how long a path stays with each op of its ways, way by way, in order of time."""
+    if not ways:
+        return np.zeros(0)
+    sizes = np.array([len(way.places) for way in ways])
+    starts_s = np.concatenate([way.starts_s[::-1] for way in ways])
+    ends_s = np.append(starts_s[1:], 0.0)
+    ends_s[np.cumsum(sizes) - 1] = [way.end_s for way in ways]
+    spent_s: Floats = np.repeat([way.times for way in ways], sizes) * (ends_s - starts_s)
+    return spent_s
+
+
+class _Numbers:
+    """Numbers of the distinct ops of all ranks' programs, rank by rank from 1; 0: of no op."""
 
     def __init__(self, programs: Mapping[int, Program]) -> None:
         self._programs = programs
+        sizes = [len(program.distinct_ops.ops) for program in programs.values()]
+        self._ranks, self._begins = [-1, *programs], np.cumsum([0, 1, *sizes])[: 1 + len(sizes)]
+        self._begin_of: dict[int, int] = dict(zip(self._ranks, self._begins.tolist(), strict=True))
+        self._tasks = {id(task.ops): (of, task.name) for of in programs.values() for task in of.tasks.values()}
+        self._places: dict[int, Ints] = {}
         self._of_ops: dict[int, dict[int, int]] = {}
-        self._tasks = {
-            id(task.ops): (program, task.name) for program in programs.values() for task in program.tasks.values()
-        }
 
-    def of_op(self, rank: int, op: Op | None) -> int:
-        """Return the place of an op of a rank; of none -1."""
+    def of_part(self, part: PathPart) -> Ints:
+        """Return the number of each op of a path's part, in order of time."""
+        if not isinstance(part, Way):
+            return np.array([self._of_op(part.rank, part.op)])
+        places, begins = self._of_call(part.ops), [self._begin_of[rank] for rank in part.ranks]
+        members, own = np.divmod(part.places[::-1], len(places))
+        numbers: Ints = np.array(begins)[members] + places[own]
+        return numbers
+
+    def ops(self, numbers: Ints) -> Iterator[tuple[int, Op | None, int]]:
+        """Yield the rank, the op and the place of each number."""
+        ranks = np.searchsorted(self._begins, numbers, side="right") - 1
+        places = np.where(numbers == 0, -1, numbers - self._begins[ranks])
+        for rank, place in zip(map(self._ranks.__getitem__, ranks.tolist()), places.tolist(), strict=True):
+            yield rank, None if place < 0 else self._programs[rank].distinct_ops.ops[place], place
+
+    def _of_op(self, rank: int, op: Op | None) -> int:
         if op is None:
-            return -1
-        program = self._programs[rank]
-        distinct = program.distinct_ops
+            return 0
+        distinct = self._programs[rank].distinct_ops
         if id(distinct) not in self._of_ops:
-            named = ((program.tasks[name].ops, places) for name, places in distinct.of_task.items())
+            named = ((self._programs[rank].tasks[name].ops, places) for name, places in distinct.of_task.items())
             self._of_ops[id(distinct)] = {
                 id(op): at for ops, places in named for op, at in zip(ops, places, strict=True)
             }
-        return self._of_ops[id(distinct)][id(op)]
+        return self._begin_of[rank] + self._of_ops[id(distinct)][id(op)]
 
-    def of_call(self, ops: Sequence[Op]) -> Ints:
+    def _of_call(self, ops: Sequence[Op]) -> Ints:
         """Return the place of each op of a task's call."""
-        program, name = self._tasks[id(ops)]
-        return np.array(program.distinct_ops.of_task[name])
-
-    def op_at(self, rank: int, place: int) -> Op | None:
-        """Return the op of a rank at a place."""
-        return None if place < 0 else self._programs[rank].distinct_ops.ops[place]
-
-
-class _Calls(Struct, frozen=True):
-    """The ways of a path through the calls of one task, in order of time; ``before``: how many ops come before each."""
-
-    ways: list[Way] = []
-    before: list[int] = []
-
-    def add(self, way: Way, count: int) -> None:
-        """Add a way that so many ops of the path come before."""
-        self.ways.append(way)
-        self.before.append(count)
-
-    def spent(self, places: _Places) -> Iterator[tuple[tuple[int, int], int, float]]:
-        """Yield each rank and place that the path comes by, when it first does, and the seconds that it stays there."""
-        ranks, of_op = self.ways[0].ranks, places.of_call(self.ways[0].ops)
-        sizes = np.array([len(way.places) for way in self.ways])
-        begins, num_places = np.cumsum(sizes) - sizes, int(of_op.max()) + 1
-        members, own = np.divmod(np.concatenate([way.places for way in self.ways]), len(of_op))
-        at = members * num_places + of_op[own]
-        starts_s = np.concatenate([way.starts_s for way in self.ways])
-        ends_s = np.roll(starts_s, 1)
-        ends_s[begins] = [way.end_s for way in self.ways]
-        spent_s = np.repeat([way.times for way in self.ways], sizes) * (ends_s - starts_s)
-        seconds, lasts = np.bincount(at, spent_s, len(ranks) * num_places), spent_s > 0.0
-        numbers = np.repeat(self.before + begins + sizes - 1, sizes) - np.arange(len(at))  # the last op is first
-        first = np.full(len(seconds), _NEVER)
-        np.minimum.at(first, at[lasts], numbers[lasts])
-        found = np.flatnonzero(first < _NEVER)
-        for place, before, spent in zip(found.tolist(), first[found].tolist(), seconds[found].tolist(), strict=True):
-            member, of_rank = divmod(place, num_places)
-            yield (ranks[member], of_rank), before, spent
+        if id(ops) not in self._places:
+            program, name = self._tasks[id(ops)]
+            self._places[id(ops)] = np.array(program.distinct_ops.of_task[name])
+        return self._places[id(ops)]
 
 
 def critical_path(run: SimulatedRun) -> CriticalPath:
