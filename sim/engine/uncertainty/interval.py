@@ -70,14 +70,18 @@ def step_deviation(path: CriticalPath, errors: ModelErrors) -> float:
 
 def drawn_step_times_s(path: CriticalPath, errors: ModelErrors, num_draws: int, most_nodes: int = MOST_NODES) -> Floats:
     """Return step times with so many drawn sets of errors, in seconds."""
-    classes, erring = ErrorClasses(), dict[Erring, int]()
+    classes, erring, alike = (
+        ErrorClasses(),
+        dict[Erring, int](),
+        not any(sigma > 0.0 for sigma in errors.jitter.values()),
+    )
 
     def factor_row(found: ErrorClass, rank: int) -> int:
         device = rank if errors.jitter.get(found.kernels, 0.0) > 0.0 else None
         return erring.setdefault((found, device), len(erring))
 
     run = path.run
-    retimed = retiming(run, classes, factor_row, most_nodes)
+    retimed = retiming(run, classes, factor_row, most_nodes, alike=alike)
     shares = path_shares(path, classes)
     found = list(dict.fromkeys([*shares, *(of for of, _ in erring)]))
     loaded = loadings(found, classes.predicted_s(run), errors)

@@ -140,12 +140,20 @@ def _num_nodes_of_all(run: SimulatedRun) -> int:
     return _num_nodes(run) * whole // len(run.graph.units)
 
 
-def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow, most_nodes: int = MOST_NODES) -> Retiming:
+def retiming(
+    run: SimulatedRun,
+    classes: ErrorClasses,
+    factor_row: FactorRow,
+    most_nodes: int = MOST_NODES,
+    *,
+    alike: bool = False,
+) -> Retiming:
     """Return the graph of a finished run: the nodes and edges that decide the run's time.
 
-    Draws that do not settle into paces are those of the whole run, if that has no more than ``most_nodes``.
+    Draws that do not settle into paces are those of the whole run, if that has no more than ``most_nodes``. ``alike``:
+    a class errs alike on all ranks, so its row is asked for once for all whose ops are the same.
     """
-    nodes, rows = _Nodes(run), _Rows(run, classes, factor_row)
+    nodes, rows = _Nodes(run), _Rows(run, classes, factor_row, alike)
     blocks = _add_units(nodes, rows)
     _add_blocks(nodes, rows, blocks)
     _add_journeys(nodes)
@@ -154,9 +162,9 @@ def retiming(run: SimulatedRun, classes: ErrorClasses, factor_row: FactorRow, mo
     else:
         graph = Repeating.of(nodes.placed(run.repeated), run.repeated)
     if graph is None:
-        return retiming(run.whole, classes, factor_row)
+        return retiming(run.whole, classes, factor_row, alike=alike)
     is_drawn_whole = run.paced is not None and _num_nodes_of_all(run) <= most_nodes
-    of_whole = (lambda: retiming(run.whole, classes, factor_row)) if is_drawn_whole else None
+    of_whole = (lambda: retiming(run.whole, classes, factor_row, alike=alike)) if is_drawn_whole else None
     return Retiming(run, graph, *nodes.in_all(), rows.derived, of_whole)
 
 
@@ -376,6 +384,9 @@ class _Rows(Struct, eq=False):
     run: SimulatedRun
     classes: ErrorClasses
     factor_row: FactorRow
+    alike: bool
+    _rows: dict[tuple[int, int | None], tuple[int, ...]] = {}
+    """Of the ops of tasks, by the identity of these ops' places and, where ranks are not alike, by rank."""
     _ratios: dict[TaskTimes, OpRatios] = {}
     _call_times: dict[_Call, CallTimes] = {}
     _num_derived: int = 0
@@ -387,11 +398,11 @@ class _Rows(Struct, eq=False):
         """Return the nodes whose durations are not drawn."""
         return (*self._ratios.values(), *self._call_times.values())
 
-    def of_ops(self, rank: int, task: str) -> list[int]:
+    def of_ops(self, rank: int, task: str) -> Sequence[int]:
         """Return the rows by which the ops of a rank's task last longer or shorter."""
+        if not self.run.priced[rank][task].launches_s:
+            return self._drawn_rows(rank, task)
         times = self._task(rank, task)
-        if not times.launches_s:
-            return list(times.rows)
         if times not in self._ratios:
             self._ratios[times] = OpRatios(times)
         rows = self._ratios[times].rows
@@ -416,17 +427,25 @@ class _Rows(Struct, eq=False):
 
     def _task(self, rank: int, name: str) -> TaskTimes:
         if (rank, name) not in self._tasks:
-            program, priced = self.run.programs[rank], self.run.priced[rank][name]
-            task = program.tasks[name]
-            classes, places = self.classes.of_distinct(program), program.distinct_ops.of_task[name]
-            row_of = {place: self.factor_row(classes[place], rank) for place in dict.fromkeys(places)}
-            rows = tuple([row_of[place] for place in places])
-            times = TaskTimes(tuple(priced.durations_s), rows)
+            priced = self.run.priced[rank][name]
+            times = TaskTimes(tuple(priced.durations_s), self._drawn_rows(rank, name))
             if priced.launches_s:
-                waits, singles_s = analyse(task).predecessors, tuple(priced.singles_s)
+                waits = analyse(self.run.programs[rank].tasks[name]).predecessors
+                singles_s = tuple(priced.singles_s)
                 times = replace(times, predecessors=waits, launches_s=priced.launches_s, singles_s=singles_s)
             self._tasks[rank, name] = times
         return self._tasks[rank, name]
+
+    def _drawn_rows(self, rank: int, task: str) -> tuple[int, ...]:
+        """Return the row of the drawn factors that each op of a rank's task errs with."""
+        program = self.run.programs[rank]
+        places = program.distinct_ops.of_task[task]
+        key = id(places), None if self.alike else rank
+        if key not in self._rows:
+            classes = self.classes.of_distinct(program)
+            row_of = {place: self.factor_row(classes[place], rank) for place in dict.fromkeys(places)}
+            self._rows[key] = tuple([row_of[place] for place in places])
+        return self._rows[key]
 
 
 def _add_units(nodes: _Nodes, rows: _Rows) -> dict[int, tuple[int, int, str]]:
