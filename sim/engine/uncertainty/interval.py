@@ -70,11 +70,8 @@ def step_deviation(path: CriticalPath, errors: ModelErrors) -> float:
 
 def drawn_step_times_s(path: CriticalPath, errors: ModelErrors, num_draws: int, most_nodes: int = MOST_NODES) -> Floats:
     """Return step times with so many drawn sets of errors, in seconds."""
-    classes, erring, alike = (
-        ErrorClasses(),
-        dict[Erring, int](),
-        not any(sigma > 0.0 for sigma in errors.jitter.values()),
-    )
+    classes, erring = ErrorClasses(), dict[Erring, int]()
+    alike = not any(sigma > 0.0 for sigma in errors.jitter.values())
 
     def factor_row(found: ErrorClass, rank: int) -> int:
         device = rank if errors.jitter.get(found.kernels, 0.0) > 0.0 else None
