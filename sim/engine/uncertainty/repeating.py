@@ -201,8 +201,8 @@ class Repeating(Struct, frozen=True, eq=False):
         last_s[stays] = first_s[stays]
         uneven = np.flatnonzero(pace_s - moved_s.min(axis=0) > EVEN * pace_s)
         if len(uneven):
-            passing = _Passing(self, lasting_s[:, uneven], EVEN * pace_s[uneven])
-            last_s[:, uneven] = passing.last_s(first_s[self.state][:, uneven])
+            passing = _Passing(self, lasting_s.take(uneven, axis=1), EVEN * pace_s[uneven])
+            last_s[:, uneven] = passing.last_s(first_s[self.state].take(uneven, axis=1))
         return last_s
 
 
@@ -236,8 +236,8 @@ class _Passing:
                 if found_s is not None:
                     before_last_s[:, draws[at]], is_left[at] = found_s, False
             draws = draws[is_left]
-            lasting_s = self.lasting_s[:, draws]
-            state_s = self.of.period.ends_s(lasting_s, state_s[:, is_left])[self.of.state]
+            lasting_s = self.lasting_s.take(draws, axis=1)  # [:, draws] would not keep rows in one piece
+            state_s = self.of.period.ends_s(lasting_s, state_s.compress(is_left, axis=1))[self.of.state]
         before_last_s[:, draws] = state_s
         return self.of.period.ends_s(self.lasting_s, before_last_s)
 
