@@ -7,6 +7,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from sim.sorting import run_begins, sorted_order
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
@@ -64,13 +66,14 @@ class Levels(Struct, frozen=True, dict=True, eq=False):
         """Return the levels of chains with edges between them; ``chain_of``: that of every node."""
         level_of = _levels(num_chains, before, after)
         num_before = np.bincount(after, minlength=num_chains)
-        order = np.lexsort((-num_before, level_of))
+        most = int(num_before.max(initial=0))
+        order = sorted_order(level_of * (most + 1) + most - num_before)
         place = np.empty(num_chains, np.int64)
         place[order] = np.arange(num_chains)
-        by_node = np.argsort(place[after], kind="stable")
+        by_node = sorted_order(place[after])
         ordinal = np.arange(len(after)) - np.repeat(np.cumsum(num_before[order]) - num_before[order], num_before[order])
         level = level_of[after[by_node]]
-        by_level = np.lexsort((ordinal, level))
+        by_level = sorted_order(level * most + ordinal)
         ends = np.cumsum(np.bincount(level_of))
         waiting = _counts(level[by_level], ordinal[by_level], len(ends))
         return cls(place[chain_of], tuple(ends.tolist()), waiting, place[before[by_node[by_level]]])
@@ -104,8 +107,9 @@ class Levels(Struct, frozen=True, dict=True, eq=False):
     def lasting_s(self, durations: Durations) -> Floats:
         """Return how long chains last, by their places, x draws: nodes of a chain that err alike count together."""
         num_rows = len(durations.factors)
-        kinds, at = np.unique(self.place * num_rows + durations.rows, return_inverse=True)
-        base_s = np.bincount(at.ravel(), durations.base_s, minlength=len(kinds))
+        keys = self.place * num_rows + durations.rows
+        begins = run_begins(keys[order := sorted_order(keys)])
+        kinds, base_s = keys[order[begins]], np.bincount(np.cumsum(begins) - 1, durations.base_s[order])
         places, rows = np.divmod(kinds, num_rows)
         first = np.searchsorted(places, np.arange(self.ends[-1] if self.ends else 0))
         num_kinds = np.diff(first, append=len(kinds))
@@ -129,8 +133,8 @@ def _chains(num_nodes: int, before: Ints, after: Ints, wanted: Ints) -> tuple[In
         head = head[head]
     if joined.any() and not np.array_equal(head, head[head]):
         raise ValueError("some nodes wait for each other in a circle")
-    heads, chain_of = np.unique(head, return_inverse=True)
-    return chain_of.ravel(), len(heads)
+    numbers = np.cumsum(head == np.arange(num_nodes))
+    return numbers[head] - 1, int(numbers[-1]) if num_nodes else 0
 
 
 def _levels(num_nodes: int, before: Ints, after: Ints) -> Ints:
@@ -139,7 +143,7 @@ def _levels(num_nodes: int, before: Ints, after: Ints) -> Ints:
     Nodes get ready level by level, so the last that one waits for, as they come, is of the highest level.
     Raises ValueError where the edges form a circle.
     """
-    order = np.argsort(before, kind="stable")
+    order = sorted_order(before)
     successors = after[order].tolist()
     first = np.searchsorted(before[order], np.arange(num_nodes + 1)).tolist()
     waits = np.bincount(after, minlength=num_nodes).tolist()
