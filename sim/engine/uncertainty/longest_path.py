@@ -140,25 +140,29 @@ def _chains(num_nodes: int, before: Ints, after: Ints, wanted: Ints) -> tuple[In
 def _levels(num_nodes: int, before: Ints, after: Ints) -> Ints:
     """Return the level of every node: 0 of those that wait for nothing, else one more than the last that it waits for.
 
-    Nodes get ready level by level, so the last that one waits for, as they come, is of the highest level.
+    Nodes get ready level by level, each after the last that it waits for.
     Raises ValueError where the edges form a circle.
     """
-    order = sorted_order(before)
-    successors = after[order].tolist()
-    first = np.searchsorted(before[order], np.arange(num_nodes + 1)).tolist()
+    successors = after[sorted_order(before)].tolist()
+    first = np.cumsum(np.append(0, np.bincount(before, minlength=num_nodes))).tolist()
     waits = np.bincount(after, minlength=num_nodes).tolist()
-    level_of = [0] * num_nodes
-    ready = [node for node, count in enumerate(waits) if not count]
-    for node in ready:  # which grows as nodes wait for nothing more
-        level = level_of[node] + 1
-        for successor in successors[first[node] : first[node + 1]]:
-            waits[successor] -= 1
-            if not waits[successor]:
-                level_of[successor] = level
-                ready.append(successor)
-    if len(ready) < num_nodes:
-        raise ValueError(f"{num_nodes - len(ready)} nodes wait for each other in a circle")
-    return np.array(level_of, np.int64)
+    ready, sizes = [node for node, count in enumerate(waits) if not count], list[int]()
+    order = list[int]()
+    while ready:
+        order += ready
+        sizes.append(len(ready))
+        level, ready = ready, []
+        for node in level:
+            for successor in successors[first[node] : first[node + 1]]:
+                if waits[successor] == 1:
+                    ready.append(successor)
+                else:
+                    waits[successor] -= 1
+    if len(order) < num_nodes:
+        raise ValueError(f"{num_nodes - len(order)} nodes wait for each other in a circle")
+    level_of = np.empty(num_nodes, np.int64)
+    level_of[order] = np.repeat(np.arange(len(sizes)), sizes)
+    return level_of
 
 
 def _counts(levels: Ints, ordinals: Ints, num_levels: int) -> tuple[tuple[int, ...], ...]:
