@@ -39,9 +39,10 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     While an op moves bytes at one speed, the fullest of its links holds it back: alone, the slowest one; where rates
     are max-min fair, one that is full.
     """
-    moved = use.transfers
-    if not moved.flows:
+    if not use.transfers.flows:
         return []
+    use = use.in_full
+    moved = use.transfers
     kinds = list(map(LinkKind, distinct_values(use.kind).tolist()))
     full = _fullest(use, kinds)
     binding = (full >= full.max(axis=0) * (1 - _TIE)).argmax(axis=0)

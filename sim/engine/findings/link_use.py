@@ -68,6 +68,22 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         """Return the kind of each row's links: a LinkKind."""
         return self.topology.kind[self.example]
 
+    @property
+    def in_full(self) -> "LinkUse":
+        """Return the same with every transfer for itself that may meet others, where ranks have paces of their own.
+
+        What one stream of a rank moves over a link comes one after the other: that never meets.
+        """
+        if not self.transfers.has_paces:
+            return self
+        flows, numbers = self.transfers.flows, dict[tuple[int, str], int]()
+        streams = np.array([numbers.setdefault((flow.rank, flow.op.stream), len(numbers)) for flow in flows])
+        of_cells, first = streams[self.flows], np.searchsorted(self.rows, np.arange(len(self.example)))
+        meets = np.minimum.reduceat(of_cells, first) < np.maximum.reduceat(of_cells, first)
+        found = np.zeros(len(flows), np.bool_)
+        found[self.flows[meets[self.rows]]] = True
+        return replace(self, transfers=self.transfers.in_full(found))
+
     @cached_property
     def first_span(self) -> Ints:
         """Return where each flow's spans begin, and at last where all end."""
