@@ -84,3 +84,9 @@ def distinct(values: NDArray[np.integer[Any]]) -> tuple[NDArray[Any], NDArray[np
     places = np.empty(len(values), dtype=np.int64)
     places[order] = np.cumsum(is_new) - 1
     return in_order[is_new], places
+
+
+def in_ranges(first: NDArray[np.int64], counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return ranges' numbers, each as often as it has members, and these members: ``counts`` from ``first`` on."""
+    number = np.arange(len(counts)).repeat(counts)
+    return number, np.arange(len(number)) + (first - counts.cumsum() + counts)[number]

@@ -14,6 +14,7 @@ from sim.engine.running.rank_paces import RankPaces, UnlikeError
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.task_times import TimesOfRanks
 from sim.plan.words.stream import Purpose, stream_of
+from sim.sorting import in_ranges
 
 Ints = NDArray[np.int64]
 
@@ -167,9 +168,9 @@ def _unrolled(gaps: Spans, parts: Sequence[Part], before_s: float) -> Spans:
     times = np.array([part.times for part in parts])
     left_out_s = (times - 1) * lengths_s
     first, stop = gaps[1].searchsorted(begins_s, "right"), gaps[0].searchsorted(ends_s)
-    part_of, passes = _among(np.zeros_like(times), times)
+    part_of, passes = in_ranges(np.zeros_like(times), times)
     later_s = (before_s + left_out_s.cumsum() - left_out_s)[part_of] + passes * lengths_s[part_of]
-    of_pass, gap = _among(first[part_of], np.maximum(stop - first, 0)[part_of])
+    of_pass, gap = in_ranges(first[part_of], np.maximum(stop - first, 0)[part_of])
     part_of, later_s = part_of[of_pass], later_s[of_pass]
     return np.maximum(gaps[0][gap], begins_s[part_of]) + later_s, np.minimum(gaps[1][gap], ends_s[part_of]) + later_s
 
@@ -251,14 +252,8 @@ def _cover(gaps: Spans, starts: Times, ends: Times) -> tuple[Spans, Spans]:
     starts, ends = starts[ends > starts], ends[ends > starts]
     ends[:-1] = np.minimum(ends[:-1], starts[1:])
     first, stop = gaps[1].searchsorted(starts, side="right"), gaps[0].searchsorted(ends, side="left")
-    span, gap = _among(first, np.maximum(stop - first, 0))
+    span, gap = in_ranges(first, np.maximum(stop - first, 0))
     if not len(span):
         return gaps, _NOTHING
     begins, finishes = np.maximum(gaps[0][gap], starts[span]), np.minimum(gaps[1][gap], ends[span])
     return _lasting(np.concatenate([gaps[0], finishes]), np.concatenate([begins, gaps[1]])), (begins, finishes)
-
-
-def _among(first: Ints, counts: Ints) -> tuple[Ints, Ints]:
-    """Return ranges' numbers, each as often as it has members, and these members: ``counts`` from ``first`` on."""
-    number = np.arange(len(counts)).repeat(counts)
-    return number, np.arange(len(number)) + (first - counts.cumsum() + counts)[number]

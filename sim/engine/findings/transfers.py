@@ -17,7 +17,7 @@ from sim.engine.running.run import SimulatedRun
 from sim.engine.running.task_times import TimesOfRanks
 from sim.plan.words.op import Collective, Compute, Op, Send
 from sim.plan.words.program import Program, Task
-from sim.sorting import sorted_order
+from sim.sorting import in_ranges, sorted_order
 
 Ints = NDArray[np.int64]
 
@@ -82,7 +82,9 @@ class Transfers(Struct, frozen=True, eq=False, dict=True):
         """Return the same with every transfer of some flows for itself: those of left-out passes are later ones."""
         apart = flows[self.flow_of]
         times = np.where(apart, self.counts, 1)
-        (every, passes), (spans, passes_of_spans) = map(_repeated, (times, times[self.span_of]))
+        (every, passes), (spans, passes_of_spans) = (
+            in_ranges(np.zeros_like(counts), counts) for counts in (times, times[self.span_of])
+        )
         later_s, later_of_spans_s = passes * self.apart_s[every], passes_of_spans * self.apart_s[self.span_of[spans]]
         first = np.flatnonzero(passes == 0)
         return Transfers(
@@ -101,15 +103,10 @@ class Transfers(Struct, frozen=True, eq=False, dict=True):
 
     def unrolled(self, spans: Ints) -> tuple[Ints, Times]:
         """Return spans as often as they happen in the step, and how much later each time."""
-        places, passes = _repeated(self.counts[self.span_of[spans]])
+        counts = self.counts[self.span_of[spans]]
+        places, passes = in_ranges(np.zeros_like(counts), counts)
         every = spans[places]
         return every, passes * self.apart_s[self.span_of[every]]
-
-
-def _repeated(counts: Ints) -> tuple[Ints, Ints]:
-    """Return each place as often as its count says, and which pass of it each is."""
-    places = np.repeat(np.arange(len(counts)), counts)
-    return places, np.arange(len(places)) - (np.cumsum(counts) - counts)[places]
 
 
 def transfers(run: SimulatedRun) -> Transfers:

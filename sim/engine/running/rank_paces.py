@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sim.engine.running.op_layout import OpLayout
 from sim.engine.running.period import Part, Times
 from sim.engine.running.task_times import TaskTimes
+from sim.sorting import in_ranges
 
 NEAR: Final = 1e-9
 """Paces and moments that differ by a smaller part of a pace are equal."""
@@ -60,8 +61,8 @@ class RankPaces(Struct, dict=True, eq=False):
     def unrolled(self, places: Ints) -> tuple[Times, Times]:
         """Return starts and ends of some ops in the whole step, in no order."""
         counts = self.layout.counts[places]
-        every = np.repeat(places, counts)
-        passes = np.arange(len(every)) - np.repeat(np.cumsum(counts) - counts, counts)
+        number, passes = in_ranges(np.zeros_like(counts), counts)
+        every = places[number]
         later_s = passes * self.paces_s[every]
         return self.starts_s[every] + later_s, self.ends_s[every] + later_s
 

@@ -239,11 +239,11 @@ class SimulatedRun(Struct, dict=True, eq=False):
         assert self.paced is not None
         found = dict.fromkeys(self.programs, -np.inf)
         for together in self.times_together():
-            apart, ends_s, num_calls = self._apart(together), together.times.ends_s, together.num_calls
+            apart, ends_s = self._apart(together), together.times.ends_s
             last_s, repeated = ends_s.max(axis=1), np.flatnonzero(apart)
             paces_s = ends_s[repeated] - ends_s[repeated - apart[repeated]]
             last_s[repeated] = (ends_s[repeated] + self.paced.times * paces_s).max(axis=1)
-            of_ranks = np.maximum.reduceat(last_s, np.cumsum(num_calls) - num_calls).tolist()
+            of_ranks = np.maximum.reduceat(last_s, together.begins).tolist()
             found |= {rank: max(end_s, found[rank]) for rank, end_s in zip(together.ranks, of_ranks, strict=True)}
         return found
 
