@@ -1,4 +1,4 @@
-"""The program's own modules, found and read by few calls of the system: a command imports some 460 of them.
+"""The program's own modules, found and read by few calls of the system: a command asks for some 470 of them.
 
 Python asks five finders for each module, looks at its folder anew, and reads its compiled file by eight calls. Here a
 folder is listed once, and a file is read by four calls. All else is as Python has it: its loader compiles, and checks

@@ -93,7 +93,7 @@ class NodeTimes(Struct, dict=True, eq=False):
             for name, found in of_tasks.items():
                 task = self.programs[rank].tasks[name]
                 if id(task) not in known:
-                    known[id(task)] = _receives(task)
+                    known[id(task)] = _receives_of(task)
                 rows = found.rows_of.get(None) if known[id(task)] else None
                 for op, stream in known[id(task)] if rows is not None else ():
                     queue = numbers.setdefault((rank, stream), len(numbers))
@@ -110,6 +110,6 @@ class NodeTimes(Struct, dict=True, eq=False):
         return self.loop.times_s[1]
 
 
-def _receives(task: Task) -> list[tuple[int, str]]:
+def _receives_of(task: Task) -> list[tuple[int, str]]:
     """Return the receives of a task, by number, and their streams."""
     return [(op, found.stream) for op, found in enumerate(task.ops) if isinstance(found, Recv)]
