@@ -95,9 +95,8 @@ format: setup  ## bring the code into the one format
 	$(BIN)/ruff format .
 
 bench: setup  ## measure speed, memory and agreement; the tables of BENCHMARKS.md
-	@failed=0; for part in "-m benchmarks.network" "-m benchmarks.scaling" "-m benchmarks.microbatches" "-m benchmarks.sweeps" \
-			benchmarks/run.py; do \
-		$(BIN)/python $$part || failed=1; done; exit $$failed
+	@failed=0; for part in network scaling microbatches sweeps run; do \
+		$(BIN)/python -m benchmarks.$$part || failed=1; done; exit $$failed
 
 docs: setup  ## draw the pictures of the README and of docs/python.md and put today's results into the pages
 	$(BIN)/python docs/refresh.py

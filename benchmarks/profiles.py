@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from measuring import Row, command_cost
+from benchmarks.measuring import Row, command_cost
 
 MIB: Final = 2**20
 NUM_EVENTS: Final = 1_000_000

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from measuring import Row, interleaved_s
-
+from benchmarks.measuring import Row, interleaved_s
 from costmodels.software import Software
 from scenarios.workloads.loading import load_step
 from scenarios.workloads.steps.running import plan_of

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 import simpy
-from folding import fold_anew, hundred_thousand_ranks
-from measuring import Row, command_cost, interleaved_s, markdown, median_cost
-from profiles import profile_rows
-from repeating import repricing_rows, step_times_rows
-from serving import service_rows
 
+from benchmarks.folding import fold_anew, hundred_thousand_ranks
+from benchmarks.measuring import Row, command_cost, interleaved_s, markdown, median_cost
+from benchmarks.profiles import profile_rows
+from benchmarks.repeating import repricing_rows, step_times_rows
+from benchmarks.serving import service_rows
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.steps.running import plan_of
 from sim.cluster.topology.parse import parse_topology

@@ -1,6 +1,6 @@
 """The cost of simulating a service: requests like those of Azure's conversations, on 8 replicas of Llama 2 7B.
 
-``make bench`` has 5,000 of them. ``python benchmarks/serving.py 1000000`` prints the cost of so many.
+``make bench`` has 5,000 of them. ``python -m benchmarks.serving 1000000`` prints the cost of so many.
 """
 
 import resource
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from time import process_time
 
 import numpy as np
-from measuring import Row, bare_loop_s, markdown
 
+from benchmarks.measuring import Row, bare_loop_s, markdown
 from costmodels.hardware import load_node
 from costmodels.profile import load_profile
 from sim.serving.batching import Batching
