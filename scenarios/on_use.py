@@ -9,6 +9,9 @@ A package can wait too. Its modules are imported as usual, and its own file, ``_
 package is first asked for. SimPy's asks for its version among all installed packages, which takes longer than the two
 modules of it that the event loop needs. That of ``numpy.random`` loads generators that nothing here asks for.
 
+Modules of Python and of other packages wait too, where what imports them seldom needs them: NumPy's texts of help, a
+tenth of its import, what it shares with ctypes, and msgspec's other formats.
+
 ``importlib.util.LazyLoader`` does the same but for two things: before Python 3.12 a second thread may see a module
 half loaded, and a module that failed to load is taken for loaded afterwards.
 """
@@ -24,12 +27,30 @@ from typing import Any, Final
 from scenarios.own_modules import OwnModules
 
 ON_USE: Final = frozenset({
+    "base64",
     "costmodels.calibration.document",
     "costmodels.collectives.catalogue",
     "costmodels.collectives.steps",
     "costmodels.collectives.stepwise",
     "difflib",
+    "linecache",
+    "msgspec.inspect",
+    "msgspec.json",
+    "msgspec.msgpack",
+    "msgspec.toml",
+    "msgspec.yaml",
+    "numpy._core._add_newdocs",
+    "numpy._core._add_newdocs_scalars",
+    "numpy._core._dtype_ctypes",
+    "numpy._core._internal",
+    "numpy.lib.format",
+    "numpy.lib.introspect",
+    "numpy.lib.mixins",
+    "numpy.lib.npyio",
+    "numpy.lib.scimath",
+    "numpy.lib.stride_tricks",
     "numpy.random",
+    "pickle",
     "scenarios.choices.decide",
     "scenarios.choices.operators",
     "scenarios.commands.shared.bar",
@@ -117,9 +138,13 @@ ON_USE: Final = frozenset({
     "sim.training.tensor.two_and_a_half_dimensional",
     "sim.training.tensor.two_dimensional",
     "simpy",
+    "tokenize",
     "traces.timeline",
 })  # fmt: skip
 """What only people's output or a mistyped name needs, techniques that few scenarios use, and files of packages."""
+
+_OF_IMPORT: Final = frozenset({"__builtins__", "__cached__", "__file__", "__path__"})
+"""Names that Python gives a module when it imports or runs it, and asks for before."""
 
 
 @contextmanager
@@ -186,7 +211,7 @@ class _Unread(ModuleType):
     def __getattr__(self, name: str) -> Any:
         """Return a name of the module, which is loaded first; names that Python gives modules load nothing."""
         spec = self.__spec__
-        if not name.startswith("__") and spec is not None and isinstance(spec.loader, _Waiting):
+        if name not in _OF_IMPORT and spec is not None and isinstance(spec.loader, _Waiting):
             spec.loader.load(self, spec)
         if name in self.__dict__:
             return self.__dict__[name]

@@ -63,6 +63,18 @@ def test_a_missing_name_is_missed_as_usual(package: Path) -> None:
             _ = small.question
 
 
+def test_all_names_and_names_between_underscores_are_there(package: Path) -> None:
+    """``import *`` brings what the file defines, with a list of names and without; so does a version."""
+    (package / "listed.py").write_text("__all__ = ['answer']\nanswer, question = 42, 6 * 9\n")
+    (package / "plain.py").write_text("__version__ = '1.0'\nother = 54\n")
+    names: dict[str, object] = {}
+    with loading_on_use({"waiting_test.listed", "waiting_test.plain"}):
+        exec("from waiting_test.listed import *\nfrom waiting_test.plain import *", names)
+        plain = import_module("waiting_test.plain")
+    assert {name for name in names if not name.startswith("__")} == {"answer", "other"}
+    assert plain.__version__ == "1.0"
+
+
 def test_a_file_that_fails_says_so_at_every_use(package: Path) -> None:
     """The error of a file is raised where a name of it is used, each time."""
     (package / "broken.py").write_text("raise ValueError('not today')\n")
