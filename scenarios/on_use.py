@@ -24,7 +24,7 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, Final
 
-from scenarios.own_modules import OwnModules
+from scenarios.package_modules import PackageModules
 
 ON_USE: Final = frozenset({
     "base64",
@@ -159,16 +159,16 @@ def loading_on_use(names: Collection[str] = ON_USE) -> Iterator[None]:
 
 
 class _Finder:
-    """Finds the program's own modules, and puts off loading those of the given names, whosever they are."""
+    """Finds modules of packages, and puts off loading those of the given names, whosever they are."""
 
     def __init__(self, names: Collection[str]) -> None:
-        self._names, self._own = names, OwnModules()
+        self._names, self._modules = names, PackageModules()
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where a module is, with a loader that waits if it is one of these; None for other people's modules."""
-        spec = self._own.find_spec(fullname, path)
+        """Return where a module is, with a loader that waits if it is one of these; None: Python finds it."""
+        spec = self._modules.find_spec(fullname, path)
         if fullname not in self._names:
             return spec
         spec = spec or PathFinder.find_spec(fullname, path, target)
