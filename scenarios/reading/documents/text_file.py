@@ -1,6 +1,7 @@
 """Read a small text file that a user named, or say clearly why not."""
 
 import os
+from codecs import BOM_UTF8
 from pathlib import Path
 
 from scenarios.errors import Origin, ScenarioError, nearest
@@ -23,8 +24,9 @@ def read_text(path: Path, start_hint: str) -> str:
         raise ScenarioError(origin, "", rule, "check that this is the right file")
     if b"\0" in raw:
         raise ScenarioError(origin, "", "the file is binary, not text", "check that this is the right file")
+    raw = raw.removeprefix(BOM_UTF8)
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode()
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         rule = f"byte 0x{raw[error.start]:02x} is not valid UTF-8"

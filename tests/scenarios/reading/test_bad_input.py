@@ -220,6 +220,7 @@ BAD_BYTES = [
     (b"  \n\n", "the file is empty", "simulate new"),
     (b"\x89PNG\r\n\0\0", "binary", "right file"),
     (b"name: caf\xe9\n", ":1: byte 0xe9 is not valid UTF-8", "UTF-8"),
+    (b"\xef\xbb\xbfname: caf\xe9\n", ":1: byte 0xe9 is not valid UTF-8", "UTF-8"),
     ("name: x\n".encode("utf-16"), "binary", "right file"),
     (b"[" * (1 << 21), "larger than 1 MiB", "right file"),
     (b"a: " + b"{a: " * 300_000, "larger than 1 MiB", "right file"),
