@@ -33,6 +33,7 @@ ON_USE: Final = frozenset({
     "costmodels.collectives.steps",
     "costmodels.collectives.stepwise",
     "difflib",
+    "json",
     "linecache",
     "msgspec.inspect",
     "msgspec.json",

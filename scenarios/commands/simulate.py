@@ -1,6 +1,6 @@
 """``simulate SCENARIO.yaml``: the main job."""
 
-import json
+from json.encoder import JSONEncoder
 from pathlib import Path
 from typing import Literal
 
@@ -67,7 +67,7 @@ def command(  # click passes by name
             with saying(f"Writing {out}"), folder.writing_to(out):
                 result.write(out)
         if as_json:
-            click.echo(json.dumps(result.as_json(), indent=2))
+            click.echo(JSONEncoder(indent=2).encode(result.as_json()))
             return
         if closing := result.closing():
             console.print()

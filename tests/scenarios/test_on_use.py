@@ -1,6 +1,5 @@
 """Modules that wait until they are used, and commands that do without them and other work."""
 
-import json
 import os
 import subprocess
 import sys
@@ -122,17 +121,16 @@ def test_only_drawn_intervals_ask_for_random_numbers() -> None:
 def _read_by(args: Sequence[str], names: Collection[str]) -> list[str]:
     """Return which modules of these names are read, not only known, after a command of a process of its own."""
     code = (
-        "import json, sys; from scenarios.on_use import loading_on_use\n"
+        "import sys; from scenarios.on_use import loading_on_use\n"
         "with loading_on_use():\n"
         "    from scenarios.command_line import group\n"
         f"    group.main({list(args)}, standalone_mode=False)\n"
         "read = [name for name, module in sys.modules.items() if hasattr(module, '__builtins__')]\n"
-        "print(); print(json.dumps([name for name in read if name in sys.argv[1:]]))"
+        "print(); print(*(name for name in read if name in sys.argv[1:]))"
     )
     command = [sys.executable, "-c", code, *sorted(names)]
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
-    found: list[str] = json.loads(out.splitlines()[-1])
-    return found
+    return out.splitlines()[-1].split()
 
 
 def test_a_simulation_walks_no_objects_and_has_one_thread() -> None:
