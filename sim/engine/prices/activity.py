@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from functools import cached_property
+from operator import itemgetter
 from typing import Protocol, TypeGuard, overload
 
 import numpy as np
@@ -9,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from sim.cached import unlocked_property
 from sim.engine.prices.traffic import Exchange, Load, Wanted
 from sim.plan.words.op import Op
 from sim.plan.words.program import Plan, Program, Task
@@ -59,14 +61,15 @@ class Activity(Struct, frozen=True, dict=True):
     single_s: float = 0.0
     yields: bool = False
 
-    @cached_property
+    @unlocked_property
     def occupancy_s(self) -> float:
         """Return how long it uses its resources alone: the largest demand, or ``single_s`` if that is longer."""
         if isinstance(self.demands, LinkDemands):
             return max(self.single_s, float(self.demands.seconds.max()))
-        return max([self.single_s, *[seconds for _, seconds in self.demands]])
+        seconds: Iterator[float] = map(itemgetter(1), self.demands)
+        return max(self.single_s, 0.0, *seconds)
 
-    @cached_property
+    @unlocked_property
     def duration_s(self) -> float:
         """Return how long it lasts when alone."""
         return self.latency_s + self.occupancy_s
@@ -85,10 +88,10 @@ class Activity(Struct, frozen=True, dict=True):
     def _listed(self) -> "Activity":
         return replace(self, demands=tuple(self.demands))
 
-    @cached_property
+    @unlocked_property
     def uses_links(self) -> bool:
         """Return whether it demands links of the cluster."""
-        return isinstance(self.demands, LinkDemands) or any(is_link(resource) for resource, _ in self.demands)
+        return isinstance(self.demands, LinkDemands) or any(map(is_link, map(itemgetter(0), self.demands)))
 
 
 class Pricing(Protocol):
