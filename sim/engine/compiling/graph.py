@@ -56,6 +56,10 @@ class Pattern(Struct, frozen=True, eq=False):
     span_s: float
     predecessors: tuple[tuple[int, ...], ...] = ()
 
+    def end_s(self, op: int, released_s: Sequence[float]) -> float:
+        """Return when an op ends, from when the entries were released."""
+        return max(t + row[op] for t, row in zip(released_s, self.offsets, strict=True)) + self.durations_s[op]
+
 
 SENT = Pattern((0,), [[0.0]], [0.0], 0, 0.0)
 """The send of a message that is one node with its receive: over when the node starts."""

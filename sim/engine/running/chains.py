@@ -79,6 +79,7 @@ class Chains:
         starts = np.cumsum([0, *(len(cut.program.calls) for cut in cuts.values())])
         nodes, kinds = np.argsort(call_of, kind="stable"), graph.kinds_of_nodes
         first = np.searchsorted(call_of[nodes], np.arange(starts[-1] + 1))
+        self._call_of, self._nodes, self._first = call_of, nodes, first
         columns = np.tile([[NONE], [NONE], [0], [NO_MICROBATCH], [False]], starts[-1] + 1)
         for begins, cut in _with_equal_calls(starts, list(cuts.values())):
             columns[:, begins[:, None] + np.arange(len(cut.program.calls))] = _of_calls(cut)[:, None]
@@ -95,6 +96,45 @@ class Chains:
                 found[rows[period:]] = rows[:-period]
         return self._earlier[period]
 
+    def in_step_before(self, num_steps: int, period: int) -> tuple[Ints, Ints, Ints]:
+        """Return per node its step, the same node of the step before, and how many periods earlier that one is.
+
+        NONE: it is of no step; the same node is not known, or there is none. A step that is only begun, after
+        ``num_steps`` with sections, goes on in its first section where they have left out recurrences. Calls may differ
+        in what waits for them: then their own nodes are known.
+        """
+        step, before, passes = _calls_before(list(self.cuts.values()), num_steps, period)
+        found, first, units = np.full(len(self._nodes), NONE), self._first, self.graph.unit_columns.nodes
+        calls = np.flatnonzero(before != NONE)
+        found[units[calls]] = units[before[calls]]
+        num_nodes, call = np.diff(first, append=len(self._nodes)), self._call_of[self._nodes]
+        has_same = (before != NONE) & (num_nodes[before] == num_nodes)
+        places = np.flatnonzero(has_same[call])
+        calls = call[places]
+        found[self._nodes[places]] = self._nodes[places - first[calls] + first[before[calls]]]
+        self._let_messages_follow(found)
+        found[self._are_unlike(found)] = NONE
+        return step[self._call_of], found, passes[self._call_of]
+
+    def _let_messages_follow(self, others: Ints) -> None:
+        """Note what messages under way are in the step before, where it is known what their sends are."""
+        sends, journeys, _ = self.graph.message_columns
+        sent = np.full(len(others), NONE)
+        sent[sends] = journeys
+        known = np.flatnonzero((others[sends] != NONE) & (sent[others[sends]] != NONE) & (others[journeys] == NONE))
+        others[journeys[known]] = sent[others[sends[known]]]
+
+    def _are_unlike(self, others: Ints) -> Flags:
+        """Return which nodes differ from others in kind. One may be a block that one entry lets go, the other not."""
+        graph, kinds = self.graph, self.graph.kinds_of_nodes
+        is_like = kinds == kinds[others]
+        released = kinds == NodeKind.FIXED
+        released[[node for node, block in graph.blocks.items() if len(block.pattern.entries) == 1]] = True
+        durations_s = np.array(graph.durations_s)
+        is_like |= released & released[others] & (durations_s == durations_s[others])
+        found: Flags = ~is_like
+        return found
+
     def _add_section(self, nodes: Ints, bounds: Ints, num_times: int, kinds: NDArray[np.uint8]) -> None:
         """Add a section of ranks; the nodes of its call k on rank r are ``nodes[bounds[r, k] : bounds[r, k + 1]]``."""
         num_nodes = np.diff(bounds)
@@ -108,6 +148,25 @@ class Chains:
                 mine = num_alike == number
                 self.rows.append(rows[mine, alike - number :].swapaxes(0, 1))
                 self.early.append(inside[mine, : len(inside[0]) - number * rows.shape[2]])
+
+
+def _calls_before(cuts: Sequence[Cut], num_steps: int, period: int) -> tuple[Ints, Ints, Ints]:
+    """Return the step of each call of all ranks, the same call of the step before, and ``in_step_before``'s periods.
+
+    After the calls comes what is said of nodes of none.
+    """
+    step, before, passes = np.full((3, sum(len(cut.is_moved) for cut in cuts) + 1), NONE)
+    begin = 0
+    for cut in cuts:
+        num_calls, first = len(cut.is_moved), cut.sections[0]
+        size = cut.sections[len(cut.sections) // num_steps].first - first.first
+        own = np.arange(num_calls)
+        later = np.maximum(own - num_steps * size - first.stop, -1)  # calls after what a step with sections has there
+        passed = later // (period * first.num_calls) + 1
+        step[begin : begin + num_calls], passes[begin : begin + num_calls] = own // size, passed
+        before[begin + size : begin + num_calls] = begin + (own - size - passed * period * first.num_calls)[size:]
+        begin += num_calls
+    return step, before, passes
 
 
 def _with_equal_calls(starts: Ints, cuts: Sequence[Cut]) -> Iterator[tuple[Ints, Cut]]:

@@ -6,10 +6,11 @@ Worlds with a clock of their own (job mixes, services, failures) are processes o
 ``sim.engine.step_times`` how long their steps take.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 from simpy.core import Environment
@@ -70,6 +71,8 @@ class EventLoop:
         self._uses: dict[int, Use] = {}
         self._on_earlier = self._begins_again
         self._processed: list[Event] = []
+        self._awaited: set[int] = set()
+        self._held: list[Any] = []
         self._begin: dict[int, Callable[[int], None]] = {
             NodeKind.BLOCK: self._start_block,
             NodeKind.ENTRY: self._enter,
@@ -99,14 +102,39 @@ class EventLoop:
         starts_s, ends_s = (np.fromiter(times, np.float64, len(times)) for times in (self.starts_s, self.ends_s))
         return starts_s, ends_s
 
-    def run(self) -> float:
-        """Run to the end of all events; return the time at which the last node is done, in seconds."""
+    def run(self, pauses: Iterable[Collection[int]] = (), is_known: Callable[[], bool] = bool) -> bool:
+        """Run to the end of all events; return whether it was known before.
+
+        ``pauses``: nodes that stand for periods left out. When all of a pause have begun, ``is_known`` says whether
+        times and spans are known to the end, and notes them; then the run ends there.
+        """
         with collector_paused():
             for node in self._roots():
                 self._start(node)
-            self.environment.drain()
+            waiting = ({node for node in nodes if self.starts_s[node] < 0.0} for nodes in pauses)
+            was_known = any(nodes and self._comes_to_pause(nodes) and is_known() for nodes in waiting)
+            if not was_known:
+                self._comes_to_pause(set())
         self.num_events = next(self.environment._eid)  # SimPy numbers every event that it schedules
-        return max(self.ends_s, default=0.0)
+        return was_known
+
+    def _comes_to_pause(self, nodes: set[int]) -> bool:
+        """Go on until all of some nodes have begun, or to the end; return whether there are events left."""
+        self.environment._queue += self._held
+        self._held, self._awaited = [], nodes
+        self.environment.drain()
+        return bool(self._held)
+
+    def _pause(self, _: Event) -> None:
+        """Leave all further events for later."""
+        queue = self.environment._queue
+        self._held = queue[:]
+        queue.clear()
+
+    def note(self, starts_s: Times, ends_s: Times, spans: list[float]) -> None:
+        """Take the times of nodes and the spans of a run whose rest is known."""
+        self.starts_s[:], self.ends_s[:], self.shared_spans[:] = starts_s.tolist(), ends_s.tolist(), spans
+        self.times_s = starts_s, ends_s
 
     def _roots(self) -> list[int]:
         """Return the nodes that wait for nothing: not exits, nor blocks, which their entries start."""
@@ -120,7 +148,7 @@ class EventLoop:
         return roots
 
     @property
-    def shared_spans(self) -> Sequence[float]:
+    def shared_spans(self) -> list[float]:
         """Return how fast activities on shared resources went, four numbers after each other.
 
         They are key, from, until, and the part of it done per second. The key is a node, or of a collective over
@@ -231,8 +259,7 @@ class EventLoop:
         if len(pattern.entries) == 1:
             block.released_s[0] = now
         for op, exit_node in ((pattern.main_exit, node), *block.exits.items()):
-            begin_s = max(t + row[op] for t, row in zip(block.released_s, pattern.offsets, strict=True))
-            end_s = self.ends_s[exit_node] = max(begin_s + pattern.durations_s[op], now)
+            end_s = self.ends_s[exit_node] = max(pattern.end_s(op, block.released_s), now)
             self._at(end_s, exit_node, self._on_exit)
 
     def _enter(self, node: int) -> None:
@@ -249,6 +276,10 @@ class EventLoop:
         later, earlier = left_out.apart[node]
         ends_s[node] = self.environment.now + left_out.times * max(ends_s[later] - ends_s[earlier], 0.0)
         self._at(ends_s[node], node, self._on_exit)
+        if node in self._awaited:
+            self._awaited.remove(node)
+            if not self._awaited:
+                self._at(self.environment.now, None, [self._pause])
 
     # --- shared resources ----------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ period repeated at its pace, is a solution of the equations "begins when the las
 graph without circles has one solution, so this is the run of all micro-batches. docs/design.md has the argument.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -28,6 +28,7 @@ from sim.engine.running.chains import (
 )
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
+from sim.engine.running.rest_of_steps import RestOfSteps
 from sim.plan.facts.sections import Cut
 from sim.plan.words.calls import NO_MICROBATCH
 from sim.sorting import run_begins
@@ -46,7 +47,8 @@ class Paced(Struct, frozen=True, eq=False):
     the graph without what was added: ``pace_s``, that of its chain, 0 where it is not of such a period; ``stretch`` as
     in ``Chains``. ``added``: nodes that stand for the periods that were left out, each with the node whose end they put
     off and the one a period before it; ``at_end``: two such nodes, where nothing waits for the first. ``earlier``: by
-    node, the one a period before it; NONE: there is none.
+    node, the one a period before it; NONE: there is none. ``comes_back``: of several steps the second was seen in a
+    state of the first.
     """
 
     times: int
@@ -57,6 +59,7 @@ class Paced(Struct, frozen=True, eq=False):
     added: Mapping[int, tuple[int, int]]
     at_end: Sequence[tuple[int, int]]
     earlier: Ints
+    comes_back: bool
 
     @property
     def longest_s(self) -> float:
@@ -112,13 +115,24 @@ class _Attempt(Struct, frozen=True, eq=False):
         """Return the ends of the edges that are delayed."""
         return self.edges.before[self.delayed], self.edges.after[self.delayed]
 
+    @property
+    def earlier(self) -> Ints:
+        """Return, for each of these that begins one, the node a period before it; itself where there is none."""
+        before, _ = self.delays
+        earlier = self.chains.earlier(self.period)[before]
+        return np.where(earlier == NONE, before, earlier)
+
+    def rest(self, loop: EventLoop) -> RestOfSteps:
+        """Return what is left of the run of the graph with delays when it pauses."""
+        before, _ = self.delays
+        return RestOfSteps(self.chains, loop, self.num_steps, before, self.earlier, self.times, self.period)
+
 
 def paced_run(
     graph: Graph,
     cuts: Mapping[int, Cut],
     left_out: int,
     num_steps: int,
-    run: Callable[[Graph, tuple[Ints, Ints]], EventLoop],
 ) -> tuple[Graph, EventLoop, Paced] | None:
     """Return the run of a short step as that of the whole one; None where it cannot be shown that it is.
 
@@ -132,7 +146,9 @@ def paced_run(
         delayed = _delayed(chains, edges, siblings)
         attempt = _Attempt(chains, edges, num_steps, period, left_out // period, siblings, delayed)
         longer, added = _with_delays(attempt)
-        loop = run(longer, edges.of_longer(delayed, np.arange(added.start, added.stop)))
+        loop = EventLoop(longer, edges.of_longer(delayed, np.arange(added.start, added.stop)))
+        rest = attempt.rest(loop)
+        comes_back = loop.run(rest.pauses, rest.is_known)
         if min(loop.ends_s, default=0.0) < 0.0:
             return None
         periods = [more for more in PERIODS if more >= period and left_out % more == 0]
@@ -140,7 +156,7 @@ def paced_run(
         if found is None:
             return None
         if found.period == period:
-            return _checked(attempt, found, longer, loop, added)
+            return _checked(attempt, found, longer, loop, added, comes_back=comes_back)
         period = found.period
     return None
 
@@ -152,7 +168,7 @@ def _paces(chains: Chains, loop: EventLoop, periods: Sequence[int]) -> Iterator[
 
 
 def _checked(
-    attempt: _Attempt, paces: Paces, graph: Graph, loop: EventLoop, added: range
+    attempt: _Attempt, paces: Paces, graph: Graph, loop: EventLoop, added: range, *, comes_back: bool
 ) -> tuple[Graph, EventLoop, Paced] | None:
     """Return the run of a graph with delays ``added``, if it is that of the whole step."""
     chains, (before, _) = attempt.chains, attempt.delays
@@ -171,7 +187,9 @@ def _checked(
     last = np.flatnonzero(paces.is_last)
     at_end = [(u, int(paces.earlier[u])) for u in last.tolist() if not graph.successors[u]]
     pace_s = np.where(paces.is_last, paces.pace_s, 0.0)
-    found = Paced(attempt.times, microbatches, repeated, pace_s, chains.stretch, pairs, at_end, paces.earlier)
+    found = Paced(
+        attempt.times, microbatches, repeated, pace_s, chains.stretch, pairs, at_end, paces.earlier, comes_back
+    )
     return graph, loop, found
 
 
@@ -195,14 +213,14 @@ def _with_delays(attempt: _Attempt) -> tuple[Graph, range]:
     """Return the graph with a node on every edge that is delayed, and these nodes."""
     graph = attempt.chains.graph
     size, (before, after) = len(graph.kinds), attempt.delays
-    earlier, successors = attempt.chains.earlier(attempt.period), list(graph.successors)
+    successors = list(graph.successors)
     for node, (u, v) in enumerate(zip(before.tolist(), after.tolist(), strict=True), start=size):
         if successors[u] is graph.successors[u]:
             successors[u] = list(successors[u])
         successors[u][successors[u].index(v)] = node
         successors.append([v])
     count, added = len(before), range(size, size + len(before))
-    pairs = zip(before.tolist(), np.where(earlier[before] == NONE, before, earlier[before]).tolist(), strict=True)
+    pairs = zip(before.tolist(), attempt.earlier.tolist(), strict=True)
     longer = graph.with_nodes(
         kinds=[*graph.kinds, *[int(NodeKind.LEFT_OUT)] * count],
         shared=[*graph.shared, *[NOTHING] * count],

@@ -25,7 +25,6 @@ from sim.engine.running.loop import EventLoop
 from sim.engine.running.paced import MULTIPLE, paced_run
 from sim.engine.running.period import Repeated
 from sim.engine.running.plan_facts import PlanFacts
-from sim.engine.running.rows import Ints
 from sim.engine.running.run import SimulatedRun, first_opening
 from sim.engine.running.shorter import SectionForm, Shorter
 from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_period
@@ -197,10 +196,10 @@ class Simulation(Struct, dict=True, eq=False):
             cuts = {rank: short[id(program)] for rank, program in now.programs.items()}
             begun = {} if self.plan.barrier else self._begun(form, cuts, now)
             run = self._run_in_sections(form, cuts, begun, now, structures)
-            if begun and run is not None and not begins_again(run):
+            if begun and run is not None and not (_comes_back(run) or begins_again(run)):
                 begun, run = {}, self._run_in_sections(form, cuts, {}, now, structures)
             if run is not None:
-                return run if self.plan.barrier or begun or comes_back(run) else None
+                return run if self.plan.barrier or begun or _comes_back(run) or comes_back(run) else None
         return None
 
     def _begun(self, form: SectionForm, cuts: Mapping[int, Cut], now: _Known) -> Mapping[int, int]:
@@ -224,7 +223,7 @@ class Simulation(Struct, dict=True, eq=False):
         in_a_row = {rank: self._shorter.in_a_row(cut, num_whole, begun.get(rank, 0)) for rank, cut in cuts.items()}
         programs = {rank: cut.program for rank, cut in in_a_row.items()}
         graph = self._compiled(now, structures, programs, all_received=not begun)
-        found = paced_run(graph, in_a_row, form.left_out, num_whole, _run)
+        found = paced_run(graph, in_a_row, form.left_out, num_whole)
         if found is None:
             return None
         graph, loop, paced = found
@@ -317,9 +316,14 @@ class Simulation(Struct, dict=True, eq=False):
         return structure.graph
 
 
-def _run(graph: Graph, edges: tuple[Ints, Ints] | None = None) -> EventLoop:
-    """Return the loop that has run a graph. ``edges``: of the graph, where they are known."""
-    loop = EventLoop(graph, edges)
+def _comes_back(run: SimulatedRun) -> bool:
+    """Return whether the second of several steps was seen in a state of the first."""
+    return run.paced is not None and run.paced.comes_back
+
+
+def _run(graph: Graph) -> EventLoop:
+    """Return the loop that has run a graph."""
+    loop = EventLoop(graph)
     loop.run()
     return loop
 
