@@ -238,8 +238,7 @@ def _spans(
     """
     shared = np.flatnonzero(keys != _ALONE)
     shared = shared[np.argsort(keys[shared], kind="stable")]
-    numbers = run.loop.shared_spans
-    table = np.fromiter(numbers, np.float64, len(numbers)).reshape(-1, 4)
+    table = run.loop.shared_spans.copy()
     table[:, 1:3] -= run.origin_s
     of_key = table[:, 0].astype(np.int64)
     at = np.searchsorted(keys[shared], of_key)

@@ -99,6 +99,11 @@ class EventLoop:
     @cached_property
     def times_s(self) -> tuple[Times, Times]:
         """Return the starts and ends of nodes as arrays; to be asked for once the loop has run, and not written to."""
+        return self.times_so_far_s
+
+    @property
+    def times_so_far_s(self) -> tuple[Times, Times]:
+        """Return the same of a loop that may pause."""
         starts_s, ends_s = (np.fromiter(times, np.float64, len(times)) for times in (self.starts_s, self.ends_s))
         return starts_s, ends_s
 
@@ -131,10 +136,10 @@ class EventLoop:
         self._held = queue[:]
         queue.clear()
 
-    def note(self, starts_s: Times, ends_s: Times, spans: list[float]) -> None:
+    def note(self, starts_s: Times, ends_s: Times, spans: Times) -> None:
         """Take the times of nodes and the spans of a run whose rest is known."""
-        self.starts_s[:], self.ends_s[:], self.shared_spans[:] = starts_s.tolist(), ends_s.tolist(), spans
-        self.times_s = starts_s, ends_s
+        self.starts_s[:], self.ends_s[:] = starts_s.tolist(), ends_s.tolist()
+        self.times_s, self.shared_spans = (starts_s, ends_s), spans
 
     def _roots(self) -> list[int]:
         """Return the nodes that wait for nothing: not exits, nor blocks, which their entries start."""
@@ -147,14 +152,20 @@ class EventLoop:
                     roots.append(at)
         return roots
 
-    @property
-    def shared_spans(self) -> list[float]:
-        """Return how fast activities on shared resources went, four numbers after each other.
+    @cached_property
+    def shared_spans(self) -> Times:
+        """Return how fast activities on shared resources went, four numbers each; to be asked for once all has run.
 
         They are key, from, until, and the part of it done per second. The key is a node, or of a collective over
         several ranks -1 less its joint.
         """
-        return self._resources.spans
+        return self.spans_so_far
+
+    @property
+    def spans_so_far(self) -> Times:
+        """Return the same of a loop that may pause."""
+        spans = self._resources.spans
+        return np.fromiter(spans, np.float64, len(spans)).reshape(-1, 4)
 
     # --- the hot path --------------------------------------------------------------------------------------
     #

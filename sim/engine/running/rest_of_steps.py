@@ -48,7 +48,14 @@ class RestOfSteps(Struct, dict=True, eq=False):
     @cached_property
     def _steps(self) -> "_Steps":
         found = self.chains.in_step_before(self.num_steps, self.period)
-        return _Steps.of(self.chains.graph, *found, most_passes=self.period * self.times)
+        steps = _Steps.of(self.chains.graph, *found)
+        has_pace = (steps.passes <= self.times) & (self._earlier[steps.before_third] != NONE)
+        return steps if (has_pace | (steps.passes == 0)).all() else _Steps()
+
+    @property
+    def _earlier(self) -> Ints:
+        """Return per node the one of its chain a period before."""
+        return self.chains.earlier(self.period)
 
     def is_known(self) -> bool:
         """Return whether the second step is in a state of the first; if so, all times to come are noted."""
@@ -60,7 +67,8 @@ class RestOfSteps(Struct, dict=True, eq=False):
 
     def _is_alone(self, state: "_State") -> bool:
         """Return whether nothing of the third step has begun, nor of the second a step earlier."""
-        starts_s, step = np.array(self.loop.starts_s[: len(self.chains.section)]), self._steps.step
+        step = self._steps.step
+        starts_s = state.starts_s[: len(step)]
         has_begun = starts_s >= 0.0
         begin_s = starts_s[has_begun & (step == 1)].min(initial=np.inf)
         return bool(begin_s > state.until_s - state.length_s and not has_begun[step == 2].any())
@@ -71,30 +79,27 @@ class RestOfSteps(Struct, dict=True, eq=False):
         They are those of the last two periods before a delay, and of entries whose blocks have not begun. What was put
         off in the first step must be over.
         """
-        starts_s, size = self.loop.starts_s, len(self.chains.section)
-        off_s = np.zeros(size)
-        off_s[self._steps.others] = np.where(self._steps.step[self._steps.others] == 1, np.inf, 0.0)
-        off_s[self._steps.second] = state.off_s
-        entries = [entry for entry, (block, _) in self.chains.graph.entries.items() if starts_s[block] < 0.0]
-        before_s, earlier_s = off_s[self.before], off_s[self.earlier]
+        steps, entries = self._steps, self.chains.graph.entries
+        off_s = np.where(steps.step == 1, np.inf, 0.0)
+        off_s[steps.second] = state.off_s
+        waiting = [entry for entry, (block, _) in entries.items() if state.starts_s[block] < 0.0]
+        of_second, of_first = (steps.step[self.before] == number for number in (1, 0))
+        before_s, earlier_s = off_s[self.before[of_second]], off_s[self.earlier[of_second]]
         of_delays_s = before_s + self.times * (before_s + earlier_s)
-        is_like = max(of_delays_s.max(initial=0.0), off_s[entries].max(initial=0.0)) <= state.slack_s
-        of_first = np.zeros(size, np.bool_)
-        of_first[self._steps.first] = True
-        ends_s = np.array(self.loop.ends_s[size:])[of_first[self.before]]
+        is_like = max(of_delays_s.max(initial=0.0), off_s[waiting].max(initial=0.0)) <= state.slack_s
+        ends_s = state.all_ends_s[len(steps.step) :][of_first]
         return bool(is_like and ((ends_s >= 0.0) & (ends_s < state.until_s)).all())
 
     def _note(self, state: "_State") -> None:
         """Note the times of all that is not over."""
-        steps, size = self._steps, len(self.chains.section)
-        starts_s, ends_s = np.array(self.loop.starts_s), np.array(self.loop.ends_s)
+        steps, size, starts_s, ends_s = self._steps, len(self.chains.section), state.starts_s, state.all_ends_s
         is_left = ~(state.ends_s[1] < state.until_s)
-        spans = np.array(self.loop.shared_spans).reshape(-1, 4)
+        spans = self.loop.spans_so_far
         for before, after, passes in (
             (steps.first[is_left], steps.second[is_left], np.zeros(1, np.int64)),
             (steps.before_third, steps.third, steps.passes),
         ):
-            earlier = self.chains.earlier(self.period)[before]
+            earlier = self._earlier[before]
             paces_s: Times = np.where(passes > 0, ends_s[before] - ends_s[earlier], 0.0)
             later_s = state.length_s + passes * paces_s
             for times_s in (starts_s, ends_s):
@@ -104,7 +109,7 @@ class RestOfSteps(Struct, dict=True, eq=False):
         pace_s = np.maximum(ends_s[self.before] - ends_s[self.earlier], 0.0)
         ends_s[size:] = ends_s[self.before] + self.times * pace_s
         _release_blocks(self.chains.graph, starts_s, ends_s)
-        self.loop.note(starts_s, ends_s, spans.ravel().tolist())
+        self.loop.note(starts_s, ends_s, spans)
 
 
 class _Steps(Struct, frozen=True, eq=False):
@@ -124,12 +129,12 @@ class _Steps(Struct, frozen=True, eq=False):
     others: Ints = _NO_NODES
 
     @classmethod
-    def of(cls, graph: Graph, step: Ints, before: Ints, passes: Ints, *, most_passes: int) -> "_Steps":
+    def of(cls, graph: Graph, step: Ints, before: Ints, passes: Ints) -> "_Steps":
         """Return those of a graph. By node: its step, and the same of the step before; NONE: there is none."""
         exits = [node for block in graph.blocks.values() for node in block.exits.values()]
         is_known = before != NONE
         is_known[exits] = True  # a block tells when they end
-        if (step == NONE).any() or not is_known[step == 2].all() or passes.max(initial=0) > most_passes:
+        if (step == NONE).any() or not is_known[step == 2].all():
             return cls()
         second, third = (np.flatnonzero((step == number) & (before != NONE)) for number in (1, 2))
         is_both = np.zeros(len(step), np.bool_)
@@ -143,9 +148,12 @@ class _State(Struct, frozen=True, dict=True, eq=False):
 
     ``begins_s``, ``ends_s``: of the nodes of both; infinity: not known yet. Nodes know their ends when they begin, but
     for those that share resources or wait for other ranks. ``length_s``: by how much the second is later. ``over_s``:
-    when the first step is over, and those nodes of the second that are not known in the first.
+    when the first step is over, and those nodes of the second that are not known in the first. ``starts_s``,
+    ``all_ends_s``: of all nodes of the loop, negative where they are not known.
     """
 
+    starts_s: Times
+    all_ends_s: Times
     length_s: float
     until_s: float
     begins_s: tuple[Times, Times]
@@ -155,14 +163,14 @@ class _State(Struct, frozen=True, dict=True, eq=False):
     @classmethod
     def of(cls, loop: EventLoop, graph: Graph, steps: _Steps) -> "_State":
         """Return the state of a loop that pauses."""
-        starts_s, ends_s = (np.array(times_s[: len(graph.kinds)]) for times_s in (loop.starts_s, loop.ends_s))
+        size, (starts_s, all_ends_s) = len(graph.kinds), loop.times_so_far_s
         last = int(np.argmax(starts_s[steps.second]))
         length_s = float(starts_s[steps.second[last]] - starts_s[steps.first[last]])
-        begins_s = np.where(graph.kinds_of_nodes == NodeKind.EXIT, ends_s, starts_s)
-        begins_s, ends_s = (np.where(times_s < 0.0, np.inf, times_s) for times_s in (begins_s, ends_s))
+        begins_s = np.where(graph.kinds_of_nodes == NodeKind.EXIT, all_ends_s[:size], starts_s[:size])
+        begins_s, ends_s = (np.where(times_s < 0.0, np.inf, times_s) for times_s in (begins_s, all_ends_s))
         begin, end = ((times_s[steps.first] + length_s, times_s[steps.second]) for times_s in (begins_s, ends_s))
-        over_s = float(np.concatenate([ends_s[steps.first], ends_s[steps.others]]).max())
-        return cls(length_s, loop.environment.now - EQUAL * length_s, begin, end, over_s)
+        over_s = max(ends_s[nodes].max(initial=0.0) for nodes in (steps.first, steps.others))
+        return cls(starts_s, all_ends_s, length_s, loop.environment.now - EQUAL * length_s, begin, end, over_s)
 
     @property
     def slack_s(self) -> float:
