@@ -112,17 +112,8 @@ class Chains:
         places = np.flatnonzero(has_same[call])
         calls = call[places]
         found[self._nodes[places]] = self._nodes[places - first[calls] + first[before[calls]]]
-        self._let_messages_follow(found)
         found[self._are_unlike(found)] = NONE
         return step[self._call_of], found, passes[self._call_of]
-
-    def _let_messages_follow(self, others: Ints) -> None:
-        """Note what messages under way are in the step before, where it is known what their sends are."""
-        sends, journeys, _ = self.graph.message_columns
-        sent = np.full(len(others), NONE)
-        sent[sends] = journeys
-        known = np.flatnonzero((others[sends] != NONE) & (sent[others[sends]] != NONE) & (others[journeys] == NONE))
-        others[journeys[known]] = sent[others[sends[known]]]
 
     def _are_unlike(self, others: Ints) -> Flags:
         """Return which nodes differ from others in kind. One may be a block that one entry lets go, the other not."""

@@ -37,12 +37,12 @@ class RestOfSteps(Struct, dict=True, eq=False):
 
     @property
     def pauses(self) -> Iterator[list[int]]:
-        """Yield, for each section of the second step but the last, the nodes that put off what comes after it."""
+        """Yield, for each section of the second step, the nodes that put off what comes after it."""
         if self.num_steps == 1 or not len(self._steps.first):
             return
         sections = self.chains.section[self.before]
         num_sections = (int(self.chains.section.max(initial=NONE)) + 1) // self.num_steps
-        for number in range(num_sections, 2 * num_sections - 1):
+        for number in range(num_sections, 2 * num_sections):
             yield (len(self.chains.section) + np.flatnonzero(sections == number)).tolist()
 
     @cached_property
@@ -105,6 +105,8 @@ class RestOfSteps(Struct, dict=True, eq=False):
             for times_s in (starts_s, ends_s):
                 times_s[after] = times_s[before] + np.where(times_s[before] < 0.0, 0.0, later_s)
             spans = _with_copies(spans, self.chains.graph, before, after, later_s)
+        starts_s[steps.journeys] = ends_s[steps.sends]
+        ends_s[steps.journeys] = ends_s[steps.sends] + np.array(self.chains.graph.durations_s)[steps.journeys]
         starts_s[size:] = ends_s[self.before]
         pace_s = np.maximum(ends_s[self.before] - ends_s[self.earlier], 0.0)
         ends_s[size:] = ends_s[self.before] + self.times * pace_s
@@ -116,8 +118,8 @@ class _Steps(Struct, frozen=True, eq=False):
     """The nodes of the first step, the same of the second, and of the third, which are as ``before_third`` before it.
 
     ``passes``: how many periods more than a step later they are. ``others``: those of the first two steps of which it
-    is not known what they are in the other. ``step``: the number of each node's step. All are empty where something of
-    the third step is not known.
+    is not known what they are in the other. ``sends``, ``journeys``: messages that the third sends and nobody receives.
+    ``step``: the number of each node's step. All are empty where something of the third step is not known.
     """
 
     step: Ints = _NO_NODES
@@ -127,6 +129,8 @@ class _Steps(Struct, frozen=True, eq=False):
     third: Ints = _NO_NODES
     passes: Ints = _NO_NODES
     others: Ints = _NO_NODES
+    sends: Ints = _NO_NODES
+    journeys: Ints = _NO_NODES
 
     @classmethod
     def of(cls, graph: Graph, step: Ints, before: Ints, passes: Ints) -> "_Steps":
@@ -134,13 +138,18 @@ class _Steps(Struct, frozen=True, eq=False):
         exits = [node for block in graph.blocks.values() for node in block.exits.values()]
         is_known = before != NONE
         is_known[exits] = True  # a block tells when they end
+        sends, journeys, _ = graph.message_columns
+        alone = np.flatnonzero((step[journeys] == 2) & ~is_known[journeys] & (sends != journeys))
+        is_known[journeys[alone]] = True
         if (step == NONE).any() or not is_known[step == 2].all():
             return cls()
         second, third = (np.flatnonzero((step == number) & (before != NONE)) for number in (1, 2))
         is_both = np.zeros(len(step), np.bool_)
         is_both[second] = is_both[before[second]] = True
         others = np.flatnonzero(~is_both & (step < 2))
-        return cls(step, before[second], second, before[third], third, passes[third], others)
+        return cls(
+            step, before[second], second, before[third], third, passes[third], others, sends[alone], journeys[alone]
+        )
 
 
 class _State(Struct, frozen=True, dict=True, eq=False):
