@@ -13,6 +13,7 @@ from sim.engine.prices.textbook import TextbookPricing
 from sim.engine.running import simulate as simulating
 from sim.engine.running.again import begins_again
 from sim.engine.running.begun import first_calls
+from sim.engine.running.rest_of_steps import RestOfSteps
 from sim.engine.running.rows import edges
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
@@ -28,6 +29,13 @@ PRICING = pricing_on("dgx-a100-80g", PLAN.mesh.size, devices_per_node=1)
 FORWARDS = {"recv_forward", "forward", "send_forward", "deferred_sync", "zero_gradients"}
 
 
+@pytest.fixture
+def to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let runs go on where the second step is seen in a state of the first."""
+    monkeypatch.setattr(RestOfSteps, "pauses", ())
+
+
+@pytest.mark.usefixtures("to_the_end")
 def test_a_step_that_is_begun_says_what_a_whole_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third step has its first forwards alone, and a quarter of the events are spared."""
     run = simulate(PLAN, PRICING)

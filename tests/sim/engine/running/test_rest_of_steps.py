@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sim.engine.running.loop import EventLoop
-from sim.engine.running.period import Times
 from sim.engine.running.rest_of_steps import RestOfSteps, _State
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
@@ -59,3 +58,100 @@ def test_the_rest_of_any_steps_is_as_it_runs(keys: dict[str, Any], node: str, pe
     run = simulate(plan, pricing_on(node, plan.mesh.size, devices_per_node=per_node))
     if run.paced is not None and run.paced.comes_back:
         assert_as_run(run)
+
+
+def state_of(
+    begins_s: tuple[list[float], list[float]], ends_s: tuple[list[float], list[float]], over_s: float = 0.0
+) -> _State:
+    """Return a state at second 3 of steps of 100 s; ``over_s``: when the first step is over."""
+    begin, end = ((np.array(first_s), np.array(second_s)) for first_s, second_s in (begins_s, ends_s))
+    return _State(np.zeros(0), np.zeros(0), 100.0, 3.0, begin, end, over_s)
+
+
+NOT_YET = np.inf
+FIRST_S = [0.0, 2.0, 5.0], [1.0, 4.0, 7.0]
+"""An op that is over after three seconds, one that is at work, and one that is to come."""
+
+
+@pytest.mark.parametrize(
+    ("begins_s", "ends_s", "over_s", "is_same"),
+    [
+        ([0.0, 2.0, NOT_YET], [1.0, NOT_YET, NOT_YET], 0.0, True),
+        ([0.0, 2.0, NOT_YET], [1.0, 4.0, NOT_YET], 0.0, True),
+        ([0.0, 2.0, NOT_YET], [1.0, 4.1, NOT_YET], 0.0, False),
+        ([0.0, 2.1, NOT_YET], [1.0, NOT_YET, NOT_YET], 0.0, False),
+        ([0.0, NOT_YET, NOT_YET], [1.0, NOT_YET, NOT_YET], 0.0, False),
+        ([0.0, 2.0, 2.5], [1.0, NOT_YET, NOT_YET], 0.0, False),
+        ([0.0, 2.0, NOT_YET], [1.5, NOT_YET, NOT_YET], 0.0, True),
+        ([0.5, 2.0, NOT_YET], [1.0, NOT_YET, NOT_YET], 0.0, True),
+        ([0.0, 2.0, NOT_YET], [2.5, NOT_YET, NOT_YET], 0.0, False),
+        ([0.0, 2.0, NOT_YET], [2.5, 4.0, NOT_YET], 0.0, True),
+        ([0.0, 2.0, NOT_YET], [1.0, NOT_YET, NOT_YET], 2.5, False),
+        ([0.0, 2.0, NOT_YET], [1.0, 4.0, NOT_YET], 2.5, True),
+        ([0.0, 2.0, NOT_YET], [1.0, 4.0, NOT_YET], 3.5, False),
+    ],
+)
+def test_a_state_is_that_of_the_first_step(
+    begins_s: list[float], ends_s: list[float], over_s: float, *, is_same: bool
+) -> None:
+    """What is at work must have come as far, and must have begun since all was over that differs, or know its end."""
+    assert state_of((FIRST_S[0], begins_s), (FIRST_S[1], ends_s), over_s).was_that_of_first == is_same
+
+
+@pytest.fixture
+def paused(monkeypatch: pytest.MonkeyPatch) -> tuple[RestOfSteps, _State]:
+    """Return what is left of the run of a plan at its first pause, and its state there."""
+    found = list[tuple[RestOfSteps, _State]]()
+
+    def is_known(rest: RestOfSteps) -> bool:
+        found.append((rest, _State.of(rest.loop, rest.chains.graph, rest._steps)))
+        return False
+
+    monkeypatch.setattr(RestOfSteps, "is_known", is_known)
+    simulate(PLAN, PRICING)
+    return found[0]
+
+
+def test_only_the_second_step_may_have_begun(paused: tuple[RestOfSteps, _State]) -> None:
+    """Nothing of the third has, nor of the second when the first was in the state."""
+    rest, state = paused
+    assert rest._is_alone(state)
+    for node in (rest._steps.third[0], rest._steps.second[0]):
+        changed = replace(state, starts_s=state.starts_s.copy())
+        changed.starts_s[node] = 0.0
+        assert not rest._is_alone(changed)
+
+
+def test_ends_that_delays_count_from_are_those_of_the_first_step(paused: tuple[RestOfSteps, _State]) -> None:
+    """So often is a pace passed through that half of what is rounding elsewhere is too much there."""
+    rest, state = paused
+    assert rest._remembers(state)
+    steps, is_over = rest._steps, np.isfinite(state.ends_s[1])
+    counted = np.isin(steps.second, rest.before) & is_over
+    for place in (np.flatnonzero(counted)[0], np.flatnonzero(np.isin(steps.second, rest.earlier) & is_over)[0]):
+        ends_s = state.ends_s[1].copy()
+        ends_s[place] += 0.5 * state.slack_s
+        assert not rest._remembers(replace(state, ends_s=(state.ends_s[0], ends_s)))
+
+
+def test_what_the_first_step_puts_off_is_over(paused: tuple[RestOfSteps, _State]) -> None:
+    """A delay of the first step that has no end yet is no state of a step before."""
+    rest, state = paused
+    delay = len(rest.chains.section) + int(np.flatnonzero(rest._steps.step[rest.before] == 0)[0])
+    changed = replace(state, all_ends_s=state.all_ends_s.copy())
+    changed.all_ends_s[delay] = -1.0
+    assert not rest._remembers(changed)
+
+
+def test_entries_of_a_block_that_waits_are_those_of_the_first_step(paused: tuple[RestOfSteps, _State]) -> None:
+    """A block counts from when each of its entries let it go."""
+    rest, state = paused
+    place = int(np.flatnonzero(np.isfinite(state.ends_s[1]))[0])
+    entry, block = rest._steps.second[[place, -1]].tolist()
+    rest.chains.graph.entries[entry] = (block, 0)
+    ends_s = state.ends_s[1].copy()
+    ends_s[place] = state.ends_s[0][place] + 1e-8 * state.length_s
+    for begin_s, remembers in ((0.0, True), (-1.0, False)):
+        changed = replace(state, starts_s=state.starts_s.copy(), ends_s=(state.ends_s[0], ends_s))
+        changed.starts_s[block] = begin_s
+        assert rest._remembers(changed) == remembers
