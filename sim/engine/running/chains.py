@@ -118,11 +118,10 @@ class Chains:
     def _are_unlike(self, others: Ints) -> Flags:
         """Return which nodes differ from others in kind. One may be a block that one entry lets go, the other not."""
         graph, kinds = self.graph, self.graph.kinds_of_nodes
-        is_like = kinds == kinds[others]
-        released = kinds == NodeKind.FIXED
+        is_like, released = kinds == kinds[others], kinds == NodeKind.FIXED
         released[[node for node, block in graph.blocks.items() if len(block.pattern.entries) == 1]] = True
-        durations_s = np.array(graph.durations_s)
-        is_like |= released & released[others] & (durations_s == durations_s[others])
+        for node in np.flatnonzero(~is_like & released & released[others]).tolist():
+            is_like[node] = graph.durations_s[node] == graph.durations_s[others[node]]
         found: Flags = ~is_like
         return found
 

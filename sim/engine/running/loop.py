@@ -138,7 +138,7 @@ class EventLoop:
 
     def note(self, starts_s: Times, ends_s: Times, spans: Times) -> None:
         """Take the times of nodes and the spans of a run whose rest is known."""
-        self.starts_s[:], self.ends_s[:] = starts_s.tolist(), ends_s.tolist()
+        self.starts_s, self.ends_s = starts_s.tolist(), ends_s.tolist()
         self.times_s, self.shared_spans = (starts_s, ends_s), spans
 
     def _roots(self) -> list[int]:

@@ -106,7 +106,8 @@ class RestOfSteps(Struct, dict=True, eq=False):
                 times_s[after] = times_s[before] + np.where(times_s[before] < 0.0, 0.0, later_s)
             spans = _with_copies(spans, self.chains.graph, before, after, later_s)
         starts_s[steps.journeys] = ends_s[steps.sends]
-        ends_s[steps.journeys] = ends_s[steps.sends] + np.array(self.chains.graph.durations_s)[steps.journeys]
+        lasting_s = [self.chains.graph.durations_s[node] for node in steps.journeys.tolist()]
+        ends_s[steps.journeys] = ends_s[steps.sends] + lasting_s
         starts_s[size:] = ends_s[self.before]
         pace_s = np.maximum(ends_s[self.before] - ends_s[self.earlier], 0.0)
         ends_s[size:] = ends_s[self.before] + self.times * pace_s
