@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from sim.engine.running.chains import NONE
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.rest_of_steps import RestOfSteps, _State
 from sim.engine.running.run import SimulatedRun
@@ -155,3 +156,13 @@ def test_entries_of_a_block_that_waits_are_those_of_the_first_step(paused: tuple
         changed = replace(state, starts_s=state.starts_s.copy(), ends_s=(state.ends_s[0], ends_s))
         changed.starts_s[block] = begin_s
         assert rest._remembers(changed) == remembers
+
+
+def test_a_begun_step_goes_on_at_the_pace_of_recurrences_that_were_left_out(paused: tuple[RestOfSteps, _State]) -> None:
+    """Of more than were left out it is not known when they come, nor of those of a chain without a pace."""
+    rest, _ = paused
+    assert rest._steps.passes.max() > 1
+    assert len(rest._steps.third)
+    assert not len(replace(rest, times=1)._steps.third)
+    rest.chains.earlier(rest.period)[rest._steps.before_third[rest._steps.passes > 0]] = NONE
+    assert not len(replace(rest)._steps.third)
