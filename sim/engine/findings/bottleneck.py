@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
 from sim.engine.running.period import Times
-from sim.sorting import distinct_values, largest_first
+from sim.sorting import distinct, distinct_values, largest_first
 
 Ints = NDArray[np.int64]
 
@@ -41,10 +41,9 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     """
     if not use.transfers.flows:
         return []
-    use = use.in_full
     moved = use.transfers
     kinds = list(map(LinkKind, distinct_values(use.kind).tolist()))
-    full = _fullest(use, kinds)
+    spans, counts, full = _fullest(use, kinds)
     binding = (full >= full.max(axis=0) * (1 - _TIE)).argmax(axis=0)
     names = sorted({(flow.op.stream, flow.kind) for flow in moved.flows})
     number = {name: at for at, name in enumerate(names)}
@@ -52,9 +51,8 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     ranks = np.array([flow.num_ranks for flow in moved.flows], dtype=np.float64) / (num_ranks * use.num_steps)
     latency_s = (moved.begin_s - moved.start_s) * moved.counts * ranks[moved.flow_of]
     waiting_s = np.bincount(group_of_flow[moved.flow_of], latency_s, minlength=len(names))
-    flow_of = moved.flow_of[moved.span_of]
-    counts = moved.counts[moved.span_of]
-    group, moving_s = group_of_flow[flow_of], (moved.span_end_s - moved.span_begin_s) * counts * ranks[flow_of]
+    flow_of = moved.flow_of[moved.span_of[spans]]
+    group, moving_s = group_of_flow[flow_of], (moved.span_end_s - moved.span_begin_s)[spans] * counts * ranks[flow_of]
     whole_s = np.bincount(group, moving_s, minlength=len(names))
     cells = group * len(kinds) + binding
     bound_s = np.bincount(cells, moving_s, minlength=len(names) * len(kinds)).reshape(len(names), len(kinds))
@@ -73,20 +71,27 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     return largest_first(found, lambda entry: entry.time_s, lambda entry: (entry.stream, entry.kind))
 
 
-def _fullest(use: LinkUse, kinds: Sequence[LinkKind]) -> Times:
-    """Return how full the fullest link of each of some kinds is in each span of the transfers, kinds x spans.
+def _fullest(use: LinkUse, kinds: Sequence[LinkKind]) -> tuple[Ints, Ints, Times]:
+    """Return spans of the transfers, how often they happen, and how full the fullest link of each kind is meanwhile.
 
-    Of the links that the span's transfer uses. At its constant speed, one of them is full.
+    The last is kinds x spans: of the links that the span's transfer uses. At its constant speed, one of them is full.
+    Spans that meet others on links come once more, each of their times for itself.
     """
-    moved = use.transfers
-    is_even = np.bincount(moved.flow_of, minlength=len(moved.flows)) == np.diff(use.first_span)
-    found = np.zeros((len(kinds), len(moved.span_of)))
-    bounds = np.searchsorted(use.rows, np.arange(len(use.example) + 1)).tolist()
-    for row, kind in enumerate(np.searchsorted(kinds, use.kind).tolist()):
-        cell, spans = bounds[row], use.spans(row)
-        if bounds[row + 1] - cell == 1 and is_even[use.flows[cell]]:
-            share = use.seconds[cell] * moved.span_speed[spans]
-        else:
-            share = use.shares(row, spans)
-        found[kind, spans] = np.maximum(found[kind, spans], share)
-    return found
+    moved, kind_of = use.transfers, np.searchsorted(kinds, use.kind)
+    counts, (rows, spans, shares) = moved.counts[moved.span_of], use.alone()
+    alone = _raised(np.zeros((len(kinds), len(counts))), kind_of[rows], spans, shares)
+    met = use.meeting()
+    times, which = distinct(met.spans * int(counts.max()) + met.passes)
+    of_times = times // int(counts.max())
+    each = np.ones_like(of_times) if moved.has_paces else counts[of_times]
+    together = _raised(alone[:, of_times], kind_of[met.rows], which, met.shares)
+    np.subtract.at(counts, of_times, each)
+    every = np.append(np.arange(len(counts)), of_times)
+    return every, np.append(counts, each), np.concatenate([alone, together], axis=1)
+
+
+def _raised(table: Times, rows: Ints, columns: Ints, values: Times) -> Times:
+    """Return a table with its cells raised to the values that are larger."""
+    cells = table.ravel()
+    np.maximum.at(cells, rows * table.shape[1] + columns, values)
+    return cells.reshape(table.shape)

@@ -26,13 +26,11 @@ from sim.engine.running.period import Repeated, Times
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.description import collective_bytes
 from sim.plan.words.op import Collective
-from sim.sorting import distinct, distinct_values, first_places
+from sim.sorting import distinct, distinct_values, first_places, in_ranges, run_begins
 
 Ints = NDArray[np.int64]
 
 IDLE = -1
-_MANY_TURNS: Final = 8
-"""A row with at least this part of all spans looks at all of them in their order, as sorting its own takes longer."""
 
 
 class LinkUse(Struct, frozen=True, eq=False, dict=True):
@@ -67,22 +65,6 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
     def kind(self) -> NDArray[np.int8]:
         """Return the kind of each row's links: a LinkKind."""
         return self.topology.kind[self.example]
-
-    @property
-    def in_full(self) -> "LinkUse":
-        """Return the same with every transfer for itself that may meet others, where ranks have paces of their own.
-
-        What one stream of a rank moves over a link comes one after the other: that never meets.
-        """
-        if not self.transfers.has_paces:
-            return self
-        flows, numbers = self.transfers.flows, dict[tuple[int, str], int]()
-        streams = np.array([numbers.setdefault((flow.rank, flow.op.stream), len(numbers)) for flow in flows])
-        of_cells, first = streams[self.flows], np.searchsorted(self.rows, np.arange(len(self.example)))
-        meets = np.minimum.reduceat(of_cells, first) < np.maximum.reduceat(of_cells, first)
-        found = np.zeros(len(flows), np.bool_)
-        found[self.flows[meets[self.rows]]] = True
-        return replace(self, transfers=self.transfers.in_full(found))
 
     @cached_property
     def first_span(self) -> Ints:
@@ -122,30 +104,32 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
     def _num_spans(self) -> Ints:
         return np.diff(self.first_span)
 
-    def shares(self, row: int, spans: Ints) -> Times:
-        """Return which part of a row's links is in use during each of its spans, on average.
+    def alone(self) -> tuple[Ints, Ints, Times]:
+        """Return rows, spans over their links, and which part of a link of the row each span takes for itself."""
+        cells, spans = in_ranges(self.first_span[self.flows], self._num_spans[self.flows])
+        return self.rows[cells], spans, self.seconds[cells] * self.transfers.span_speed[spans]
 
-        ``spans``: ``spans(row)``. The order of all turns of the run is sorted once for all rows that have many of them.
-        """
-        moved, (first, last) = self.transfers, np.searchsorted(self.rows, [row, row + 1])
-        begins_s, ends_s = moved.span_begin_s[spans], moved.span_end_s[spans]
-        rates: Times = moved.span_speed[spans]
-        rates *= np.repeat(self.seconds[first:last], self._num_spans[self.flows[first:last]])
-        if _follow_each_other(begins_s, ends_s):
-            return rates
-        if _MANY_TURNS * len(spans) < len(moved.span_of):
-            begins, ends, gaps_s = _turns(begins_s, ends_s)
-        else:
-            begins, ends, gaps_s = self._turns
-            begins, ends = begins[spans], ends[spans]
-        changes = np.zeros(len(gaps_s))
-        changes[begins], changes[ends] = rates, -rates
-        return _sums_between(changes.cumsum() * gaps_s, begins, ends) / np.maximum(ends_s - begins_s, 1e-300)
+    def meeting(self) -> "Meeting":
+        """Return the spans that meet others on links. What one stream of a rank moves comes one after the other."""
+        moved, cells = self.transfers, np.flatnonzero(self._is_of_several[self.rows])
+        of_spans, spans = in_ranges(self.first_span[self.flows[cells]], self._num_spans[self.flows[cells]])
+        places, passes = moved.passes(spans)
+        cells, spans = cells[of_spans[places]], spans[places]
+        later_s = passes * moved.apart_s[moved.span_of[spans]]
+        begins_s, ends_s = moved.span_begin_s[spans] + later_s, moved.span_end_s[spans] + later_s
+        meet = np.flatnonzero(_overlap(self.rows[cells], begins_s, ends_s))
+        cells, spans, rows = cells[meet], spans[meet], self.rows[cells[meet]]
+        rates = self.seconds[cells] * moved.span_speed[spans]
+        return Meeting(rows, spans, passes[meet], _shares(rows, begins_s[meet], ends_s[meet], rates))
 
-    @cached_property
-    def _turns(self) -> tuple[Ints, Ints, Times]:
-        """Return the turns of all spans."""
-        return _turns(self.transfers.span_begin_s, self.transfers.span_end_s)
+    @property
+    def _is_of_several(self) -> NDArray[np.bool_]:
+        """Return which rows have links that several streams use."""
+        numbers = dict[tuple[int, str], int]()
+        streams = [numbers.setdefault((flow.rank, flow.op.stream), len(numbers)) for flow in self.transfers.flows]
+        of_cells, first = np.array(streams)[self.flows], np.searchsorted(self.rows, np.arange(len(self.example)))
+        several: NDArray[np.bool_] = np.minimum.reduceat(of_cells, first) < np.maximum.reduceat(of_cells, first)
+        return several
 
     def over_time(self, row: int, num_parts: int) -> Times:
         """Return how busy a row's links are in each of equally long parts of the step, as a fraction."""
@@ -156,19 +140,41 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         return np.maximum(parts, 0.0).round(12)
 
 
-def _follow_each_other(begins_s: Times, ends_s: Times) -> bool:
-    """Return whether no two spans overlap."""
-    order = np.argsort(begins_s, kind="stable")
-    return bool((ends_s[order[:-1]] <= begins_s[order[1:]]).all())
+class Meeting(Struct, frozen=True, eq=False):
+    """Spans that overlap with others on the links of rows, and which of their times in the step they do so.
+
+    ``shares``: which part of a link is in use by all transfers meanwhile, on average.
+    """
+
+    rows: Ints
+    spans: Ints
+    passes: Ints
+    shares: Times
 
 
-def _turns(begins_s: Times, ends_s: Times) -> tuple[Ints, Ints, Times]:
-    """Return the place of each span's begin, and of its end, among all these moments, and the seconds after each."""
-    turns = np.concatenate([begins_s, ends_s])
-    order = np.argsort(turns, kind="stable")
-    places = np.empty(len(turns), dtype=np.int64)
-    places[order] = np.arange(len(turns))
-    return places[: len(begins_s)], places[len(begins_s) :], np.append(np.diff(turns[order]), 0.0)
+def _overlap(rows: Ints, begins_s: Times, ends_s: Times) -> NDArray[np.bool_]:
+    """Return which spans overlap with another one of their row. ``rows``: sorted."""
+    is_first = run_begins(rows)
+    bounds = [*np.flatnonzero(is_first).tolist(), len(rows)]
+    order, reach_s = np.arange(len(rows)), np.empty(len(rows))
+    for own in map(slice, bounds, bounds[1:]):
+        order[own] = order[own][begins_s[own].argsort(kind="stable")]
+        np.maximum.accumulate(ends_s[order[own]], out=reach_s[own])
+    begins_s, ends_s = begins_s[order], ends_s[order]
+    found = np.zeros(len(rows), np.bool_)
+    found[order[1:]] = (reach_s[:-1] > begins_s[1:]) & ~is_first[1:]
+    found[order[:-1]] |= (ends_s[:-1] > begins_s[1:]) & ~is_first[1:]
+    return found
+
+
+def _shares(rows: Ints, begins_s: Times, ends_s: Times, rates: Times) -> Times:
+    """Return the sum of the rates of all spans of a row during each of them, on average."""
+    turns_s = np.concatenate([begins_s, ends_s])
+    order = np.lexsort((turns_s, np.concatenate([rows, rows])))
+    begins, ends = np.argsort(order).reshape(2, -1)
+    changes = np.concatenate([rates, -rates])[order]
+    gaps_s = np.append(np.diff(turns_s[order]), 0.0)  # between rows nothing is in use
+    return _sums_between(changes.cumsum() * gaps_s, begins, ends) / np.maximum(ends_s - begins_s, 1e-300)
 
 
 def _sums_between(values: Times, begins: Ints, ends: Ints) -> Times:

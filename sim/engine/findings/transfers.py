@@ -78,33 +78,17 @@ class Transfers(Struct, frozen=True, eq=False, dict=True):
         """Return whether ranks have paces of their own."""
         return bool(self.apart_s.any())
 
-    def in_full(self, flows: NDArray[np.bool_]) -> "Transfers":
-        """Return the same with every transfer of some flows for itself: those of left-out passes are later ones."""
-        apart = flows[self.flow_of]
-        times = np.where(apart, self.counts, 1)
-        (every, passes), (spans, passes_of_spans) = (
-            in_ranges(np.zeros_like(counts), counts) for counts in (times, times[self.span_of])
-        )
-        later_s, later_of_spans_s = passes * self.apart_s[every], passes_of_spans * self.apart_s[self.span_of[spans]]
-        first = np.flatnonzero(passes == 0)
-        return Transfers(
-            flows=self.flows,
-            flow_of=self.flow_of[every],
-            start_s=self.start_s[every] + later_s,
-            begin_s=self.begin_s[every] + later_s,
-            end_s=self.end_s[every] + later_s,
-            counts=np.where(apart, 1, self.counts)[every],
-            apart_s=np.where(apart, 0.0, self.apart_s)[every],
-            span_of=first[self.span_of[spans]] + passes_of_spans,
-            span_begin_s=self.span_begin_s[spans] + later_of_spans_s,
-            span_end_s=self.span_end_s[spans] + later_of_spans_s,
-            span_speed=self.span_speed[spans],
-        )
+    def passes(self, spans: Ints) -> tuple[Ints, Ints]:
+        """Return the places of spans as often as each has another time in the step, and which of its times it is.
+
+        Without paces a span has one time, whatever it stands for.
+        """
+        counts = self.counts[self.span_of[spans]] if self.has_paces else np.ones(len(spans), np.int64)
+        return in_ranges(np.zeros_like(counts), counts)
 
     def unrolled(self, spans: Ints) -> tuple[Ints, Times]:
-        """Return spans as often as they happen in the step, and how much later each time."""
-        counts = self.counts[self.span_of[spans]]
-        places, passes = in_ranges(np.zeros_like(counts), counts)
+        """Return spans as often as each has another time in the step, and how much later that is."""
+        places, passes = self.passes(spans)
         every = spans[places]
         return every, passes * self.apart_s[self.span_of[every]]
 

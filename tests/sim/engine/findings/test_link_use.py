@@ -13,7 +13,7 @@ from sim.cluster.cluster import Cluster
 from sim.cluster.topology.links import LinkKind
 from sim.cluster.topology.parse import parse_topology
 from sim.engine.findings.bottleneck import bottlenecks
-from sim.engine.findings.link_use import IDLE, LinkUse, _alike, _Cells, link_use
+from sim.engine.findings.link_use import IDLE, LinkUse, _alike, _Cells, _overlap, link_use
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.folding.folding import no_fold
 from sim.engine.prices.pricing import ClusterPricing
@@ -193,21 +193,50 @@ def test_whatever_moves_is_held_back_by_a_full_link(data: Any, keys: dict[str, A
             assert some_full[begin:end].all()
 
 
-@pytest.mark.parametrize("overlap", ["none", "prefetch"])
-def test_shares_are_those_of_each_rows_own_curve(overlap: str) -> None:
+@pytest.mark.parametrize(
+    ("keys", "per_node", "some_meet"),
+    [
+        (
+            {"model": GPT, "tensor_method": "2d", "mesh": (2, 2), "tp": 4, "dp": 2, "b": 4, "overlap": "prefetch"},
+            2,
+            False,
+        ),
+        ({"model": GPT, "pp": 2, "dp": 2, "m": 4}, 4, True),
+    ],
+)
+def test_shares_are_those_of_each_rows_own_curve(keys: dict[str, Any], per_node: int, some_meet: bool) -> None:
     """How full links are in each span follows from the seconds that they have been in use until its two ends."""
-    plan = dense_plan(model=GPT, tensor_method="2d", mesh=(2, 2), tp=4, dp=2, b=4, overlap=overlap)
-    node = load_node("dgx-a100-80g")
-    pricing = ClusterPricing(Cluster(node, 4, 2), load_profile(node.device.generation))
+    plan, node = dense_plan(**keys), load_node("dgx-a100-80g")
+    pricing = ClusterPricing(Cluster(node, plan.mesh.size // per_node, per_node), load_profile(node.device.generation))
     use = link_use(simulate(plan, pricing), pricing)
-    moved, several = use.transfers, 0
+    moved, met, (rows, alone, shares) = use.transfers, use.meeting(), use.alone()
     for row in range(len(use.example)):
         spans, curve = use.spans(row), use.curve(row)
-        several += len(np.unique(moved.flow_of[moved.span_of[spans]])) > 1
+        found = dict(zip(alone[rows == row].tolist(), shares[rows == row].tolist(), strict=True))
+        assert sorted(found) == sorted(spans.tolist())
+        found |= zip(met.spans[met.rows == row].tolist(), met.shares[met.rows == row].tolist(), strict=True)
         busy_s = curve(moved.span_end_s[spans]) - curve(moved.span_begin_s[spans])
         lasting_s = np.maximum(moved.span_end_s[spans] - moved.span_begin_s[spans], 1e-300)
-        assert use.shares(row, spans) == pytest.approx(busy_s / lasting_s, rel=1e-6, abs=1e-6)
-    assert several
+        assert [found[span] for span in spans.tolist()] == pytest.approx(busy_s / lasting_s, rel=1e-6, abs=1e-6)
+    assert (len(met.spans) > 0) == some_meet
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(data=st.data())
+def test_spans_overlap_with_those_of_their_row_alone(data: st.DataObject) -> None:
+    """One that a longer one before it reaches into overlaps as well; one that begins as another ends does not."""
+    span = st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 6))
+    spans = sorted(data.draw(st.lists(span, min_size=1, max_size=12)), key=lambda drawn: drawn[0])
+    rows, begins_s, lasting_s = np.array(spans).T
+    ends_s = begins_s + lasting_s
+    wanted = [
+        any(
+            rows[one] == rows[other] and begins_s[one] < ends_s[other] and begins_s[other] < ends_s[one]
+            for other in range(len(spans)) if other != one
+        )
+        for one in range(len(spans))
+    ]  # fmt: skip
+    assert _overlap(rows, begins_s.astype(np.float64), ends_s.astype(np.float64)).tolist() == wanted
 
 
 @settings(max_examples=examples(60), deadline=None)
