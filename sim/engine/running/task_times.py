@@ -77,14 +77,19 @@ class TimesOfRanks(Struct, frozen=True, eq=False, dict=True):
             yield rank, found.at_rows(slice(begin, begin + count))
 
     def seconds_in(self, parts: Sequence[Part]) -> Times:
-        """Return how long every rank is at each op in parts of time, as often as these happen: ranks x ops."""
-        found = self.times
-        starts_s, ends_s = np.empty_like(found.starts_s), np.empty_like(found.ends_s)
-        seconds: Times = np.zeros((len(self.ranks), starts_s.shape[1]))
+        """Return how long every rank is at each op in parts of time, as often as these happen: ranks x ops.
+
+        The parts follow each other. Few calls run in one that happens more than once.
+        """
+        starts_s, ends_s = self.times.starts_s, self.times.ends_s
+        of_calls_s = _inside_s(starts_s, ends_s, parts[0].begin_s, parts[-1].end_s)
+        seconds: Times = np.add.reduceat(of_calls_s, self.begins)
+        place_of = np.repeat(np.arange(len(self.ranks)), self.num_calls)
         for part in parts:
-            for times_s, inside_s in ((found.starts_s, starts_s), (found.ends_s, ends_s)):
-                np.minimum(np.maximum(times_s, part.begin_s, out=inside_s), part.end_s, out=inside_s)
-            seconds += part.times * np.add.reduceat(np.subtract(ends_s, starts_s, out=ends_s), self.begins)
+            if part.times > 1:
+                runs = np.flatnonzero(((ends_s > part.begin_s) & (starts_s < part.end_s)).any(axis=1))
+                once_s = _inside_s(starts_s[runs], ends_s[runs], part.begin_s, part.end_s)
+                np.add.at(seconds, place_of[runs], (part.times - 1) * once_s)
         return seconds
 
     def of_some(self, places: Sequence[int]) -> "TimesOfRanks":
@@ -115,3 +120,11 @@ class TimesOfRanks(Struct, frozen=True, eq=False, dict=True):
             np.subtract(times_s, begin_s, out=times_s)
         calls = found.calls - np.repeat([first[rank] for rank in self.ranks], self.num_calls)
         return replace(self, times=replace(found, calls=calls))
+
+
+def _inside_s(starts_s: Times, ends_s: Times, begin_s: float, end_s: float) -> Times:
+    """Return how long spans are in a part of time."""
+    inside_s = np.minimum(ends_s, end_s)
+    np.maximum(inside_s, begin_s, out=inside_s)
+    found: Times = np.subtract(inside_s, np.minimum(np.maximum(starts_s, begin_s), end_s), out=inside_s)
+    return found
