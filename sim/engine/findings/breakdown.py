@@ -84,7 +84,7 @@ def _of_paces(run: SimulatedRun, rank: int) -> Breakdown:
     """Return the same of one simulated rank where ranks have paces of their own."""
     own, step = run.paces_of_step(rank)
     try:
-        return _of_own_pace(own, step)
+        return _of_own_pace(own, step, run.busy_s[rank])
     except UnlikeError:  # every op of the step is looked at, at the time that its pace gives it
         places_of, clock = own.layout.of_streams, _Clock.of((step,))
         spans = {stream: own.unrolled(places) for stream, places in places_of.items()}
@@ -127,27 +127,21 @@ def _of_parts(streams: Mapping[str, Spans], clock: _Clock, busy_s: Mapping[str, 
     return Breakdown(dict(sorted(busy_s.items())), dict(zip([*covered, BUBBLE], exposed_s, strict=True)))
 
 
-def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
+def _of_own_pace(own: RankPaces, step: Part, busy_s: Mapping[str, float]) -> Breakdown:
     """Return the same where ranks have paces of their own.
 
     What repeats at the pace of computing is looked at once per period. From the first cause of idle time on that
     includes messages at another pace, what is idle still is looked at in the whole step. Raises UnlikeError.
     """
-    (starts_s, ends_s), parts, streams = own.by_own_clock, own.parts(step), own.layout.of_streams
-    spent_s = own.layout.counts_shown * (own.ends_s - own.starts_s)
-    busy = {stream: float(spent_s[places].sum()) for stream, places in sorted(streams.items())}
-    foreign, causes = own.foreign_streams, _causes(streams)
+    parts, streams, foreign = own.parts(step), own.layout.of_streams, own.foreign_streams
+    clock, causes = _Clock.of(parts), _causes(streams)
     first = next((place for place, cause in enumerate(causes) if cause in foreign), len(causes))
     if MAIN_STREAM in foreign or EXPERT_WAIT in causes[first:]:
         raise UnlikeError
-    looked_at = {
-        stream: _in_order(starts_s[streams[stream]], ends_s[streams[stream]])
-        for stream in causes[:first] if stream in streams
-    }  # fmt: skip
+    spans = {cause: own.by_own_clock(streams[cause]) for cause in causes[:first] if cause in streams}
+    looked_at = {cause: _in_order(*_not_over(*found, clock.edges[0])) for cause, found in spans.items()}
     if MAIN_STREAM in streams:
-        computing = without_touching(starts_s[streams[MAIN_STREAM]], ends_s[streams[MAIN_STREAM]])
-        looked_at[MAIN_STREAM] = _in_order(*computing)
-    clock = _Clock.of(parts)
+        looked_at[MAIN_STREAM] = without_touching(*own.by_own_clock(own.computing_from(step.begin_s)))
     gaps, covered = _expose(_gaps(clock, *looked_at.get(MAIN_STREAM, _NOTHING)), looked_at, causes[:first])
     exposed = dict(zip(covered, clock.inside_s([*covered.values()]), strict=True)) if covered else {}
     if first < len(causes):
@@ -156,7 +150,7 @@ def _of_own_pace(own: RankPaces, step: Part) -> Breakdown:
         spans = {cause: _in_order(*own.unrolled(own.running_in(step, streams[cause]))) for cause in left}
         gaps, covered = _expose(gaps, spans, left)
         exposed |= dict(zip(covered, clock.inside_s([*covered.values()]), strict=True))
-    return Breakdown(busy, {**exposed, BUBBLE: clock.inside_s([gaps])[0]})
+    return Breakdown(dict(sorted(busy_s.items())), {**exposed, BUBBLE: clock.inside_s([gaps])[0]})
 
 
 def _unrolled(gaps: Spans, parts: Sequence[Part], before_s: float) -> Spans:
@@ -203,6 +197,12 @@ def _is_exchange(stream: str) -> bool:
 def _by_priority(streams: Iterable[str]) -> list[str]:
     places: Mapping[Purpose | None, int] = {Purpose.TENSOR: 0, Purpose.EXPERT: 1, Purpose.DATA: 2}
     return sorted(streams, key=lambda name: (places.get(stream_of(name).purpose, len(places)), name))
+
+
+def _not_over(starts: Times, ends: Times, moment: float) -> Spans:
+    """Return the spans that do not end before a moment."""
+    kept = ends >= moment
+    return starts[kept], ends[kept]
 
 
 def _joined(parts: Sequence[Spans]) -> Spans:

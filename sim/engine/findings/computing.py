@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 
 from sim.engine.compiling.tables import MAIN_STREAM
-from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
 from sim.plan.facts.work_shares import TaskShares, WorkShares
 
@@ -16,16 +15,8 @@ def computing_seconds(run: SimulatedRun, rank: int, shares: TaskShares) -> Mappi
     ``shares``: those of the rank's program. The seconds add up to the compute stream's in ``breakdown``.
     """
     total_s = np.zeros(len(WorkShares._fields))
-    for name, seconds in _seconds_of_ops(run, rank).items():
+    for name, seconds in run.seconds_of_ops[rank].items():
         task = run.programs[rank].tasks[name]
         if (ops := run.facts.by_stream(task).get(MAIN_STREAM)) is not None:
             total_s += seconds[ops] @ run.facts.purposes(task, shares[name])
     return dict(zip(WorkShares._fields, total_s.tolist(), strict=True))
-
-
-def _seconds_of_ops(run: SimulatedRun, rank: int) -> Mapping[str, Times]:
-    """Return how long each op of every task takes in the step, all calls together."""
-    if run.paced is None:
-        return run.seconds_of_ops[rank]
-    counts_of = run.rank_paces(rank).counts_of
-    return {times.task.name: counts_of(times) @ (times.ends_s - times.starts_s) for times in run.task_times(rank)}

@@ -100,11 +100,6 @@ class OpLayout(Struct, dict=True, eq=False):
         return np.where(self.period_of == NO_PERIOD, 1, 1 + self.times)
 
     @cached_property
-    def counts_shown(self) -> Ints:
-        """Return how many ops of the step that is shown each op stands for."""
-        return np.where((self.calls >= self.shown.start) & (self.calls < self.shown.stop), self.counts, 0)
-
-    @cached_property
     def repeated_ops(self) -> tuple[Ints, Ints]:
         """Return the places of the ops that repeat, and of those a period before them."""
         places = np.flatnonzero(self.period_of != NO_PERIOD)
@@ -118,6 +113,17 @@ class OpLayout(Struct, dict=True, eq=False):
         places, before = self.repeated_ops
         kept = self._is_main[self.numbers[places]]
         return self.period_of[places[kept]], places[kept], before[kept]
+
+    @cached_property
+    def computing(self) -> tuple[Ints, Ints]:
+        """Return the places of the ops that count for the compute stream, in its order: of calls before the shown step.
+
+        And those of later calls.
+        """
+        places = self.of_streams.get(MAIN_STREAM, np.zeros(0, np.int64))
+        in_order = places[np.argsort(self.calls[places], kind="stable")]
+        first = int(np.searchsorted(self.calls[in_order], self.shown.start))
+        return in_order[:first], in_order[first:]
 
     @cached_property
     def beside_main(self) -> Ints:

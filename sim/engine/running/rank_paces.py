@@ -54,10 +54,6 @@ class RankPaces(Struct, dict=True, eq=False):
         found[places] = self.ends_s[places] - self.ends_s[before]
         return found
 
-    def counts_of(self, task: TaskTimes) -> Ints:
-        """Return how many calls of the whole step each call of one of the tasks stands for."""
-        return np.where(self.layout.apart[task.task.name], 1 + self.layout.times, 1)
-
     def unrolled(self, places: Ints) -> tuple[Times, Times]:
         """Return starts and ends of some ops in the whole step, in no order."""
         counts = self.layout.counts[places]
@@ -68,23 +64,39 @@ class RankPaces(Struct, dict=True, eq=False):
 
     def running_in(self, part: Part, places: Ints) -> Ints:
         """Return those of some ops that run in a part of the whole step, or may between their first and last time."""
-        last_s = self.ends_s[places] + (self.layout.counts[places] - 1) * self.paces_s[places]
-        return places[(last_s > part.begin_s) & (self.starts_s[places] < part.end_s)]
+        return places[(self._last_ends_s(places) > part.begin_s) & (self.starts_s[places] < part.end_s)]
+
+    def computing_from(self, moment_s: float) -> Ints:
+        """Return the places of the ops that count for the compute stream, which runs them in this order.
+
+        Those of calls before the shown step are left out where they are over by a moment.
+        """
+        before, after = self.layout.computing
+        is_over = bool((self._last_ends_s(before[-1:]) <= moment_s).all())
+        return after if is_over else np.concatenate([before, after])
+
+    def _last_ends_s(self, places: Ints) -> Times:
+        """Return when the last of the times of some ops ends."""
+        last_s: Times = self.ends_s[places] + (self.layout.counts[places] - 1) * self.paces_s[places]
+        return last_s
 
     # --- by the clock of the compute stream ----------------------------------------------------------------
 
+    def by_own_clock(self, places: Ints) -> tuple[Times, Times]:
+        """Return the starts and ends of some ops by the clock of the compute stream."""
+        late_s = self._late_s[self.layout.sections_over[places]]
+        return self.starts_s[places] - late_s, self.ends_s[places] - late_s
+
     @cached_property
-    def by_own_clock(self) -> tuple[Times, Times]:
-        """Return the starts and ends of ops by the clock of the compute stream."""
+    def _late_s(self) -> Times:
+        """Return how long the clock of the compute stream has stood still once so many sections are over."""
         _, paces_s = self._periods
-        late_s = np.append(0.0, np.cumsum(self.layout.times * paces_s))[self.layout.sections_over]
-        return self.starts_s - late_s, self.ends_s - late_s
+        return np.append(0.0, np.cumsum(self.layout.times * paces_s))
 
     @cached_property
     def _by_own_clock_beside_main(self) -> tuple[Times, Times]:
         """Return the same of the ops on other streams than the compute stream."""
-        starts_s, ends_s = self.by_own_clock
-        return starts_s[self.layout.beside_main], ends_s[self.layout.beside_main]
+        return self.by_own_clock(self.layout.beside_main)
 
     def parts(self, step: Part) -> tuple[Part, ...]:
         """Return the parts of the whole step that is shown, by the clock of the compute stream.

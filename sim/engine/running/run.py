@@ -93,10 +93,13 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return how many ops of the step some ops of each call of a task stand for [calls, ops]."""
         if self.repeated is not None:
             return self.repeated.counts(found.times.starts_s[:, ops])
-        of_call = np.ones(len(found.times.calls), np.int64)
-        if self.paced is not None:
-            of_call += self.paced.times * (self._apart(found) > 0)
-        return np.broadcast_to(of_call[:, None], (len(of_call), len(ops)))
+        return np.broadcast_to(self._counts(found)[:, None], (len(found.times.calls), len(ops)))
+
+    def _counts(self, found: TimesOfRanks) -> Ints:
+        """Return how many calls of the step each call of a task stands for, where no period of all ranks repeats."""
+        if self.paced is None:
+            return np.ones(len(found.times.calls), np.int64)
+        return np.where(self._apart(found), 1 + self.paced.times, 1)
 
     def paces(self, found: TimesOfRanks, ops: NDArray[np.int64]) -> Times:
         """Return how much later each of these comes than the one before [calls, ops]; 0: ranks have no own paces."""
@@ -370,7 +373,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
     def seconds_of_ops(self) -> Mapping[int, Mapping[str, Times]]:
         """Return how long each op of every task takes in the step, all calls together, by simulated rank.
 
-        It is what of the time makes up the step for the rank (``window``), and needs no paces of ranks.
+        It is what of the time makes up the step for the rank (``window``); of ranks with paces, what its calls take.
         """
         found: dict[int, dict[str, Times]] = {rank: {} for rank in self.programs}
         for ranks, task, seconds in self._seconds:
@@ -391,6 +394,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
     @cached_property
     def _seconds(self) -> list[tuple[tuple[int, ...], Task, Times]]:
         """Return of every task the ranks that share it, and how long each is at its ops: ranks x ops."""
+        if self.paced is not None:
+            return [(of.ranks, of.times.task, of.seconds(self._counts(of))) for of in self.times_together()]
         return [(of.ranks, of.times.task, of.seconds_in(parts)) for several, parts in self.windows() for of in several]
 
     def windows(self) -> Iterator[tuple[Sequence[TimesOfRanks], tuple[Part, ...]]]:

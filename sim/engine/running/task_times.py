@@ -76,6 +76,13 @@ class TimesOfRanks(Struct, frozen=True, eq=False, dict=True):
         for rank, begin, count in zip(self.ranks, self.begins.tolist(), self.num_calls.tolist(), strict=True):
             yield rank, found.at_rows(slice(begin, begin + count))
 
+    def seconds(self, counts: NDArray[np.int64]) -> Times:
+        """Return how long every rank is at each op, each call counted so many times: ranks x ops."""
+        of_calls_s = self.times.ends_s - self.times.starts_s
+        of_calls_s *= counts[:, None]
+        seconds: Times = np.add.reduceat(of_calls_s, self.begins)
+        return seconds
+
     def seconds_in(self, parts: Sequence[Part]) -> Times:
         """Return how long every rank is at each op in parts of time, as often as these happen: ranks x ops.
 
