@@ -1,6 +1,5 @@
 """``simulate SCENARIO.yaml``: the main job."""
 
-from json.encoder import JSONEncoder
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +11,7 @@ from scenarios.commands.shared.refusals import refusing_bad_input
 from scenarios.console import blocks, terminal
 from scenarios.kept_memory import keep_freed_memory
 from scenarios.results import folder
+from scenarios.summaries.as_json import json_text
 from scenarios.workloads.loading import load_scenario
 from scenarios.workloads.workload import refuse_without_plan
 from sim.engine.running.collector import collector_paused
@@ -67,7 +67,7 @@ def command(  # click passes by name
             with saying(f"Writing {out}"), folder.writing_to(out):
                 result.write(out)
         if as_json:
-            click.echo(JSONEncoder(indent=2).encode(result.as_json()))
+            click.echo(json_text(result.as_json()))
             return
         if closing := result.closing():
             console.print()

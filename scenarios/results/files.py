@@ -1,6 +1,5 @@
 """The files of a run: all of them complete, or none."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from errno import EISDIR
@@ -11,6 +10,7 @@ from scenarios.report.blocks import Block
 from scenarios.report.pages.comparison_page import comparison_blocks
 from scenarios.report.rendering.html_page import write_page
 from scenarios.results.folder import PAGE
+from scenarios.summaries.as_json import json_text
 from traces.comparison.compare import compare
 from traces.parquet import write_timeline
 from traces.perfetto import write_perfetto
@@ -45,13 +45,13 @@ def write_execution(
 def write_compared(found: Mapping[str, Any], blocks: Sequence[Block], out: Path) -> None:
     """Write comparison.json and report.html into ``out``."""
     with all_or_none(out) as staging:
-        (staging / "comparison.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        (staging / "comparison.json").write_text(json_text(found) + "\n", encoding="utf-8")
         write_page(staging / PAGE, blocks)
 
 
 def write_summary(summary: Mapping[str, Any], folder: Path) -> None:
     """Write summary.json."""
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    (folder / "summary.json").write_text(json_text(summary) + "\n", encoding="utf-8")
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from json.encoder import JSONEncoder
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import DecodeError, Struct, json
 
 ABSENT: Final = "absent"
 """Mark of a field whose key is absent from JSON if the value is None: ``Annotated[int | None, ABSENT]``.
@@ -14,16 +15,31 @@ Other fields become null.
 INLINE: Final = "inline"
 """Mark of a field without its own key in JSON: its value's keys take its place, none for None."""
 
+_PLAIN: Final = (float, int, str)
+
 
 def as_json(value: Any) -> Any:
     """Return a result as JSON values: records and mappings become mappings, with fields in order."""
+    if value is None or isinstance(value, _PLAIN):
+        return value
     if isinstance(value, Struct):
         return _of_record(value)
     if isinstance(value, Mapping):
         return {key: as_json(held) for key, held in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if isinstance(value, Sequence):
         return [as_json(held) for held in value]
     return value
+
+
+def json_text(value: Any) -> str:
+    """Return JSON values as text, indented by two spaces: as Python's encoder does, which takes three times as long.
+
+    It alone has words for what is no number, and for names that are no Unicode.
+    """
+    try:
+        return json.format(JSONEncoder().encode(value), indent=2)
+    except DecodeError:
+        return JSONEncoder(indent=2).encode(value)
 
 
 def _of_record(record: Struct) -> dict[str, Any]:
