@@ -55,8 +55,7 @@ class Walk:
         places = np.flatnonzero(run.units.numbers != id(SENT))
         bases = run.units.nodes[places]
         by_base = np.argsort(bases, kind="stable")
-        self.bases: list[int] = bases[by_base].tolist()
-        self.places: list[int] = places[by_base].tolist()
+        self.bases, self.places = bases[by_base].data, places[by_base].data
         self.exits = {node: (b, op) for b, block in graph.blocks.items() for op, node in block.exits.items()}
         self.entry_nodes = {place: node for node, place in graph.entries.items()}
         self.ways: dict[tuple[Pattern, int, int], tuple[NDArray[np.int64], Times]] = {}
@@ -99,7 +98,7 @@ class Walk:
         if self.run.paced is not None and self.run.num_steps == 1:
             return 0.0, self.run.makespan_s, self._last(self.run.paced.of_step_s(loop.times_s[1]))
         if self.run.period_nodes is None:
-            return 0.0, max(loop.ends_s, default=0.0), self._last(loop.times_s[1])
+            return 0.0, float(loop.times_s[1].max(initial=0.0)), self._last(loop.times_s[1])
         before, node = self.run.period_nodes
         released = graph.blocks[node].released_s if node in graph.blocks else [0.0]
         entry = first_largest(released, self.slack_s)
@@ -217,7 +216,7 @@ class Walk:
         return waits[first_largest([ends[other] if other >= 0 else 0.0 for other in waits], self.slack_s)]
 
 
-def _waited_for(run: SimulatedRun, slack_s: float) -> list[int]:
+def _waited_for(run: SimulatedRun, slack_s: float) -> memoryview:
     """Return the node that each node waited for longest, -1 if it began at once; of equal ones the first.
 
     Ends that differ by ``slack_s`` or less are equal.
@@ -228,8 +227,7 @@ def _waited_for(run: SimulatedRun, slack_s: float) -> list[int]:
     last = np.flatnonzero(ends_s[before] >= (released_s - slack_s)[after])[::-1]
     waited_for = np.full(len(ends_s), -1)
     waited_for[after[last]] = before[last]  # where several are assigned, the last one stays
-    found: list[int] = waited_for.tolist()
-    return found
+    return waited_for.data  # a path comes to few of the nodes
 
 
 def _way(pattern: Pattern, entry: int, op: int, num_ops: int) -> tuple[int, ...]:

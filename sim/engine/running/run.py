@@ -233,7 +233,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         if self.paced is not None:
             return max(self.last_ends_s.values())
         if self.num_steps == 1:
-            return max(self.loop.ends_s, default=0.0) + self._later_s
+            return float(self.loop.times_s[1].max(initial=0.0)) + self._later_s
         return max((float(t.ends_s.max()) for rank in self.programs for t in self.task_times(rank)), default=0.0)
 
     @cached_property
@@ -246,21 +246,19 @@ class SimulatedRun(Struct, dict=True, eq=False):
             last_s, repeated = ends_s.max(axis=1), np.flatnonzero(apart)
             paces_s = ends_s[repeated] - ends_s[repeated - apart[repeated]]
             last_s[repeated] = (ends_s[repeated] + self.paced.times * paces_s).max(axis=1)
-            of_ranks = np.maximum.reduceat(last_s, together.begins).tolist()
-            found |= {rank: max(end_s, found[rank]) for rank, end_s in zip(together.ranks, of_ranks, strict=True)}
+            _keep(max, found, together.ranks, np.maximum.reduceat(last_s, together.begins))
         return found
 
     @cached_property
     def max_rank_span_s(self) -> float:
         """Return the longest time, over ranks, from a rank's first opening call to the end of its last op."""
-        spans_s = [0.0]
-        for rank in self.programs:
-            times = self.task_times(rank)
-            begins_s = [t.starts_s.min() for t in times if t.task.traits.opens]
-            paced = self.paced is not None
-            end_s = self.last_ends_s[rank] if paced else max(t.ends_s.max() for t in times)
-            spans_s += [end_s - min(begins_s) + self._later_s] if begins_s else []
-        return float(max(spans_s))
+        begins_s, ends_s = dict[int, float](), dict[int, float]()
+        for times in self.times_together():
+            if times.times.task.traits.opens:
+                _keep(min, begins_s, times.ranks, times.begins_s)
+            _keep(max, ends_s, times.ranks, times.ends_s)
+        last_s = ends_s if self.paced is None else self.last_ends_s
+        return max((last_s[rank] - begin_s + self._later_s for rank, begin_s in begins_s.items()), default=0.0)
 
     @cached_property
     def _periods_s(self) -> Times:
@@ -285,7 +283,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
     @cached_property
     def _rounding_s(self) -> float:
         """Return by how much moments of the run differ where they differ by rounding alone."""
-        return EQUAL * max(self.loop.ends_s, default=0.0)
+        return EQUAL * float(self.loop.times_s[1].max(initial=0.0))
 
     @property
     def last_step_begin_s(self) -> float:
@@ -433,8 +431,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         found: dict[int, float] = {}
         for times in self.times_together():
             if any(op.stream == MAIN_STREAM for op in times.times.task.ops):
-                for rank, begin_s in zip(times.ranks, times.begins_s.tolist(), strict=True):
-                    found[rank] = min(begin_s, found.get(rank, begin_s))
+                _keep(min, found, times.ranks, times.begins_s)
         return found
 
     def _step_node(self, rank: int, step: int) -> int:
@@ -529,6 +526,12 @@ class SimulatedRun(Struct, dict=True, eq=False):
             )
             for (_, name, _), of_ranks in found.items()
         ]
+
+
+def _keep(best: Callable[[float, float], float], found: dict[int, float], ranks: Sequence[int], times_s: Times) -> None:
+    """Note times of ranks where they are better than those that are found so far."""
+    for rank, time_s in zip(ranks, times_s.tolist(), strict=True):
+        found[rank] = best(time_s, found.get(rank, time_s))
 
 
 def first_opening(program: Program) -> int:

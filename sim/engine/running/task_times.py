@@ -62,8 +62,14 @@ class TimesOfRanks(Struct, frozen=True, eq=False, dict=True):
     @property
     def begins_s(self) -> Times:
         """Return when the first op of each rank begins."""
-        begins_s: Times = np.minimum.reduceat(self.times.starts_s.min(axis=1), self.begins)
+        begins_s: Times = np.minimum.reduceat(self.times.starts_s.ravel(), self.begins * self.times.starts_s.shape[1])
         return begins_s
+
+    @property
+    def ends_s(self) -> Times:
+        """Return when the last op of each rank ends."""
+        ends_s: Times = np.maximum.reduceat(self.times.ends_s.ravel(), self.begins * self.times.ends_s.shape[1])
+        return ends_s
 
     @cached_property
     def begins(self) -> NDArray[np.int64]:

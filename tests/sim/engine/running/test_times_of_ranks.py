@@ -64,9 +64,18 @@ def test_ranks_keep_the_calls_that_are_asked_for() -> None:
     assert list(dict(together().within({5: range(9)}).of_each())) == [5]
 
 
-def test_ranks_begin_with_their_first_op() -> None:
+def test_ranks_begin_with_their_first_op_and_end_with_their_last() -> None:
     """Whichever call or op that is of."""
     assert together().begins_s.tolist() == [times.starts_s.min() for _, times in together().of_each()]
+    assert together().ends_s.tolist() == [times.ends_s.max() for _, times in together().of_each()]
+
+
+def test_calls_count_as_often_as_is_said() -> None:
+    """Each op of a rank takes what its calls take, so many times each."""
+    counts = np.arange(sum(NUM_CALLS.values()))
+    found = together().seconds(counts)
+    for place, (_, times) in enumerate(together().of_each()):
+        assert found[place] == pytest.approx(counts[times.calls] @ (times.ends_s - times.starts_s), rel=1e-12)
 
 
 def test_a_part_of_all_time_has_all_that_ops_last() -> None:
