@@ -207,12 +207,16 @@ def _not_over(starts: Times, ends: Times, moment: float) -> Spans:
 
 def _joined(parts: Sequence[Spans]) -> Spans:
     """Return all starts and all ends."""
+    if len(parts) == 1:
+        return parts[0]
     starts, ends = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     return starts, ends
 
 
 def _in_order(starts: Times, ends: Times) -> Spans:
     """Return spans in order. A wait that takes no time comes before the op that begins at the same moment."""
+    if (starts[1:] > starts[:-1]).all():
+        return starts, ends
     order = np.lexsort((ends, starts))
     return starts[order], ends[order]
 
@@ -249,7 +253,8 @@ def _cover(gaps: Spans, starts: Times, ends: Times) -> tuple[Spans, Spans]:
     Both are sorted, and gaps do not overlap. A span counts until the next one begins. A piece is what a gap and a span
     have in common.
     """
-    starts, ends = starts[ends > starts], ends[ends > starts]
+    lasts = ends > starts
+    starts, ends = starts[lasts], ends[lasts]
     ends[:-1] = np.minimum(ends[:-1], starts[1:])
     first, stop = gaps[1].searchsorted(starts, side="right"), gaps[0].searchsorted(ends, side="left")
     span, gap = in_ranges(first, np.maximum(stop - first, 0))

@@ -55,12 +55,20 @@ class KnownMemory(Struct, frozen=True):
     lives: KnownLives = field(default_factory=KnownLives)
     _tiers: dict[tuple[int, int, Tier], tuple[Program, Lifetimes, _Tier]] = field(default_factory=dict)
     _used: dict[int, tuple[Program, frozenset[Tier]]] = field(default_factory=dict)
+    _nothing: dict[int, MemoryUse] = field(default_factory=dict)
 
     def uses(self, program: Program, tier: Tier) -> bool:
         """Return whether a program has a buffer in a tier."""
         if id(program.buffers) not in self._used:
             self._used[id(program.buffers)] = program, frozenset(buffer.tier for buffer in program.buffers.values())
         return tier in self._used[id(program.buffers)][1]
+
+    def nothing(self, num_calls: int) -> MemoryUse:
+        """Return the memory of a tier in which a program of so many calls has nothing."""
+        if num_calls not in self._nothing:
+            zeros = np.zeros(num_calls, dtype=np.int64)
+            self._nothing[num_calls] = MemoryUse(0, {str(kind): 0 for kind in Kind}, zeros, 0, zeros, zeros)
+        return self._nothing[num_calls]
 
     def tier_of(self, program: Program, lives: Lifetimes, tier: Tier) -> _Tier:
         """Return a tier's memory under the lives of a program's calls."""
@@ -77,7 +85,7 @@ def memory_use(program: Program, tier: Tier = Tier.DEVICE, known: KnownMemory | 
     """
     known = known or KnownMemory()
     if not known.uses(program, tier):
-        return _nothing(len(program.calls))
+        return known.nothing(len(program.calls))
     lives = lifetimes(program, known.lives)
     found = known.tier_of(program, lives, tier)
     net, most, op = (column[lives.of_call] for column in (found.net, found.most, found.op))
@@ -88,12 +96,6 @@ def memory_use(program: Program, tier: Tier = Tier.DEVICE, known: KnownMemory | 
     at = int(np.argmax(peaks)) if len(peaks) else -1
     peak = int(peaks[at]) if at >= 0 else base
     return MemoryUse(peak, _by_kind(found, lives, at, op), before, after, peaks, op)
-
-
-def _nothing(num_calls: int) -> MemoryUse:
-    """Return the memory of a tier in which a program has nothing."""
-    zeros = np.zeros(num_calls, dtype=np.int64)
-    return MemoryUse(0, {str(kind): 0 for kind in Kind}, zeros, 0, zeros, zeros)
 
 
 def _tier(program: Program, lives: Lifetimes, tier: Tier) -> _Tier:

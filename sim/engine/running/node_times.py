@@ -43,9 +43,9 @@ class NodeTimes(Struct, dict=True, eq=False):
             which[np.concatenate([rows for _, rows in alone])] = np.repeat(
                 np.arange(len(alone)), [len(rows) for _, rows in alone]
             )
-            starts = np.array([pattern.offsets[0] for pattern, _ in alone])[which]
+            starts = np.array([pattern.offsets[0] for pattern, _ in alone]).take(which, axis=0)
             starts += self._released_s[nodes, None]
-            ends = np.array([pattern.durations_s for pattern, _ in alone])[which]
+            ends = np.array([pattern.durations_s for pattern, _ in alone]).take(which, axis=0)
             ends += starts
         else:
             starts, ends = np.empty((len(nodes), num_ops)), np.empty((len(nodes), num_ops))
