@@ -65,7 +65,7 @@ class ClusterPricing(Struct, frozen=True, dict=True):
     _known: dict[tuple[int, int], tuple[int, Program, Op]] = {}
     _kernels: dict[tuple[str, int], KernelTime] = {}
     _seconds: dict[tuple[int, str, float], tuple[float, float, float]] = {}
-    _computes: dict[int, dict[int, Activity]] = {}
+    _devices: "dict[int, _Device]" = {}
     _collectives: dict[tuple[object, ...], Activity] = {}
     _messages: dict[tuple[int, int, int], Activity] = {}
     _uses: dict[tuple[object, ...], LinkUse] = {}
@@ -78,7 +78,7 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         profile = profile or self.profile
         profiles = {name: profile if known is self.profile else known for name, known in self.profiles.items()}
         other = replace(
-            self, profile=profile, profiles=profiles, software=software, _kernels={}, _seconds={}, _computes={},
+            self, profile=profile, profiles=profiles, software=software, _kernels={}, _seconds={}, _devices={},
             _collectives={}, _messages={}, _uses=self._uses if profile.network == self.profile.network else {},
         )  # fmt: skip
         if profile.network == self.profile.network:
@@ -137,17 +137,17 @@ class ClusterPricing(Struct, frozen=True, dict=True):
 
     def _compute(self, plan: Plan, program: Program, op: Compute, rank: int) -> Activity:
         """Return a kernel's demands; calls alike in all but names are priced once per rank."""
-        number = self._number(program, op)
-        of_rank = self._computes.setdefault(rank, {})
-        found = of_rank.get(number)
+        number, mine = self._number(program, op), self._devices.get(rank)
+        if mine is None:
+            mine = self._devices[rank] = _Device.of(rank, self._device_of(rank), self._slowdowns[rank])
+        found = mine.activities.get(number)
         if found is None:
-            slowdown = self._slowdowns[rank] * self.variation.slowdown(KERNELS[op.kernel].family, rank)
-            key = (number, self._device_of(rank).name, slowdown)
-            if key not in self._seconds:
-                self._seconds[key] = self._seconds_of(plan, program, op, self._device_of(rank), slowdown)
-            latency_s, compute_s, memory_s = self._seconds[key]
-            demands = [(("compute", rank), compute_s), (("memory", rank), memory_s)]
-            found = of_rank[number] = Activity(latency_s, tuple([demand for demand in demands if demand[1] > 0]))
+            slowdown = mine.slowdown * self.variation.slowdown(KERNELS[op.kernel].family, rank)
+            key = (number, mine.spec.name, slowdown)
+            seconds = self._seconds.get(key)
+            if seconds is None:
+                seconds = self._seconds[key] = self._seconds_of(plan, program, op, mine.spec, slowdown)
+            found = mine.activities[number] = mine.activity(*seconds)
         return found
 
     def _seconds_of(
@@ -421,6 +421,27 @@ class ClusterPricing(Struct, frozen=True, dict=True):
             return self.levelled.use(groups, pairs)
         table = None if pairs is None else pairs.array
         return self.network.collectives(op.kind, num_bytes, groups, self._algorithm(op), op.root, table)
+
+
+class _Device(Struct, frozen=True, eq=False):
+    """The device of a rank: its type, its slowdown and resources, and the activities of its kernels by number."""
+
+    spec: DeviceSpec
+    slowdown: float
+    compute: Resource
+    memory: Resource
+    activities: dict[int, Activity] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, rank: int, spec: DeviceSpec, slowdown: float) -> "_Device":
+        """Return that of a rank."""
+        return cls(spec, slowdown, ("compute", rank), ("memory", rank))
+
+    def activity(self, latency_s: float, compute_s: float, memory_s: float) -> Activity:
+        """Return a kernel that waits, computes, and moves bytes of the memory for so long."""
+        both = (self.compute, compute_s), (self.memory, memory_s)
+        is_both = compute_s > 0 and memory_s > 0
+        return Activity(latency_s, both if is_both else tuple([demand for demand in both if demand[1] > 0]))
 
 
 class _LinkNames(dict[int, Resource]):

@@ -131,6 +131,15 @@ def exchanges_bytes(op: Op, program: Program) -> TypeGuard[Exchanging]:
     return isinstance(op, LinkOp) or (isinstance(op, Compute) and runs_on_host(program, op))
 
 
+def exchanging_places(programs: Sequence[Program]) -> dict[int, list[int]]:
+    """Return the places of distinct ops that move bytes over links, by the identity of a program's distinct ops."""
+    one_of = {id(program.distinct_ops): program for program in programs}
+    return {
+        key: [place for place, op in enumerate(program.distinct_ops.ops) if exchanges_bytes(op, program)]
+        for key, program in one_of.items()
+    }
+
+
 def groups_of(mesh: Mesh, op: Exchanging, ranks: Ints, every: Callable[[tuple[str, ...]], Ints]) -> Ints:
     """Return the groups that some ranks are in, each once; the two ends of each message that they send.
 

@@ -1,6 +1,6 @@
 """A plan in, a simulated run out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import repeat
 from time import perf_counter
@@ -16,6 +16,7 @@ from sim.engine.compiling.tables import KnownTasks
 from sim.engine.folding.folding import Folding, fold
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
+from sim.engine.prices.traffic import exchanging_places
 from sim.engine.running import leads
 from sim.engine.running.again import begins_again
 from sim.engine.running.begun import first_calls
@@ -279,7 +280,8 @@ class Simulation(Struct, dict=True, eq=False):
         programs = {rank: self.plan.program_of(rank) for rank in folding.multiplicity}
         self._shapes = self._shapes or _shapes(self.plan)
         pricing.expect(self.plan, programs)
-        prices = {rank: _price(self.plan, pricing, folding, rank, self._shapes) for rank in programs}
+        on_links = exchanging_places(self.plan.programs)
+        prices = {rank: _price(self.plan, pricing, folding, rank, self._shapes, on_links) for rank in programs}
         return _Known(pricing, folding, programs, prices)
 
     def _structures(self, now: _Known) -> Structures:
@@ -349,13 +351,21 @@ def _shapes(plan: Plan) -> dict[int, Mapping[str, TaskShape]]:
 
 
 def _price(
-    plan: Plan, pricing: Pricing, folding: Folding, rank: int, shapes: Mapping[int, Mapping[str, TaskShape]]
+    plan: Plan,
+    pricing: Pricing,
+    folding: Folding,
+    rank: int,
+    shapes: Mapping[int, Mapping[str, TaskShape]],
+    on_links: Mapping[int, Sequence[int]],
 ) -> dict[str, PricedTask]:
-    """Return the prices of a rank's tasks, with those of distinct ops."""
+    """Return the prices of a rank's tasks, with those of distinct ops; ``on_links``: see ``exchanging_places``."""
     program = plan.program_of(rank)
-    ops, of_task = program.distinct_ops.ops, program.distinct_ops.of_task
+    distinct = program.distinct_ops
+    ops, of_task = distinct.ops, distinct.of_task
     alone = folding.in_turn(program, ops, [pricing.price(plan, program, op, rank) for op in ops])
-    of_all = [folding.folded(op, rank, activity) for op, activity in zip(ops, alone, strict=True)]
+    of_all = list(alone)
+    for place in on_links[id(distinct)]:
+        of_all[place] = folding.folded(ops[place], rank, alone[place])
 
     def priced(name: str, task: Task) -> PricedTask:
         launches_s = pricing.launches_s(task)
