@@ -23,6 +23,7 @@ from sim.engine.uncertainty.calls import CallTimes, OpRatios, Predecessors, Task
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
 from sim.engine.uncertainty.repeating import EVEN, Counterparts, Flags, PlacedNodes, Repeating
+from sim.engine.uncertainty.sends import SendsInOrder
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 
 FactorRow = Callable[[ErrorClass, int], int]
@@ -44,7 +45,8 @@ class Retiming(Struct, frozen=True, dict=True, eq=False):
 
     ``derived``: rows that are not drawn but follow from those that are; ``rows[n]`` is ~k where it is row k of these.
     ``of_whole`` retimes the run of all micro-batches, for draws that do not settle into paces. None: it is too large,
-    or ranks have no paces of their own.
+    or ranks have no paces of their own. ``in_order``: sends that do not wait for those before them; ``of_waiting``
+    retimes the run for draws in which they do.
     """
 
     run: SimulatedRun
@@ -52,6 +54,8 @@ class Retiming(Struct, frozen=True, dict=True, eq=False):
     base_s: Floats
     rows: Ints
     derived: tuple[Derived, ...]
+    in_order: SendsInOrder
+    of_waiting: "Callable[[], Retiming]"
     of_whole: "Callable[[], Retiming] | None" = None
 
     @property
@@ -66,19 +70,25 @@ class Retiming(Struct, frozen=True, dict=True, eq=False):
         return np.concatenate([self._relative_times(factors[:, begin : begin + width]) for begin in begins])
 
     def _relative_times(self, factors: Floats) -> Floats:
-        step_s, settles = self._step_s(factors)
+        durations = self.durations(factors)
+        step_s, settles = self._step_s(durations)
         times: Floats = step_s / self._predicted_s
         if self.of_whole is not None and not settles.all():
             times[~settles] = self._whole.relative_times(factors[:, ~settles])
+        if (outlast := self.in_order.outlast(durations)).any():
+            times[outlast] = self._waiting.relative_times(factors[:, outlast])
         return times
 
-    def _step_s(self, factors: Floats) -> tuple[Floats, Flags]:
-        """Return how long a step takes with drawn factors, per draw, and whether its paces are settled."""
+    def durations(self, factors: Floats) -> Durations:
+        """Return the durations of all nodes with drawn factors."""
         derived = np.empty((sum(len(part.rows) for part in self.derived), factors.shape[1]))
         for part in self.derived:
             derived[list(part.rows.values())] = part.drawn(factors)
         rows = np.where(self.rows < 0, len(factors) + ~self.rows, self.rows)
-        durations = Durations(self.base_s, rows, np.concatenate([factors, derived]))
+        return Durations(self.base_s, rows, np.concatenate([factors, derived]))
+
+    def _step_s(self, durations: Durations) -> tuple[Floats, Flags]:
+        """Return how long a step takes, per draw, and whether its paces are settled."""
         if isinstance(self.graph, Repeating):
             return self.graph.step_s(durations), np.ones(durations.num_draws, np.bool_)
         return self.graph.step_s(durations)
@@ -87,6 +97,10 @@ class Retiming(Struct, frozen=True, dict=True, eq=False):
     def _whole(self) -> "Retiming":
         assert self.of_whole is not None
         return self.of_whole()
+
+    @cached_property
+    def _waiting(self) -> "Retiming":
+        return self.of_waiting()
 
     @property
     def _predicted_s(self) -> float:
@@ -147,13 +161,15 @@ def retiming(
     most_nodes: int = MOST_NODES,
     *,
     alike: bool = False,
+    sends_wait: bool = False,
 ) -> Retiming:
     """Return the graph of a finished run: the nodes and edges that decide the run's time.
 
     Draws that do not settle into paces are those of the whole run, if that has no more than ``most_nodes``. ``alike``:
-    a class errs alike on all ranks, so its row is asked for once for all whose ops are the same.
+    a class errs alike on all ranks, so its row is asked for once for all whose ops are the same. ``sends_wait``: each
+    send waits for the one before it, also where that decides nothing while sends take no longer than calls.
     """
-    nodes, rows = _Nodes(run), _Rows(run, classes, factor_row, alike)
+    nodes, rows = _Nodes(run, sends_wait), _Rows(run, classes, factor_row, alike)
     blocks = _add_units(nodes, rows)
     _add_blocks(nodes, rows, blocks)
     _add_journeys(nodes)
@@ -162,10 +178,11 @@ def retiming(
     else:
         graph = Repeating.of(nodes.placed(run.repeated), run.repeated)
     if graph is None:
-        return retiming(run.whole, classes, factor_row, alike=alike)
+        return retiming(run.whole, classes, factor_row, alike=alike, sends_wait=sends_wait)
     is_drawn_whole = run.paced is not None and _num_nodes_of_all(run) <= most_nodes
     of_whole = (lambda: retiming(run.whole, classes, factor_row, alike=alike)) if is_drawn_whole else None
-    return Retiming(run, graph, *nodes.in_all(), rows.derived, of_whole)
+    of_waiting = partial(retiming, run, classes, factor_row, most_nodes, alike=alike, sends_wait=True)
+    return Retiming(run, graph, *nodes.in_all(), rows.derived, nodes.in_order, of_waiting, of_whole)
 
 
 def _single(nodes: "_Nodes", rows: "_Rows") -> _Single:
@@ -261,11 +278,12 @@ class _Nodes:
 
     ``base_s``, ``rows`` and ``starts_s`` are those of the run's own nodes; ``added`` has these of nodes beside them,
     and another node of the call of each. ``entries``: by block and slot the node at whose end it is released. ``more``:
-    what waits beside the run's own.
+    what waits beside the run's own. ``sends_wait``: each send waits for the one before it (see ``SendsInOrder``).
     """
 
-    def __init__(self, run: SimulatedRun) -> None:
+    def __init__(self, run: SimulatedRun, sends_wait: bool) -> None:
         self.run, graph, loop = run, run.graph, run.loop
+        self.sends_wait = sends_wait
         lasting = np.isin(graph.kinds_of_nodes, _LASTING)
         lasting[[node for joint in graph.joints for node in joint.members[1:]]] = False
         starts_s, ends_s = loop.times_s
@@ -338,7 +356,24 @@ class _Nodes:
         return begin
 
     def dependencies(self) -> tuple[Ints, Ints]:
-        """Return the edges: their first ends, their second ends. A collective's members are its first one."""
+        """Return the edges that decide when nodes end: their first ends, their second ends."""
+        before, after = self._edges
+        decides = ~self.in_order.is_between
+        return before[decides], after[decides]
+
+    @cached_property
+    def in_order(self) -> SendsInOrder:
+        """Return the sends that need not wait for the ones before them."""
+        before, after = self._edges
+        return (
+            SendsInOrder.of_none(len(before))
+            if self.sends_wait
+            else SendsInOrder.of(self.run, before, after, len(self))
+        )
+
+    @cached_property
+    def _edges(self) -> tuple[Ints, Ints]:
+        """Return all edges, once all nodes are added. A collective's members are its first one."""
         graph, joint = self.run.graph, np.arange(len(self))
         for node, index in graph.joint_of.items():
             joint[node] = graph.joints[index].members[0]
