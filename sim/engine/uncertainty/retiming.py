@@ -25,6 +25,7 @@ from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
 from sim.engine.uncertainty.repeating import EVEN, Counterparts, Flags, PlacedNodes, Repeating
 from sim.engine.uncertainty.sends import SendsInOrder
 from sim.plan.words.calls import NO_MICROBATCH, Calls
+from sim.sorting import in_ranges
 
 FactorRow = Callable[[ErrorClass, int], int]
 """Gives the row, among the drawn factors, of the one with which a class of calls errs on a simulated rank."""
@@ -306,6 +307,15 @@ class _Nodes:
         self.added.append((base_s, row, start_s, owner))
         return len(self) - 1
 
+    def give_rows(self, calls: Sequence[tuple[Ints, Sequence[int]]]) -> None:
+        """Give the ops of calls, by the nodes of their first ops, the rows of their tasks' ops."""
+        if calls:
+            num_calls, num_ops = np.array([(len(first), len(rows)) for first, rows in calls]).T
+            counts = num_ops.repeat(num_calls)
+            _, ops = in_ranges(np.concatenate([first for first, _ in calls]), counts)
+            _, places = in_ranges((num_ops.cumsum() - num_ops).repeat(num_calls), counts)
+            self.rows[ops] = np.array([row for _, rows in calls for row in rows])[places]
+
     def let_timeless_wait(self, first: Ints, task: PricedTask) -> None:
         """Let the ops of a launched task that take no time last as many seconds as their rows say.
 
@@ -485,7 +495,8 @@ class _Rows(Struct, eq=False):
 
 def _add_units(nodes: _Nodes, rows: _Rows) -> dict[int, tuple[int, int, str]]:
     """Give ops and calls their rows; return of each block a rank, the call's index and its task."""
-    run, blocks, sent = nodes.run, dict[int, tuple[int, int, str]](), list[tuple[Ints, int]]()
+    run, blocks = nodes.run, dict[int, tuple[int, int, str]]()
+    of_ops, sent = list[tuple[Ints, Sequence[int]]](), list[tuple[Ints, Sequence[int]]]()
     calls = [(rank, task, called) for rank in run.programs for task, called in run.called(rank).items()]
     is_block = np.zeros(len(run.graph.kinds), np.bool_)
     is_block[list(run.graph.blocks)] = True
@@ -493,10 +504,9 @@ def _add_units(nodes: _Nodes, rows: _Rows) -> dict[int, tuple[int, int, str]]:
         for pattern, places in called.rows_of.items():
             own = called.nodes[places]
             if pattern is SENT:
-                sent.append((own, rows.of_ops(rank, task)[0]))
+                sent.append((own, rows.of_ops(rank, task)[:1]))
             elif pattern is None:
-                of_ops = rows.of_ops(rank, task)
-                nodes.rows[np.add.outer(own, np.arange(len(of_ops)))] = of_ops
+                of_ops.append((own, rows.of_ops(rank, task)))
                 nodes.let_timeless_wait(own, run.priced[rank][task])
             else:
                 alone = own[~is_block[own]]
@@ -506,8 +516,8 @@ def _add_units(nodes: _Nodes, rows: _Rows) -> dict[int, tuple[int, int, str]]:
                 several = places[is_block[own]]
                 for node, index in zip(called.nodes[several].tolist(), called.calls[several].tolist(), strict=True):
                     blocks.setdefault(node, (rank, index, task))
-    for own, row in sent:  # one node with its receive
-        nodes.rows[own] = row
+    nodes.give_rows(of_ops)
+    nodes.give_rows(sent)  # after others: one node with its receive
     return blocks
 
 

@@ -234,8 +234,13 @@ class Plan(Struct, frozen=True, dict=True):
         return self._ranks_of[role]
 
     def rank_array_of(self, program: Program) -> NDArray[np.int64]:
-        """Return the same as an array, which of many ranks takes less."""
-        return self.mesh.ranks_along(self.mesh.rank(program.role), self._free_axes(program)).ravel()
+        """Return the same as an array that is not to be written, which of many ranks takes less."""
+        role = tuple(program.role.items())
+        if role not in self._rank_arrays:
+            ranks = self.mesh.ranks_along(self.mesh.rank(program.role), self._free_axes(program)).ravel()
+            ranks.flags.writeable = False
+            self._rank_arrays[role] = ranks
+        return self._rank_arrays[role]
 
     def num_ranks_of(self, program: Program) -> int:
         """Return how many ranks run a program."""
@@ -248,4 +253,8 @@ class Plan(Struct, frozen=True, dict=True):
     @cached_property
     def _ranks_of(self) -> dict[tuple[tuple[str, int], ...], tuple[int, ...]]:
         """Cache of the ranks of roles: many passes ask for them."""
+        return {}
+
+    @cached_property
+    def _rank_arrays(self) -> dict[tuple[tuple[str, int], ...], NDArray[np.int64]]:
         return {}
