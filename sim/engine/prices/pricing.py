@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from costmodels.hardware import DeviceSpec
-from costmodels.kernels import KERNELS, Work
+from costmodels.kernels import KERNELS, Family, Work
 from costmodels.profile import Profile, network_parameters
 from costmodels.roofline import KernelTime, times_of_kernels
 from costmodels.software import Software
@@ -189,21 +189,25 @@ class ClusterPricing(Struct, frozen=True, dict=True):
         return self._kernels[key]
 
     def _time_kernels(self, programs: Sequence[Program], device: DeviceSpec) -> None:
-        """Time the kernels of programs on a device, in one pass for the calls of each kernel on one type of number."""
-        waiting: dict[tuple[str, str], dict[tuple[str, int], Work]] = {}
-        seen = set[tuple[str, int]]()
-        for program in {id(program): program for program in programs}.values():
+        """Time the kernels of programs on a device: those of a family on one type of number in one pass.
+
+        Kernels with parameters of their own are each timed alone.
+        """
+        waiting: dict[tuple[Family, str, str], dict[tuple[str, int], tuple[str, Work]]] = {}
+        seen, profile = set[tuple[str, int]](), self._profile_of(device)
+        for program in {id(program.distinct_ops): program for program in programs}.values():
             for op in (op for op in program.distinct_ops.ops if isinstance(op, Compute)):
                 key = (device.name, self._number(program, op))
                 if key in seen or key in self._kernels or runs_on_host(program, op):
                     continue
                 seen.add(key)
                 work = kernel_work(program, op, fused=self.software.fuses(op.kernel))
-                waiting.setdefault((op.kernel, _dtype(program, op, work)), {})[key] = work
-        for (kernel, dtype), works in waiting.items():
-            family, profile = KERNELS[kernel].family, self._profile_of(device)
-            times = times_of_kernels([*works.values()], family, dtype, device, profile, kernel)
-            for (key, work), time in zip(works.items(), times, strict=True):
+                own = op.kernel if op.kernel in profile.kernels else ""
+                alike = (KERNELS[op.kernel].family, _dtype(program, op, work), own)
+                waiting.setdefault(alike, {})[key] = op.kernel, work
+        for (family, dtype, own), works in waiting.items():
+            times = times_of_kernels([work for _, work in works.values()], family, dtype, device, profile, own)
+            for (key, (kernel, work)), time in zip(works.items(), times, strict=True):
                 self._kernels[key] = self.software.slowed(time, work, family, kernel, dtype)
 
     # --- collectives and messages --------------------------------------------------------------------------
