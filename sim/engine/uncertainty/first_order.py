@@ -22,9 +22,9 @@ def path_shares(path: CriticalPath, classes: ErrorClasses) -> Mapping[ErrorClass
     """Return the part of a critical path's time that calls of every class take."""
     shares = defaultdict[ErrorClass, float](float)
     total_s = sum(spent.seconds for spent in path.spent)
+    of_ranks = {rank: classes.of_distinct(program) for rank, program in path.run.programs.items()}
     for rank, op, place, seconds in path.spent:
-        found = IN_FLIGHT if op is None else classes.of_distinct(path.run.programs[rank])[place]
-        shares[found] += seconds / total_s
+        shares[IN_FLIGHT if op is None else of_ranks[rank][place]] += seconds / total_s
     return dict(shares)
 
 
