@@ -111,7 +111,7 @@ class Levels(Struct, frozen=True, dict=True, eq=False):
         begins = run_begins(keys[order := sorted_order(keys)])
         kinds, base_s = keys[order[begins]], np.bincount(np.cumsum(begins) - 1, durations.base_s[order])
         places, rows = np.divmod(kinds, num_rows)
-        first = np.searchsorted(places, np.arange(self.ends[-1] if self.ends else 0))
+        first = np.flatnonzero(run_begins(places))
         num_kinds = np.diff(first, append=len(kinds))
         lasting_s: Floats = durations.factors.take(rows[first], axis=0)
         lasting_s *= base_s[first, None]

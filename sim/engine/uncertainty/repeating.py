@@ -216,7 +216,8 @@ class _Passing:
     """Draws that pass through a period again and again, until a state comes back: from there on states take turns.
 
     ``small_s``: times below it are rounding, per draw. ``states``: the states so far (nodes x draws), each with the
-    draws that were left. ``marks``: a number of each state (states x draws), equal where states differ by one time.
+    draws that were left. ``marks``: a number of each state (states x draws), equal to ``near`` where states differ by
+    one time.
     """
 
     def __init__(self, of: Repeating, lasting_s: Floats, small_s: Floats) -> None:
@@ -224,6 +225,7 @@ class _Passing:
         self.states = list[tuple[Floats, Ints]]()
         self.marks = np.empty((of.times, len(small_s)))
         self.weights = np.sqrt(np.arange(1.0, 1.0 + np.count_nonzero(of.moves)))
+        self.near = self.weights.sum() * small_s
 
     def last_s(self, state_s: Floats) -> Floats:
         """Return the ends of the last period, x draws, from the state after the first."""
@@ -250,13 +252,13 @@ class _Passing:
     def _seen(self, draws: Ints) -> Ints:
         """Return the places of the draws of whose last state the mark was seen before."""
         marks = self.marks[: len(self.states), draws]
-        is_near = np.abs(marks[:-1] - marks[-1]) <= self.weights.sum() * self.small_s[draws]
-        return np.flatnonzero(is_near.any(axis=0))
+        is_near = np.abs(marks[:-1] - marks[-1]) <= self.near[draws]
+        return np.flatnonzero(np.logical_or.reduce(is_near))
 
     def _in_turns_s(self, draw: int) -> Floats | None:
         """Return the state before the last period of a draw whose last state came before; None where it did not."""
         marks, last = self.marks[: len(self.states), draw], len(self.states) - 1
-        is_near = np.abs(marks[:-1] - marks[-1]) <= self.weights.sum() * self.small_s[draw]
+        is_near = np.abs(marks[:-1] - marks[-1]) <= self.near[draw]
         first = int(np.flatnonzero(is_near)[-1])
         moved_s = (self._state_s(last, draw) - self._state_s(first, draw))[self.of.moves]
         if moved_s.max() - moved_s.min() > self.small_s[draw]:
