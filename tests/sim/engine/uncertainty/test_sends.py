@@ -1,7 +1,11 @@
 """Sends that need not wait for the ones before them, and draws in which they must."""
 
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from costmodels.spread import NETWORK
 from sim.engine.running.run import SimulatedRun
@@ -9,7 +13,10 @@ from sim.engine.running.simulate import simulate
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.retiming import Retiming, retiming
 from sim.engine.uncertainty.sends import SendsInOrder
+from tests.examples import examples
 from tests.sim.jobs import GPT, dense_plan, pricing_on
+from tests.sim.strategies import dense_keys
+from tests.sim.topology_strategies import clusters
 
 NETWORK_FACTORS = [1.0, 3.0, 100.0, 1000.0]
 
@@ -45,6 +52,18 @@ def test_a_step_takes_as_long_as_where_all_sends_wait(schedule: str) -> None:
     times = found.relative_times(drawn(rows))
     assert times[0] == pytest.approx(1.0, rel=1e-12)
     assert times == pytest.approx(waiting.relative_times(drawn(rows)), rel=1e-12)
+
+
+@settings(max_examples=examples(5), deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), keys=dense_keys(16), seed=st.integers(0, 2**20))
+def test_any_step_takes_as_long_as_where_all_sends_wait(data: Any, keys: dict[str, Any], seed: int) -> None:
+    """With any technique and what shares links, where transfers err much and others a little."""
+    plan = dense_plan(**keys)
+    run = simulate(plan, data.draw(clusters(plan.mesh.size)))
+    (found, rows), (waiting, _) = retimed(run), retimed(run, sends_wait=True)
+    sigma = np.array([1.5 if of.family == NETWORK else 0.3 for of, _ in rows])
+    errors = np.exp(sigma[:, None] * np.random.default_rng(seed).standard_normal((len(rows), 8)))
+    assert found.relative_times(errors) == pytest.approx(waiting.relative_times(errors), rel=1e-9)
 
 
 def test_draws_in_which_sends_outlast_calls_need_the_order_of_sends(monkeypatch: pytest.MonkeyPatch) -> None:
