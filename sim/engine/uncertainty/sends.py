@@ -5,6 +5,8 @@ when call i - 1 is over, or later. Let no send take longer than the call of the 
 when call i - 1 ends, ends no later than call i. So send i begins when call i ends, and so on, send by send.
 """
 
+from typing import Final
+
 import numpy as np
 from msgspec import Struct
 
@@ -15,12 +17,15 @@ from sim.engine.uncertainty.longest_path import Durations, Ints
 from sim.engine.uncertainty.repeating import Flags
 from sim.sorting import distinct
 
+SHORT: Final = 0.5
+
 
 class SendsInOrder(Struct, frozen=True, eq=False):
     """Sends, for each the ``calls`` of the next one, and which of a graph's edges lead from a send to the next one.
 
     They are those up to the first of a channel of which it is not known that its call comes after that of the send
-    before. The sends of a channel are consecutive nodes.
+    before, or that as predicted takes longer than ``SHORT`` of the next one's call, so that it may outlast this call
+    in many draws. The sends of a channel are consecutive nodes.
     """
 
     sends: Ints
@@ -44,7 +49,10 @@ class SendsInOrder(Struct, frozen=True, eq=False):
         waits_for_call_alone = np.bincount(after, minlength=num_nodes) - is_next == 1
         calls, next_calls = call_of[:-1], call_of[1:]
         follows = (place[calls] < place[next_calls]) & (section[calls] == section[next_calls])
-        is_known = (calls != NONE) & (next_calls != NONE) & waits_for_call_alone[:-1] & follows
+        starts_s, ends_s = run.loop.times_s
+        lasting_s = np.append(ends_s - starts_s, np.zeros(num_nodes - len(ends_s)))
+        is_short = lasting_s[:-1] <= SHORT * lasting_s[next_calls]
+        is_known = (calls != NONE) & (next_calls != NONE) & waits_for_call_alone[:-1] & follows & is_short
         needless: Flags = is_between & _up_to_first(~np.append(False, is_known), is_next)[after]
         return cls(before[needless], call_of[after[needless]], needless)
 

@@ -14,6 +14,7 @@ from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
 from sim.engine.uncertainty.retiming import Retiming, retiming
 from sim.engine.uncertainty.sends import SendsInOrder
 from tests.examples import examples
+from tests.sim.engine.uncertainty.erring import Erring
 from tests.sim.jobs import GPT, dense_plan, pricing_on
 from tests.sim.strategies import dense_keys
 from tests.sim.topology_strategies import clusters
@@ -73,6 +74,15 @@ def test_draws_in_which_sends_outlast_calls_need_the_order_of_sends(monkeypatch:
     times = found.relative_times(drawn(rows))
     monkeypatch.setattr(SendsInOrder, "outlast", lambda *_: np.zeros(4, np.bool_))
     assert (found.relative_times(drawn(rows)) < 0.99 * times).tolist() == [False, False, True, True]
+
+
+def test_sends_that_are_as_long_as_calls_wait_for_the_ones_before() -> None:
+    """Where transfers take 100 times as long, no draw has to be retimed twice."""
+    plan = dense_plan(pp=4, m=8, b=8, schedule="gpipe", model=GPT | {"num_layers": 4})
+    slow = pricing_on("hgx-h100", plan.mesh.size, devices_per_node=1)
+    run = simulate(plan, Erring(slow, lambda found, _: 100.0 if found.family == NETWORK else 1.0))
+    assert len(run.graph.message_columns[0])
+    assert not len(retimed(run)[0].in_order.sends)
 
 
 def test_sends_of_ops_that_are_nodes_wait_for_the_ones_before() -> None:
