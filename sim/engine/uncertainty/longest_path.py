@@ -129,9 +129,11 @@ def _chains(num_nodes: int, before: Ints, after: Ints, wanted: Ints) -> tuple[In
     joined = (np.bincount(after, minlength=num_nodes)[after] == 1) & ~ends_chain[before]
     head = np.arange(num_nodes)
     head[after[joined]] = before[joined]
-    for _ in range(num_nodes.bit_length() + 1):  # each node looks twice as far back as before
-        head = head[head]
-    if joined.any() and not np.array_equal(head, head[head]):
+    for _ in range(num_nodes.bit_length() + 2):  # each node looks twice as far back as before
+        head, nearer = head[head], head
+        if np.array_equal(head, nearer):
+            break
+    else:
         raise ValueError("some nodes wait for each other in a circle")
     numbers = np.cumsum(head == np.arange(num_nodes))
     return numbers[head] - 1, int(numbers[-1]) if num_nodes else 0
