@@ -13,16 +13,23 @@ from numpy.typing import NDArray
 from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import NodeKind, OpNodes, PricedTask, Wire
 from sim.engine.compiling.shape import TaskShape
-from sim.engine.prices.activity import Activity
+from sim.engine.prices.activity import Activity, Resource
 from sim.plan.words.buffer import Scope
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Channel, Collective, Op, Recv, Send, channel_of
 from sim.plan.words.program import Program, Task
 from sim.plan.words.touches import NEVER
 
+_FIXED, _SHARED, _JOIN, _MEMBER = NodeKind.FIXED, NodeKind.SHARED, NodeKind.JOIN, NodeKind.MEMBER
+
 MAIN_STREAM = "compute"
 
 Ints = NDArray[np.int64]
+
+Writer = tuple[str, ...]
+"""The tasks that write a buffer: one, or several as where a backward is in one piece for some micro-batches."""
+
+Writers = Mapping[str, Writer]
 
 NO_CHANNEL: Final[Channel] = ("", 0, "", False)
 
@@ -49,9 +56,9 @@ class TaskTable(Struct, dict=True):
     ``shared_each`` those of them with an instance per micro-batch.
     ``first_sources`` are the single sources that its first op on the main stream reads, ``late_sources`` the
     others. ``steady``: its links can be those of the steady state (see the compiler).
-    ``on_main``: on a stream that coalescing tasks use. ``sends``: it has one. ``message``: one send or receive alone;
-    ``channel`` is then its axis, offset, direction, is a send, and ``wire`` what stands for its messages where they
-    come in order (see channels). ``channels``: its sends and receives by channel. ``last_ops``: each stream's last op.
+    ``on_main``: on a stream that coalescing tasks use. ``message``: one send or receive alone; ``channel`` is then its
+    axis, offset, direction, is a send, and ``wire`` what stands for its messages where they come in order (see
+    channels). ``channels``: its sends and receives by channel. ``last_ops``: each stream's last op.
     ``joint_ops``: collectives of several simulated ranks. ``units`` and ``last_unit`` are filled in while compiling.
     """
 
@@ -67,9 +74,7 @@ class TaskTable(Struct, dict=True):
     main_ends_last: dict[str, bool]
     per_microbatch: dict[str, bool]
     on_main: bool
-    sends: bool
     message: bool
-    is_send: bool
     channel: Channel
     channels: dict[Channel, list[int]]
     last_ops: tuple[tuple[str, int], ...]
@@ -106,14 +111,18 @@ class TaskTable(Struct, dict=True):
 
 
 class _Outline(Struct, frozen=True):
-    """What a table says of a task whatever its prices, for all programs that share it (fields as in TaskTable)."""
+    """What a table says of a task whatever its prices, for all programs that share it (fields as in TaskTable).
 
+    ``candidate``: unless prices forbid it; ``message``: unless earlier calls do.
+    """
+
+    main: bool
+    candidate: bool
     main_starts_first: dict[str, bool]
     main_ends_last: dict[str, bool]
     per_microbatch: dict[str, bool]
     on_main: bool
-    sends: bool
-    is_send: bool
+    message: bool
     channel: Channel
     channels: dict[Channel, list[int]]
     last_ops: tuple[tuple[str, int], ...]
@@ -134,7 +143,8 @@ class KnownTasks(Struct, frozen=True):
     """What tables say whatever the prices, found once for programs that share tasks. They must live as long as this."""
 
     _outlines: dict[int, dict[str, _Outline]] = field(default_factory=dict)
-    _links: dict[tuple[int, frozenset[bytes]], dict[str, _Links]] = field(default_factory=dict)
+    _writers: dict[int, Writers] = field(default_factory=dict)
+    _links: dict[tuple[int, frozenset[Writer]], dict[str, _Links]] = field(default_factory=dict)
 
     def outlines(self, program: Program, shapes: Mapping[str, TaskShape]) -> Mapping[str, _Outline]:
         """Return the outline of each task of a program."""
@@ -149,11 +159,15 @@ class KnownTasks(Struct, frozen=True):
 
     def links(self, program: Program, shapes: Mapping[str, TaskShape]) -> Mapping[str, _Links]:
         """Return what each task of a program waits for."""
-        kinds = _kinds_of_microbatch(program)
-        key = id(program.tasks), frozenset(kind.tobytes() for kind in kinds)
-        if key not in self._links:
-            self._links[key] = _links(program, shapes, kinds)
-        return self._links[key]
+        key = id(program.tasks)
+        if key not in self._writers:
+            self._writers[key] = _writers(program)
+        writers = self._writers[key]
+        once = _called_once(program, frozenset(writers.values()))
+        if (key, once) not in self._links:
+            buffers = {buffer: group for buffer, group in writers.items() if group in once}
+            self._links[key, once] = _links(program, shapes, buffers)
+        return self._links[key, once]
 
 
 def tabulate(
@@ -172,28 +186,23 @@ def tabulate(
     ``single`` are tasks that must not become blocks; ``joint`` says whether a collective has several simulated ranks;
     ``in_team``: calls may be blocks with all of them (see teams).
     """
-    streams, outlines = _main_streams(program, shapes), known.outlines(program, shapes)
-    coalescable = {NodeKind.FIXED, NodeKind.SHARED, *([NodeKind.MEMBER] if in_team else [])}
-    recipes, tables = _Recipes(_sharing(priced, contention), joint), dict[str, TaskTable]()
+    outlines, coalescable = known.outlines(program, shapes), {_FIXED, _SHARED, *([_MEMBER] if in_team else [])}
+    recipes, tables = _Recipes(contention.contended, joint), dict[str, TaskTable]()
     for name, task in program.tasks.items():
-        shape, activities = shapes[name], priced[name].activities
+        activities, outline = priced[name].activities, asdict(outlines[name])
         recipe = recipes.of_ops(task.ops, program.distinct_ops.of_task[name], activities)
         kinds = {kind for _, kind, _, _ in recipe}
-        local = kinds <= coalescable and not outlines[name].sends
+        outline["candidate"] &= name not in single and kinds <= coalescable
         tables[name] = TaskTable(
             task=task,
-            shape=shape,
+            shape=shapes[name],
             activities=activities,
-            main=task.traits.coalesces,
             may_coalesce=name not in single,
-            candidate=task.traits.coalesces and name not in single and local and MAIN_STREAM in shape.first
-            and shape.first.keys() == streams,
-            contended=NodeKind.SHARED in kinds,
+            contended=_SHARED in kinds,
             recipe=recipe,
-            message=len(task.ops) == 1 and isinstance(task.ops[0], Send | Recv),
-            joint_ops=tuple(j for j, (_, kind, _, _) in enumerate(recipe) if kind is NodeKind.MEMBER)
-            if NodeKind.MEMBER in kinds else (),
-            **asdict(outlines[name]),
+            joint_ops=tuple(j for j, (_, kind, _, _) in enumerate(recipe) if kind is _MEMBER)
+            if _MEMBER in kinds else (),
+            **outline,
         )  # fmt: skip
     _connect(tables, known.links(program, shapes))
     if in_team:
@@ -210,13 +219,15 @@ def _main_streams(program: Program, shapes: Mapping[str, TaskShape]) -> set[str]
 def _outline(task: Task, shape: TaskShape, streams: Set[str], per_microbatch: dict[str, bool]) -> _Outline:
     """Return a task's outline. ``streams``: those of the tasks that coalesce; ``per_microbatch``: of all buffers."""
     op, first, last = task.ops[0], shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
+    sends = any(isinstance(op, Send) for op in task.ops)
     return _Outline(
+        main=task.traits.coalesces,
+        candidate=task.traits.coalesces and not sends and first is not None and shape.first.keys() == streams,
         main_starts_first={s: first is not None and shape.descends(j, first) for s, j in shape.first.items()},
         main_ends_last={s: last is not None and shape.descends(last, j) for s, j in shape.last.items()},
         per_microbatch=per_microbatch,
         on_main=not streams.isdisjoint(shape.first),
-        sends=any(isinstance(op, Send) for op in task.ops),
-        is_send=isinstance(op, Send),
+        message=len(task.ops) == 1 and isinstance(op, Send | Recv),
         channel=channel_of(op) if isinstance(op, Send | Recv) else NO_CHANNEL,
         channels=_channels(task.ops),
         last_ops=tuple(shape.last.items()),
@@ -233,38 +244,34 @@ def _channels(ops: Sequence[Op]) -> dict[Channel, list[int]]:
 
 
 class _Recipes(Struct, frozen=True):
-    """Recipes of ops, found once for those that are alike and have one activity."""
+    """Recipes of ops, found once for those that are alike and have one activity.
 
-    sharing: Set[int]
+    ``contended``: resources on which ops may meet; ``joint``: see ``tabulate``.
+    """
+
+    contended: Set[Resource]
     joint: Callable[[Collective], bool]
     _known: dict[tuple[int, int], Recipe] = {}
 
     def of_ops(self, ops: Sequence[Op], places: Sequence[int], activities: Sequence[Activity]) -> list[Recipe]:
         """Return the recipes of ops. ``places``: theirs among the distinct ops of their program."""
-        known, recipes = self._known, list[Recipe]()
-        for place, op, activity in zip(places, ops, activities, strict=True):
-            key = place, id(activity)
-            recipe = known.get(key)
-            if recipe is None:
-                kind = _kind(op, activity, self.sharing, self.joint)
-                recipe = known[key] = op, kind, lasting_s(op, kind, activity), activity
-            recipes.append(recipe)
-        return recipes
+        known, keys = self._known, list(zip(places, map(id, activities), strict=True))
+        found = dict(zip(keys, zip(ops, activities, strict=True), strict=True))
+        for key in found.keys() - known.keys():
+            op, activity = found[key]
+            kind = self._kind(op, activity)
+            known[key] = op, kind, lasting_s(op, kind, activity), activity
+        return list(map(known.__getitem__, keys))
 
-
-def _sharing(priced: Mapping[str, PricedTask], contention: Contention) -> set[int]:
-    """Return the identities of the activities that may meet others on a resource; many ops have one activity."""
-    activities = {id(activity): activity for task in priced.values() for activity in task.activities}
-    contended = contention.contended
-    return {key for key, found in activities.items() if any(r in contended and d > 0 for r, d in found.demands)}
-
-
-def _kind(op: Op, activity: Activity, sharing: Set[int], joint: Callable[[Collective], bool]) -> NodeKind:
-    if isinstance(op, Recv):
-        return NodeKind.JOIN
-    if isinstance(op, Collective) and joint(op):
-        return NodeKind.MEMBER
-    return NodeKind.SHARED if id(activity) in sharing else NodeKind.FIXED
+    def _kind(self, op: Op, activity: Activity) -> NodeKind:
+        if isinstance(op, Recv):
+            return _JOIN
+        if isinstance(op, Collective) and self.joint(op):
+            return _MEMBER
+        for resource, seconds in activity.demands:
+            if resource in self.contended and seconds > 0:
+                return _SHARED
+        return _FIXED
 
 
 def lasting_s(op: Op, kind: NodeKind, activity: Activity) -> float:
@@ -272,9 +279,9 @@ def lasting_s(op: Op, kind: NodeKind, activity: Activity) -> float:
 
     A send's latency passes after it.
     """
-    if kind is NodeKind.FIXED:
+    if kind is _FIXED:
         return activity.occupancy_s if isinstance(op, Send) else activity.duration_s
-    return activity.latency_s if kind is NodeKind.SHARED and not isinstance(op, Send) else 0.0
+    return activity.latency_s if kind is _SHARED and not isinstance(op, Send) else 0.0
 
 
 def _connect(tables: Mapping[str, TaskTable], links: Mapping[str, _Links]) -> None:
@@ -292,9 +299,8 @@ def _connect(tables: Mapping[str, TaskTable], links: Mapping[str, _Links]) -> No
         table.steady = table.candidate and not table.shared_each
 
 
-def _links(program: Program, shapes: Mapping[str, TaskShape], kinds: Ints) -> dict[str, _Links]:
-    """Return what each task waits for. ``kinds``: see ``_kinds_of_microbatch``."""
-    once = _written_once(program, kinds)
+def _links(program: Program, shapes: Mapping[str, TaskShape], once: Writers) -> dict[str, _Links]:
+    """Return what each task waits for. ``once``: buffers of which one call writes the instance of a micro-batch."""
     tracked = {name: tuple(filterfalse(once.__contains__, shapes[name].leaves)) for name in program.tasks}
     shared = _shared(program, tracked)
     return {name: _Links(tracked[name], _sources(name, shapes, once), tuple(shared[name])) for name in program.tasks}
@@ -318,31 +324,29 @@ def _shared(program: Program, tracked: Mapping[str, Sequence[str]]) -> Mapping[s
     return found
 
 
-def _written_once(program: Program, kinds: Ints) -> dict[str, tuple[str, ...]]:
-    """Return the buffers of which one call at most writes the instance of each micro-batch, with the tasks that may.
-
-    A schedule may have several such tasks: a backward in one piece for some micro-batches, in two for others.
-    """
-    touches, uses, names = program.touches, program.touches.uses, [*program.tasks]
+def _writers(program: Program) -> Writers:
+    """Return the tasks that write each buffer with an instance per micro-batch."""
+    touches, uses, names, buffers = program.touches, program.touches.uses, [*program.tasks], [*program.buffers]
     rows = np.flatnonzero(touches.is_of[Scope.MICROBATCH][uses.buffer] & (uses.last_write != NEVER))
-    task, buffer = uses.task[rows], uses.buffer[rows]
-    writers: dict[int, tuple[int, ...]] = {}
-    for place, number in zip(buffer.tolist(), task.tolist(), strict=True):
-        writers[place] = (*writers.get(place, ()), number)
-    buffers = [*program.buffers]
-    groups = {group: tuple([names[number] for number in group]) for group in set(writers.values())}
-    alone = {group for group in groups if (kinds[:, list(group)].sum(axis=1) <= 1).all()}
-    return {buffers[place]: groups[group] for place, group in writers.items() if group in alone}
+    found: dict[str, Writer] = {}
+    for place, number in zip(uses.buffer[rows].tolist(), uses.task[rows].tolist(), strict=True):
+        found[buffers[place]] = (*found.get(buffers[place], ()), names[number])
+    return found
 
 
-def _kinds_of_microbatch(program: Program) -> Ints:
-    """Return how often each task is called for a micro-batch, in every way that occurs: kinds x tasks."""
+def _called_once(program: Program, groups: frozenset[Writer]) -> frozenset[Writer]:
+    """Return the groups of tasks of which a program makes one call at most for any micro-batch."""
     calls = Calls.of(program.calls)
-    tasks, num_tasks = calls.numbered(program.tasks), len(program.tasks)
-    cells = (calls.microbatches - NO_MICROBATCH) * num_tasks + tasks
-    every = np.bincount(cells, minlength=num_tasks * (int(calls.microbatches.max(initial=0)) - NO_MICROBATCH + 1))
-    found = {row.tobytes(): row for row in every.reshape(-1, num_tasks)}
-    return np.array([*found.values()], dtype=np.int64).reshape(-1, num_tasks)
+    cells = (calls.microbatches - NO_MICROBATCH) * len(calls.names) + calls.tasks
+    counts = np.bincount(
+        cells, minlength=len(calls.names) * (int(calls.microbatches.max(initial=0)) - NO_MICROBATCH + 1)
+    )
+    if counts.max(initial=0) <= 1 and all(len(group) == 1 for group in groups):
+        return groups
+    places = {name: place for place, name in enumerate(calls.names)}
+    of_tasks = counts.reshape(-1, len(calls.names))
+    called = {group: [places[name] for name in group if name in places] for group in groups}
+    return frozenset(group for group, own in called.items() if of_tasks[:, own].sum(axis=1).max(initial=0) <= 1)
 
 
 def _sources(
