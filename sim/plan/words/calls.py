@@ -83,7 +83,8 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
 
     def without(self, names: Collection[str]) -> Self:
         """Return the calls of other tasks than these."""
-        return self.taken(~np.array([name in names for name in self.names], np.bool_)[self.tasks])
+        stays = [name not in names for name in self.names]
+        return self if all(stays) else self.taken(np.array(stays, np.bool_)[self.tasks])
 
     def with_inserted(self, before: Mapping[int, Iterable[Call]]) -> "Calls":
         """Return the calls with other calls before some of them."""
@@ -100,10 +101,10 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
 
     def numbered(self, names: Iterable[str]) -> Ints:
         """Return the place of each call's task in other names. Raises KeyError where a task that is called is none."""
-        numbers, places = {name: number for number, name in enumerate(names)}, np.zeros(len(self.names), np.int64)
-        for number in np.flatnonzero(np.bincount(self.tasks, minlength=len(self.names))).tolist():
-            places[number] = numbers[self.names[number]]
-        found: Ints = places[self.tasks]
+        numbers = {name: number for number, name in enumerate(names)}
+        if not numbers.keys() >= set(self.names):
+            numbers = dict.fromkeys(self.names, 0) | {name: numbers[name] for name in self.called()}
+        found: Ints = np.array(list(map(numbers.__getitem__, self.names)), np.int64)[self.tasks]
         return found
 
     @cached_property

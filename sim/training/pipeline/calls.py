@@ -158,18 +158,34 @@ class _RankWriter(Struct, frozen=True):
 
     def write(self, incoming: Mapping[int, _Messages], *, fenced: bool) -> Calls:
         """Return the calls. ``incoming``: the messages of all channels."""
-        links, link, every = self.links, self.link, np.arange(len(self.order))
+        needed = [(incoming[channel], of) for channel, of in _by_channel(self.links.inbox[self.link])]
+        is_in_turn = not self.first.any() and all(self._are_next(messages, of) for messages, of in needed)
+        tasks, microbatches = self._in_turn() if is_in_turn else self._in_places(needed, fenced=fenced)
+        called, number = np.flatnonzero(np.bincount(tasks)), np.zeros(len(self.links.names), np.int64)
+        number[called] = np.arange(len(called))
+        names = tuple(map(self.links.names.__getitem__, called.tolist()))
+        return Calls(names, number[tasks], microbatches, np.zeros(len(tasks), np.int64))
+
+    def _in_turn(self) -> tuple[Ints, Ints]:
+        """Return tasks and micro-batches of the calls where each action needs the next message."""
+        of_links = np.stack([self.links.receive, self.links.task, self.links.send], axis=1)
+        tasks, counts = of_links.take(self.link, axis=0).ravel(), np.count_nonzero(of_links != NONE, axis=1)
+        return tasks[tasks != NONE], self.order.microbatches.repeat(counts[self.link])
+
+    def _in_places(self, needed: Iterable[tuple[_Messages, Ints]], *, fenced: bool) -> tuple[Ints, Ints]:
+        """Return tasks and micro-batches of the calls by their places.
+
+        ``needed``: the messages of each channel, and the actions that need some.
+        """
+        links, every = self.links, np.arange(len(self.order))
         parts = [self._own(links.task, TASK, every), self._own(links.send, SEND, every)]
         if fenced:
             parts.append(self._own(links.begin, BEGIN - 1, np.flatnonzero(self.second)))
             parts.append(self._own(links.end, END, np.flatnonzero(self.first)))
-        parts += [self._received(incoming[channel], of) for channel, of in _by_channel(links.inbox[link])]
+        parts += [self._received(messages, of) for messages, of in needed]
         places, tasks, microbatches = map(np.concatenate, zip(*parts, strict=True))
-        order, called = sorted_order(places), np.flatnonzero(np.bincount(tasks))
-        number = np.zeros(len(links.names), np.int64)
-        number[called] = np.arange(len(called))
-        names = tuple(map(links.names.__getitem__, called.tolist()))
-        return Calls(names, number[tasks[order]], microbatches[order], np.zeros(len(order), np.int64))
+        order = sorted_order(places)
+        return tasks[order], microbatches[order]
 
     def _own(self, names: Ints, offset: int, of: Ints) -> tuple[Ints, Ints, Ints]:
         """Return place, task and micro-batch of the calls of a kind that actions have."""
@@ -182,16 +198,22 @@ class _RankWriter(Struct, frozen=True):
 
         ``of``: the actions that need messages of the channel.
         """
-        span = 1 + int(messages.microbatches.max(initial=0))
-        keys = messages.arrivals * span + messages.microbatches
-        wanted = self.links.receive[self.link[of]] * span + self.order.microbatches[of]
-        if np.array_equal(wanted, keys):  # each action needs the next message, as in most schedules
-            return self.place[of] + RECEIVE, messages.arrivals, messages.microbatches
+        wanted, keys = self._keys(messages, of)
         by_key = sorted_order(keys - keys.min())
         latest = np.maximum.accumulate(by_key[np.searchsorted(keys[by_key], wanted)])
         received = np.arange(latest[-1] + 1)
         actions = of[np.searchsorted(latest, received)]
         return self.place[actions] + RECEIVE, messages.arrivals[received], messages.microbatches[received]
+
+    def _are_next(self, messages: _Messages, of: Ints) -> bool:
+        """Return whether each action needs the next message of a channel."""
+        return np.array_equal(*self._keys(messages, of))
+
+    def _keys(self, messages: _Messages, of: Ints) -> tuple[Ints, Ints]:
+        """Return a number for the message that each action needs, and for each message of a channel."""
+        span = 1 + int(messages.microbatches.max(initial=0))
+        wanted = self.links.receive[self.link[of]] * span + self.order.microbatches[of]
+        return wanted, messages.arrivals * span + messages.microbatches
 
 
 def _by_channel(channels: Ints) -> Iterator[tuple[int, Ints]]:

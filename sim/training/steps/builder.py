@@ -34,7 +34,7 @@ from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import DenseTraining, split_layers
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, PIPELINE_AXIS
 from sim.training.steps.countable import refuse_uncountable
-from sim.training.steps.rank_content import RankContent, rank_content, tells_programs
+from sim.training.steps.rank_content import RankContent, rank_contents, tells_programs
 from sim.training.steps.transformer import TransformerBuilder
 from sim.training.tensor.boundary import Boundary
 
@@ -61,11 +61,11 @@ def build_dense_training(
     has_middle = len(ranks) > 2  # the ranks of the first and of the last stage are like no other
     shares_tasks = shares_tasks and has_middle and routings == [None] and tells_programs(job, place)
     firsts: dict[tuple[RankContent, int], StageProgramBuilder] = {}
-    for rank, of_rank in zip(ranks, calls, strict=True):
+    contents = rank_contents(job, place, ranks, calls) if shares_tasks else [None] * len(ranks)
+    for rank, of_rank, content in zip(ranks, calls, contents, strict=True):
         order = rank_orders[rank]
         splits = order.stages_of("W")
         pairs = overlapping_pairs(order) if pipeline.overlap_exchanges else frozenset[Pair]()
-        content = rank_content(job, place, rank, of_rank) if shares_tasks else None
         builders = [
             StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs)
             for sharer in job.parallel.sequence.roles(causal=job.model.causal)
@@ -212,7 +212,7 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
         """Write what data parallelism does beside forwards and backwards; return what adds the calls of that."""
         if self.job.parallel.pipeline.schedule == "aiao":
             return segments.write_segments(self.job, self.tracer, self.place, self.rank, groups).around
-        begin, end = self._write_step(groups)
+        begin, end = map(Calls.of, self._write_step(groups))
         return lambda pipeline_calls: Calls.joined(begin, pipeline_calls, end)
 
     def _write_casts(self, called: Iterable[str], groups: Mapping[int, Sequence[Parameter]]) -> dict[str, str]:

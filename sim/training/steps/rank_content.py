@@ -4,6 +4,7 @@ Ranks of equal content have programs that are equal but for names and calls, and
 """
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -60,16 +61,19 @@ def tells_programs(job: DenseTraining, place: Placement) -> bool:
     return not (names_ranks or changes_with_calls or parallel.osdp is not None)
 
 
-def rank_content(job: DenseTraining, place: Placement, rank: int, calls: Calls) -> RankContent:
-    """Return the content of a pipeline rank with these calls of forwards, backwards and messages."""
-    sizes, stages = split_layers(job.model.num_layers, job.parallel.pipeline), place.stages[rank]
-    contents = []
-    for stage in stages:
-        before = None if place.is_first(stage) else place.hop(stage - 1)
-        after = None if place.is_last(stage) else place.hop(stage)
-        layers = range(sum(sizes[:stage]), sum(sizes[: stage + 1]))
-        contents.append(StageContent(before, after, job.recompute_of(stage), tuple(_of_layers(job, layers))))
-    return RankContent(tuple(contents), tuple(_called(calls, stages)))
+def rank_contents(
+    job: DenseTraining, place: Placement, ranks: Iterable[int], calls: Iterable[Calls]
+) -> Iterator[RankContent]:
+    """Yield the contents of pipeline ranks with these calls of forwards, backwards and messages."""
+    bounds = [0, *accumulate(split_layers(job.model.num_layers, job.parallel.pipeline))]
+    for rank, of_rank in zip(ranks, calls, strict=True):
+        contents = []
+        for stage in place.stages[rank]:
+            before = None if place.is_first(stage) else place.hop(stage - 1)
+            after = None if place.is_last(stage) else place.hop(stage)
+            layers = tuple(_of_layers(job, range(bounds[stage], bounds[stage + 1])))
+            contents.append(StageContent(before, after, job.recompute_of(stage), layers))
+        yield RankContent(tuple(contents), tuple(_called(of_rank, place.stages[rank])))
 
 
 def _of_layers(job: DenseTraining, layers: Iterable[int]) -> Iterator[LayerContent]:
