@@ -11,7 +11,7 @@ hazards between a block and the next one, and between blocks and single ops, nee
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise, repeat
 from operator import itemgetter
 
 import numpy as np
@@ -32,7 +32,7 @@ from sim.sorting import sorted_order
 _FIXED, _SHARED = NodeKind.FIXED, NodeKind.SHARED
 
 Ref = tuple[int, int]
-"""(unit, op inside the unit's task)."""
+"""(call of the rank, op inside the call's task)."""
 
 OwnCall = tuple[int, TaskTable, int | None]
 """(index, table, micro-batch) of a call that has no wire."""
@@ -104,25 +104,25 @@ class RankCompiler(Struct, dict=True):
         self._patterns: dict[tuple[str, tuple[int, ...]], Pattern | None] = {}
         self._noted: dict[str, int] = {}
         self._steady: dict[tuple[str, str, bool], Pattern | None] = {}
+        self._called, self._nodes, self._pattern_of = list[TaskTable](), list[int](), list[Pattern | None]()
         self._waited: set[tuple[int, int, str]] = set()
         self._parts: dict[int, Part] = {}
         self._entry_nodes: dict[int, list[int]] = {}
         self._early_exits: dict[Ref, int] = {}
         self._open_microbatches: set[int | None] = set()
-        self._first_unit, self._called = 0, list[TaskTable]()
         self._num_single = 0
         self._last_on_main = -1
-        self._last_block: tuple[int, TaskTable, int | None] | None = None
+        self._last_block: OwnCall | None = None
 
     def compile(self) -> None:
         """Add all calls to the graph: receives by wire, all other calls in order, and sends by wire.
 
         What has a wire has a stream for itself, so none of the other calls waits for such a send.
         """
-        graph, calls = self.graph, Calls.of(self.program.calls)
-        self._first_unit, tables = len(graph.units), list(map(self.tables.get, calls.names))
+        calls = Calls.of(self.program.calls)
+        tables = list(map(self.tables.get, calls.names))
         self._called = [table for table in map(tables.__getitem__, calls.tasks.tolist()) if table is not None]
-        graph.units += [(self.rank, index, -1, None) for index in range(len(calls))]
+        self._nodes, self._pattern_of = [-1] * len(calls), [None] * len(calls)
         places = _by_channel(calls, tables)
         for channel, received in places.items():
             if channel is not None and not channel[3]:
@@ -133,6 +133,7 @@ class RankCompiler(Struct, dict=True):
                 self._add_sends(self.wires[channel], sent, calls.microbatches[sent].tolist())
         for ref in self._tails.values():
             self._node(ref)
+        self.graph.units += zip(repeat(self.rank), range(len(calls)), self._nodes, self._pattern_of, strict=False)
 
     def _add_calls(self, calls: Calls, places: Sequence[int]) -> None:
         """Add some of the calls, in order: those that have no wire."""
@@ -152,56 +153,49 @@ class RankCompiler(Struct, dict=True):
             self._add_message(index, table, microbatch)
         elif not self._may_be_block(index, table) or not self._add_block(index, table, microbatch):
             self._add_ops(index, table, microbatch)
-        unit = table.units[microbatch] = self._first_unit + index
-        self._note_last(unit, table)
+        table.calls[microbatch] = table.last_call = index
+        self._note_last(index, table)
 
     def _may_be_block(self, index: int, table: TaskTable) -> bool:
         """Return whether a call coalesces, and is not one that others may meet on a resource."""
         return table.candidate and not (table.contended and index >= self.contention.exposed_from[self.rank])
 
-    def _note_last(self, unit: int, table: TaskTable) -> None:
-        """Note a call as the last so far of its task, and its ops as the last of their streams."""
-        table.last_unit = unit
+    def _note_last(self, index: int, table: TaskTable) -> None:
+        """Note a call's ops as the last so far of their streams."""
         if table.on_main:
-            self._last_on_main = unit
+            self._last_on_main = index
         for stream, op in table.last_ops:
-            self._tails[stream] = (unit, op)
-
-    def _table_of(self, unit: int) -> TaskTable:
-        return self._called[unit - self._first_unit]
-
-    def _stream_of(self, ref: Ref) -> str:
-        return self._called[ref[0] - self._first_unit].shape.streams[ref[1]]
+            self._tails[stream] = (index, op)
 
     # --- messages ------------------------------------------------------------------------------------------
 
     def _add_receives(self, wire: Wire, places: Sequence[int], microbatches: Sequence[int]) -> None:
         """Add the receives of a wire."""
-        units, rank, first = self.graph.units, self.rank, self._first_unit
+        called, nodes = self._called, self._nodes
         for index, microbatch, node in zip(places, microbatches, wire.receive(len(places)), strict=True):
-            self._called[index].units[microbatch] = first + index
-            units[first + index] = (rank, index, node, None)
+            called[index].calls[microbatch] = index
+            nodes[index] = node
 
     def _add_sends(self, wire: Wire, places: Sequence[int], microbatches: Sequence[int]) -> None:
         """Add the sends of a wire: each waits for the one before it, and for what writes the buffer that it sends."""
-        units, first = self.graph.units, self._first_unit
         tables = list(map(self._called.__getitem__, places))
         if wire.at_once:
             self._add_immediate_sends(wire, places, tables, microbatches)
             return
-        nodes, successors, waits = (
+        sends, successors, waits = (
             wire.send([table.recipe[0] for table in tables]),
             self.graph.successors,
             self.graph.waits,
         )
-        for index, table, microbatch, node in zip(places, tables, microbatches, nodes, strict=True):
-            units[first + index] = (self.rank, index, node, None)
+        nodes, patterns = self._nodes, self._pattern_of
+        for index, table, microbatch, node in zip(places, tables, microbatches, sends, strict=True):
+            nodes[index] = node
             for writer, op, _ in table.sources:
-                unit = writer.units.get(microbatch)
-                if unit is not None:
-                    _, _, base, pattern = units[unit]
-                    ended = base if pattern is not None and pattern.main_exit == op else self._node((unit, op))
-                    successors[ended].append(node)
+                call = writer.calls.get(microbatch)
+                if call is not None:
+                    pattern = patterns[call]
+                    is_exit = pattern is not None and pattern.main_exit == op
+                    successors[nodes[call] if is_exit else self._node((call, op))].append(node)
                     waits[node] += 1
 
     def _add_immediate_sends(
@@ -209,11 +203,11 @@ class RankCompiler(Struct, dict=True):
     ) -> None:
         """Add sends that occupy no resource: each waits for what writes its buffer, or for what the last one does."""
         graph, before = self.graph, None
-        nodes = wire.send_at_once(len(places))
-        for index, table, microbatch, node in zip(places, tables, microbatches, nodes, strict=True):
-            graph.units[self._first_unit + index] = (self.rank, index, node, SENT)
-            written = [(writer.units.get(microbatch), op) for writer, op, _ in table.sources]
-            refs = [(unit, op) for unit, op in written if unit is not None]
+        sends = wire.send_at_once(len(places))
+        for index, table, microbatch, node in zip(places, tables, microbatches, sends, strict=True):
+            self._nodes[index], self._pattern_of[index] = node, SENT
+            written = [(writer.calls.get(microbatch), op) for writer, op, _ in table.sources]
+            refs = [(call, op) for call, op in written if call is not None]
             if before is not None and (not refs or max(refs) < before):
                 refs.append(before)
             for ref in refs:
@@ -226,21 +220,20 @@ class RankCompiler(Struct, dict=True):
         """Add a call of a task that is one send or one receive without a wire."""
         graph, (op, kind, duration_s, activity) = self.graph, table.recipe[0]
         node = graph.add(kind, duration_s, activity if kind is _SHARED else NOTHING)
-        graph.units[self._first_unit + index] = (self.rank, index, node, None)
+        self._nodes[index] = node
         tail = self._tails.get(op.stream)
         if tail is not None:
             graph.link(self._node(tail), node)
         for writer, written_by, _ in table.sources:
-            unit = writer.units.get(microbatch)
-            if unit is not None:
-                graph.link(self._node((unit, written_by)), node)
+            call = writer.calls.get(microbatch)
+            if call is not None:
+                graph.link(self._node((call, written_by)), node)
         self.messages.setdefault(table.channel, []).append((node, activity.latency_s))
 
     def _add_ops(self, index: int, table: TaskTable, microbatch: int | None) -> None:
         """Add one node per op of a call."""
-        graph, shape, unit = self.graph, table.shape, self._first_unit + index
-        base = graph.add_ops(table.nodes)
-        graph.units[unit] = (self.rank, index, base, None)
+        graph, shape = self.graph, table.shape
+        base = self._nodes[index] = graph.add_ops(table.nodes)
         if table.main:
             self._open_microbatches.add(microbatch)
         for channel, messages in table.messages.items():
@@ -268,64 +261,69 @@ class RankCompiler(Struct, dict=True):
         """
         if self._last_block is None or self._last_on_main != self._last_block[0]:
             return place
-        graph, (unit, before, of_before) = self.graph, self._last_block
-        kinds, waits, successors, shared = graph.kinds, graph.waits, graph.successors, graph.shared
-        units, node_before, begin = graph.units, graph.units[unit][2], place
-        for index, table, microbatch in own[begin:]:
-            pattern = self._steady_pattern(before, table, index, microbatch, is_same=of_before == microbatch)
-            if pattern is None:
+        graph, (last, before, of_before) = self.graph, self._last_block
+        successors, waits, nodes, patterns = graph.successors, graph.waits, self._nodes, self._pattern_of
+        known, waited, node_before, spans_s = (
+            dict[tuple[int, int, bool], Pattern | None](),
+            self._waited,
+            nodes[last],
+            [],
+        )
+        first = node = len(successors)
+        for index, table, microbatch in islice(own, place, None):
+            key = id(before), id(table), of_before == microbatch
+            pattern = known[key] if key in known else known.setdefault(key, self._steady_pattern(before, table, key[2]))
+            if pattern is None or not self._is_steady(index, table, microbatch):
                 break
-            unit, node, num_waits = self._first_unit + index, len(kinds), 1
-            table.units[microbatch] = table.last_unit = unit
-            units[unit] = (self.rank, index, node, pattern)
-            kinds.append(_FIXED)
-            successors.append([])
-            graph.durations_s.append(pattern.span_s)
-            shared.append(NOTHING)
-            waits.append(0)
-            successors[node_before].append(node)
-            for writer, op, readers in table.first_sources:
-                source = writer.units.get(microbatch)
+            table.calls[microbatch] = table.last_call = last = index
+            nodes[index], patterns[index], num_waits = node, pattern, 1
+            for writer, op, _ in table.first_sources:
+                source = writer.calls.get(microbatch)
                 if source is not None:
-                    _, _, base, coalesced = units[source]
-                    successors[base + op if coalesced is None else self._node((source, op))].append(node)
+                    successors[nodes[source] + op].append(node)
                     num_waits += 1
-                    self._waited.add((source, op, table.shape.streams[readers[0]]))
-            waits[node] = num_waits
-            before, of_before, node_before = table, microbatch, node
-            place += 1
-        if place > begin:
-            self._last_block = unit, before, of_before
-            self._note_last(unit, before)
-        return place
+                    waited.add((source, op, MAIN_STREAM))
+            waits.append(num_waits)
+            spans_s.append(pattern.span_s)
+            before, of_before = table, microbatch
+            node += 1
+        if spans_s:
+            graph.kinds += [_FIXED] * len(spans_s)
+            graph.durations_s += spans_s
+            graph.shared += [NOTHING] * len(spans_s)
+            successors[node_before].append(first)
+            successors += [[after] for after in range(first + 1, node)]
+            successors.append([])
+            self._last_block = last, before, of_before
+            self._note_last(last, before)
+        return place + len(spans_s)
 
-    def _steady_pattern(
-        self, before: TaskTable, table: TaskTable, index: int, microbatch: int | None, *, is_same: bool
-    ) -> Pattern | None:
+    def _steady_pattern(self, before: TaskTable, table: TaskTable, is_same: bool) -> Pattern | None:
         """Return a block's pattern where its links are those of the steady state; None where they are not.
 
-        All of the block before it, which is of the same micro-batch or not, must be over when its compute is, and what
-        later ops read must have been waited for.
+        All of the block before it, which is of the same micro-batch or not, must be over when its compute is.
         """
-        if not table.steady or not self._may_be_block(index, table) or microbatch in self._open_microbatches:
-            return None
-        if table.tracked and self._noted.get(table.task.name) != self._num_single:
-            return None
-        if table.late_sources and not self._all_waited(table, microbatch):
+        if not table.steady or (table.tracked and self._noted.get(table.task.name) != self._num_single):
             return None
         key = (before.task.name, table.task.name, is_same)
         if key not in self._steady:
             self._steady[key] = None if self._links_after(key) else self._single_entry(table)
         return self._steady[key]
 
+    def _is_steady(self, index: int, table: TaskTable, microbatch: int | None) -> bool:
+        """Return whether a call may be a block, and what its later ops read has been waited for."""
+        if microbatch in self._open_microbatches or not self._may_be_block(index, table):
+            return False
+        return not table.late_sources or self._all_waited(table, microbatch)
+
     def _all_waited(self, table: TaskTable, microbatch: int | None) -> bool:
         """Return whether earlier ops of the same streams have waited for all that later ops of a task read."""
         waited, streams = self._waited, table.shape.streams
         for writer, op, readers in table.late_sources:
-            unit = writer.units.get(microbatch)
-            if unit is not None:
+            call = writer.calls.get(microbatch)
+            if call is not None:
                 for j in readers:
-                    if (unit, op, streams[j]) not in waited:
+                    if (call, op, streams[j]) not in waited:
                         return False
         return True
 
@@ -341,16 +339,16 @@ class RankCompiler(Struct, dict=True):
     def _add_block(self, index: int, table: TaskTable, microbatch: int | None) -> bool:
         """Add a call as one block; return False where its entries and exits do not allow it."""
         sources = self._sources(table, microbatch, single_only=microbatch not in self._open_microbatches)
-        links, unit = self._block_links(table, microbatch) + sources, self._first_unit + index
+        links = self._block_links(table, microbatch) + sources
         is_noted = self._noted.get(table.task.name) == self._num_single
         links += self._hazards(table, table.shared_each if is_noted else table.shared, microbatch)
         entries = _entries(links) or (table.shape.first[MAIN_STREAM],)
         if self.team is not None and table.joint_ops:
-            self._parts[unit] = self.team.part(self.rank, unit, index, table)
-            self._add_part(self._parts[unit], index, entries, links)
+            self._parts[index] = self.team.part(self.rank, len(self.graph.units) + index, index, table)
+            self._add_part(self._parts[index], index, entries, links)
         elif not self._add_own_block(index, table, entries, links):
             return False
-        self._last_block = (unit, table, microbatch)
+        self._last_block = (index, table, microbatch)
         for ref, j in sources:
             self._waited.add((*ref, table.shape.streams[j]))
         self._noted[table.task.name] = self._num_single
@@ -358,7 +356,7 @@ class RankCompiler(Struct, dict=True):
 
     def _add_part(self, part: Part, index: int, entries: tuple[int, ...], links: list[tuple[Ref, int]]) -> None:
         """Add this rank's part of a block of its whole team."""
-        self.graph.units[self._first_unit + index] = (self.rank, index, part.block.node, part.until_finished)
+        self._nodes[index], self._pattern_of[index] = part.block.node, part.until_finished
         for op in entries:
             part.entry(op)
         for ref, op in links:
@@ -372,7 +370,7 @@ class RankCompiler(Struct, dict=True):
         if pattern is None:
             return False
         node = graph.add(_FIXED, pattern.span_s)
-        graph.units[self._first_unit + index] = (self.rank, index, node, pattern)
+        self._nodes[index], self._pattern_of[index] = node, pattern
         if len(entries) == 1:
             for ref, _ in links:
                 graph.link(self._node(ref), node)
@@ -410,16 +408,16 @@ class RankCompiler(Struct, dict=True):
             if tail is not None and not self._kept_by_main(stream, tail, main_tail, table):
                 links.append((tail, op))
         if self._last_block is not None:
-            unit, before, of_before = self._last_block
+            index, before, of_before = self._last_block
             pairs = self.known.links(before, table, same_microbatch=of_before == microbatch)
-            links += [((unit, i), j) for i, j in pairs]
+            links += [((index, i), j) for i, j in pairs]
         return links
 
     def _kept_by_main(self, stream: str, tail: Ref, main_tail: Ref | None, table: TaskTable) -> bool:
         """Return whether order on ``stream`` follows from order on the main stream."""
         if stream == MAIN_STREAM or main_tail is None or main_tail[0] != tail[0]:
             return False
-        return self._table_of(tail[0]).main_ends_last[stream] and table.main_starts_first[stream]
+        return self._called[tail[0]].main_ends_last[stream] and table.main_starts_first[stream]
 
     # --- hazards -------------------------------------------------------------------------------------------
 
@@ -430,10 +428,10 @@ class RankCompiler(Struct, dict=True):
         """
         links: list[tuple[Ref, int]] = []
         for writer, op, readers in table.single_sources if single_only else table.sources:
-            unit = writer.units.get(microbatch)
-            if unit is None:
+            call = writer.calls.get(microbatch)
+            if call is None:
                 continue
-            links += [((unit, op), j) for j in readers if (unit, op, table.shape.streams[j]) not in self._waited]
+            links += [((call, op), j) for j in readers if (call, op, table.shape.streams[j]) not in self._waited]
         return links
 
     def _hazards(
@@ -446,16 +444,16 @@ class RankCompiler(Struct, dict=True):
         shape, last = table.shape, dict[tuple[int, str], Ref]()
         for shared, touching in several:
             if shared.each:
-                before = [(other.units[microbatch], other) for other in touching if microbatch in other.units]
+                before = [(other.calls[microbatch], other) for other in touching if microbatch in other.calls]
             else:
-                before = [(other.last_unit, other) for other in touching if other.last_unit >= 0]
+                before = [(other.last_call, other) for other in touching if other.last_call >= 0]
             if not before:
                 continue
             before.sort(key=itemgetter(0))
             for place, op, j in self.known.hazards(shared, [other for _, other in before], table):
-                unit, other = before[place]
+                call, other = before[place]
                 key = j, other.shape.streams[op]
-                last[key] = max((unit, op), last.get(key, (unit, op)))
+                last[key] = max((call, op), last.get(key, (call, op)))
         by_ref: dict[Ref, list[int]] = {}
         for (j, _), ref in last.items():
             waiting = by_ref.setdefault(ref, [])
@@ -465,7 +463,7 @@ class RankCompiler(Struct, dict=True):
 
     def _node(self, ref: Ref) -> int:
         """Return the node that is done when an op is done."""
-        _, _, base, pattern = self.graph.units[ref[0]]
+        base, pattern = self._nodes[ref[0]], self._pattern_of[ref[0]]
         if pattern is None:
             return base + ref[1]
         if ref[1] == pattern.main_exit:

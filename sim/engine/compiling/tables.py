@@ -59,7 +59,8 @@ class TaskTable(Struct, dict=True):
     ``on_main``: on a stream that coalescing tasks use. ``message``: one send or receive alone; ``channel`` is then its
     axis, offset, direction, is a send, and ``wire`` what stands for its messages where they come in order (see
     channels). ``channels``: its sends and receives by channel. ``last_ops``: each stream's last op.
-    ``joint_ops``: collectives of several simulated ranks. ``units`` and ``last_unit`` are filled in while compiling.
+    ``joint_ops``: collectives of several simulated ranks. ``calls``, by micro-batch, and ``last_call`` are filled in
+    while compiling.
     """
 
     task: Task
@@ -88,8 +89,8 @@ class TaskTable(Struct, dict=True):
     first_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     late_sources: "list[tuple[TaskTable, int, tuple[int, ...]]]" = field(default_factory=list)
     steady: bool = False
-    units: dict[int | None, int] = field(default_factory=dict)
-    last_unit: int = -1
+    calls: dict[int | None, int] = field(default_factory=dict)
+    last_call: int = -1
 
     @cached_property
     def nodes(self) -> OpNodes:
