@@ -6,9 +6,8 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from sim.plan.checking.collectives import check_collective, check_groups, where
+from sim.plan.checking.collectives import check_collective, check_groups, depends_on_place, where
 from sim.plan.checking.kernels import check_kernels
 from sim.plan.checking.uses import check_uses
 from sim.plan.errors import CheckError
@@ -28,6 +27,12 @@ _ON_DEVICE: Final = {Tier.DEVICE}
 
 _Sizes = dict[Channel, tuple[int, ...]]
 """The bytes of a task's messages by channel, in order."""
+
+_Numbers = tuple[list[int], Ints]
+"""The tasks that use a channel, and a number by task for the bytes of a call's messages."""
+
+_Sequence = tuple[Ints, Ints, Ints]
+"""Messages of a channel by call: micro-batches, lags, and numbers for the bytes."""
 
 
 class _Message(NamedTuple):
@@ -58,6 +63,7 @@ def check(plan: Plan) -> None:
     """
     _check_roles(plan)
     coded, known_calls = dict[int, CodedCalls](), KnownCalls()
+    by_place = dict[int, list[Collective]]()
     known, passed, kernels = dict[int, Program](), set[tuple[object, ...]](), set[tuple[object, ...]]()
     for program in plan.programs:
         _check_tasks(program)
@@ -67,11 +73,12 @@ def check(plan: Plan) -> None:
             _check_buffers(program)
             _check_axes(plan, program)
             check_kernels(program, kernels)
+            collectives = [op for op in program.distinct_ops.ops if isinstance(op, Collective)]
+            by_place[id(program.tasks)] = [op for op in collectives if depends_on_place(op)]
         elif first.buffers is not program.buffers and first.buffers != program.buffers:
             _refuse_other_buffers(first, program)
-        for op in program.distinct_ops.ops:
-            if isinstance(op, Collective):
-                check_collective(plan, program, op)
+        for op in collectives if first is program else by_place[id(program.tasks)]:
+            check_collective(plan, program, op)
         if (kind := _kind(program, calls)) not in passed:
             _check_reads(program, calls)
             check_uses(program, calls)
@@ -228,41 +235,47 @@ def _refuse_read(program: Program, index: int, missing: Ints) -> None:
 
 def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
     """Raise CheckError where messages do not match. ``coded``: the calls of each program, by its identity."""
-    numbers, sizes = dict[tuple[int, ...], int](), dict[int, list[_Sizes]]()
-    for program in plan.programs:
-        if id(program.tasks) not in sizes:
-            sizes[id(program.tasks)] = _sizes(program)
+    one_of, numbers = {id(program.tasks): program for program in plan.programs}, dict[tuple[int, ...], int]()
+    channels = {key: _channels(program, numbers) for key, program in one_of.items()}
     sequences = {
-        id(program): _call_by_call(sizes[id(program.tasks)], coded[id(program)], numbers) for program in plan.programs
+        id(program): _call_by_call(channels[id(program.tasks)], coded[id(program)]) for program in plan.programs
     }
     for program in plan.programs:
         rank = plan.mesh.rank(program.role)
         for (axis, offset, direction, is_send), issued in sequences[id(program)].items():
             peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
             answers = sequences[id(peer)].get((axis, -offset, direction, not is_send))
-            if answers is None or (is_send and not np.array_equal(issued, answers)):
+            if answers is None or (is_send and not all(map(np.array_equal, issued, answers))):
                 # the same messages may still be divided among calls in different ways
                 _check_one_by_one(plan, coded)
                 return
+    crossed = {key for key, program in one_of.items() if not _are_on_one_stream_each(program)}
     for program in plan.programs:
-        _check_streams(program, coded[id(program)])
+        if id(program.tasks) in crossed:
+            _check_streams(program, coded[id(program)])
 
 
-def _call_by_call(
-    sizes: Sequence[_Sizes], coded: CodedCalls, numbers: dict[tuple[int, ...], int]
-) -> dict[Channel, NDArray[np.int64]]:
-    """Return the messages of every channel by call, a column each: micro-batch, lag, and a number for all their bytes.
-
-    ``sizes``: of each task. ``numbers``: for the bytes of the messages of a call; new ones join them.
-    """
-    found: dict[Channel, NDArray[np.int64]] = {}
-    for channel in dict.fromkeys(channel for of_task in sizes for channel in of_task):
-        number = [numbers.setdefault(of_task[channel], len(numbers)) if channel in of_task else -1 for of_task in sizes]
-        parts = [calls for of_task, calls in zip(sizes, coded.of_tasks, strict=False) if channel in of_task]
+def _call_by_call(channels: Mapping[Channel, _Numbers], coded: CodedCalls) -> dict[Channel, _Sequence]:
+    """Return the messages of every channel by call. ``channels``: of the tasks that are called, and maybe more."""
+    found: dict[Channel, _Sequence] = {}
+    for channel, (tasks, numbers) in channels.items():
+        parts = [coded.of_tasks[task] for task in tasks if task < len(coded.of_tasks)]
         calls = parts[0] if len(parts) == 1 else np.sort(np.concatenate([coded.every[:0], *parts]))
         if len(calls):
-            of_call = np.array(number)[coded.tasks[calls]]
-            found[channel] = np.stack([coded.microbatches[calls], coded.lags[calls], of_call])
+            of_calls = numbers.take(coded.tasks.take(calls))
+            found[channel] = coded.microbatches.take(calls), coded.lags.take(calls), of_calls
+    return found
+
+
+def _channels(program: Program, numbers: dict[tuple[int, ...], int]) -> dict[Channel, _Numbers]:
+    """Return the tasks that use each channel, and a number by task for the bytes of its messages.
+
+    ``numbers``: those that are known; new ones join them.
+    """
+    of_tasks, found = _sizes(program), dict[Channel, _Numbers]()
+    for channel in dict.fromkeys(channel for sizes in of_tasks for channel in sizes):
+        number = [numbers.setdefault(sizes[channel], len(numbers)) if channel in sizes else -1 for sizes in of_tasks]
+        found[channel] = [task for task, of_task in enumerate(number) if of_task >= 0], np.array(number)
     return found
 
 
@@ -279,11 +292,14 @@ def _sizes(program: Program) -> list[_Sizes]:
     return result
 
 
-def _check_streams(program: Program, coded: CodedCalls) -> None:
-    """Raise CheckError where messages of one channel are on several streams."""
+def _are_on_one_stream_each(program: Program) -> bool:
+    """Return whether the messages of each channel are on one stream in all tasks of a program."""
     messages = [op for op in program.distinct_ops.ops if isinstance(op, Send | Recv)]
-    if len({(op.stream, channel_of(op)) for op in messages}) == len({channel_of(op) for op in messages}):
-        return
+    return len({(op.stream, channel_of(op)) for op in messages}) == len({channel_of(op) for op in messages})
+
+
+def _check_streams(program: Program, coded: CodedCalls) -> None:
+    """Raise CheckError where messages of one channel are on several streams in tasks that are called."""
     first: dict[Channel, Send | Recv] = {}
     for index in coded.first_of_tasks(coded.every):
         for channel, op, _ in _messages(program, program.tasks[program.calls[index].task]):

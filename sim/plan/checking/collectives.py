@@ -48,6 +48,11 @@ def check_collective(plan: Plan, program: Program, op: Collective) -> None:
         raise CheckError(f"{where(program, op)}: {rule}") from None
 
 
+def depends_on_place(op: Collective) -> bool:
+    """Return whether a collective may break a rule in one place of its group, and none in another."""
+    return bool(op.members or op.sizes or op.kind in ROOTED)
+
+
 class _RuleError(Exception):
     """A rule that a collective breaks, in words; it never leaves this file."""
 
@@ -59,7 +64,7 @@ def _require(holds: bool, rule: str) -> None:
 
 def _positions(plan: Plan, program: Program, op: Collective) -> tuple[int, ...]:
     """Return the group positions of a program's ranks, () if the rules do not need them."""
-    if not op.members and not op.sizes and op.kind not in ROOTED:
+    if not depends_on_place(op):
         return ()
     found = [0]
     for axis in op.axes:

@@ -146,16 +146,16 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
     @cached_property
     def _of_one_sequence(self) -> list[Ints] | None:
         """Return the same where all micro-batches go through one sequence, without a task twice; None: they do not."""
-        tasks, numbered = self.tasks, self.microbatches != NO_MICROBATCH
-        others, calls = np.flatnonzero(~numbered), np.flatnonzero(numbered)
-        size = self._num_tasks, int(self.microbatches.max(initial=NO_MICROBATCH)) + 1
-        if not len(calls) or size[0] * size[1] > _MOST_CELLS * len(calls):
+        tasks, columns = self.tasks, self.microbatches - NO_MICROBATCH  # the first one has the calls of no micro-batch
+        others, num_columns = np.flatnonzero(columns == 0), int(columns.max(initial=0)) + 1
+        num_calls, size = len(tasks) - len(others), self._num_tasks * num_columns
+        if not num_calls or size > _MOST_CELLS * num_calls:
             return None
         place = np.full(size, NO_CALL)
-        place[tasks[calls], self.microbatches[calls]] = calls
-        place = place[place[:, 0] != NO_CALL]
-        place = place[np.argsort(place[:, 0])]
-        if place.size != len(calls) or (place == NO_CALL).any() or (place[1:] < place[:-1]).any():
+        place[tasks * num_columns + columns] = np.arange(len(tasks))
+        place = place.reshape(-1, num_columns)[:, 1:]
+        place = place.take(np.argsort(place[:, 0])[np.count_nonzero(place[:, 0] == NO_CALL) :], axis=0)
+        if place.size != num_calls or place.min() == NO_CALL or (place[1:] < place[:-1]).any():
             return None
         if np.array_equal(tasks[others], tasks[place[:, 0]]):
             return None
@@ -201,7 +201,7 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
         """
         return (
             frozenset(self.tasks[calls].tobytes() for calls in self.sequences),
-            self.tasks[self.ends_of_tasks].tobytes(), distinct_values(self.tasks[self.lags > 0]).tobytes(),
+            self.tasks[self.ends_of_tasks].tobytes(), frozenset(self.tasks[self.lags > 0].tolist()),
         )  # fmt: skip
 
     def candidates(self) -> list[tuple[int, int]]:

@@ -101,6 +101,8 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
 
     def numbered(self, names: Iterable[str]) -> Ints:
         """Return the place of each call's task in other names. Raises KeyError where a task that is called is none."""
+        if names == self.names:
+            return self.tasks
         numbers = {name: number for number, name in enumerate(names)}
         if not numbers.keys() >= set(self.names):
             numbers = dict.fromkeys(self.names, 0) | {name: numbers[name] for name in self.called()}

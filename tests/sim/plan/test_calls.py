@@ -47,6 +47,18 @@ def test_they_read_as_a_tuple_does(calls: list[Call], first: int, stop: int) -> 
 
 
 @LAW
+@given(CALLS, CALLS, st.permutations("abcd"), st.integers(0, 4))
+def test_they_are_numbered_by_other_names(calls: list[Call], more: list[Call], names: list[str], size: int) -> None:
+    """Of the tasks only those that are called need be among the names, also of calls that are a part of others."""
+    held, known = Calls.of([*calls, *more])[: len(calls)], names[:size]
+    if {call.task for call in calls} <= set(known):
+        assert held.numbered(known).tolist() == [known.index(call.task) for call in calls]
+    else:
+        with pytest.raises(KeyError):
+            held.numbered(known)
+
+
+@LAW
 @given(CALLS, CALLS, st.sets(st.sampled_from("abcd")), st.sets(st.integers(0, 11), max_size=3), st.integers(0, 9))
 def test_they_are_joined_and_changed_one_by_one(
     calls: list[Call], more: list[Call], without: set[str], places: set[int], later: int

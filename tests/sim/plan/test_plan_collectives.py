@@ -169,6 +169,13 @@ def test_members_agree_on_the_table(change: dict[str, Any], what: str) -> None:
         check(changed)
 
 
+def test_ranks_that_share_tasks_are_each_checked_in_their_place() -> None:
+    """Two ranks are members of a sum, the third one is not, and runs the same tasks: it is refused by its role."""
+    first = program(collective(K.ALL_REDUCE, writes=("x",), members=(0, 1)), X, role={"ep": 0})
+    with pytest.raises(CheckError, match=r"role ep=2, .* position .2. issues it and is not among the members"):
+        check(plan(first, *[replace(first, role={"ep": place}) for place in (1, 2)]))
+
+
 def test_members_agree_on_the_root() -> None:
     """Two ranks that each take the other for the root are refused, with both roots."""
     ranks = [program(collective(K.REDUCE, root=r), X, Y, role={"ep": r}) for r in range(2)]
