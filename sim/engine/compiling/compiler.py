@@ -263,20 +263,19 @@ class RankCompiler(Struct, dict=True):
             return place
         graph, (last, before, of_before) = self.graph, self._last_block
         successors, waits, nodes, patterns = graph.successors, graph.waits, self._nodes, self._pattern_of
-        known, waited, node_before, spans_s = (
-            dict[tuple[int, int, bool], Pattern | None](),
-            self._waited,
-            nodes[last],
-            [],
-        )
-        first = node = len(successors)
+        opened, exposed_from = self._open_microbatches, self.contention.exposed_from[self.rank]
+        known, waited, spans_s = dict[tuple[int, int, bool], Pattern | None](), self._waited, list[float]()
+        first, node_before = len(successors), nodes[last]
         for index, table, microbatch in islice(own, place, None):
             key = id(before), id(table), of_before == microbatch
             pattern = known[key] if key in known else known.setdefault(key, self._steady_pattern(before, table, key[2]))
-            if pattern is None or not self._is_steady(index, table, microbatch):
+            if pattern is None or microbatch in opened or (table.contended and index >= exposed_from):
+                break
+            if table.late_sources and not self._all_waited(table, microbatch):
                 break
             table.calls[microbatch] = table.last_call = last = index
-            nodes[index], patterns[index], num_waits = node, pattern, 1
+            node, num_waits = first + len(spans_s), 1
+            nodes[index], patterns[index] = node, pattern
             for writer, op, _ in table.first_sources:
                 source = writer.calls.get(microbatch)
                 if source is not None:
@@ -286,13 +285,12 @@ class RankCompiler(Struct, dict=True):
             waits.append(num_waits)
             spans_s.append(pattern.span_s)
             before, of_before = table, microbatch
-            node += 1
         if spans_s:
             graph.kinds += [_FIXED] * len(spans_s)
             graph.durations_s += spans_s
             graph.shared += [NOTHING] * len(spans_s)
             successors[node_before].append(first)
-            successors += [[after] for after in range(first + 1, node)]
+            successors += [[after] for after in range(first + 1, first + len(spans_s))]
             successors.append([])
             self._last_block = last, before, of_before
             self._note_last(last, before)
@@ -309,12 +307,6 @@ class RankCompiler(Struct, dict=True):
         if key not in self._steady:
             self._steady[key] = None if self._links_after(key) else self._single_entry(table)
         return self._steady[key]
-
-    def _is_steady(self, index: int, table: TaskTable, microbatch: int | None) -> bool:
-        """Return whether a call may be a block, and what its later ops read has been waited for."""
-        if microbatch in self._open_microbatches or not self._may_be_block(index, table):
-            return False
-        return not table.late_sources or self._all_waited(table, microbatch)
 
     def _all_waited(self, table: TaskTable, microbatch: int | None) -> bool:
         """Return whether earlier ops of the same streams have waited for all that later ops of a task read."""

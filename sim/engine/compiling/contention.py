@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from sim.engine.compiling.graph import PricedTask
 from sim.engine.prices.activity import Resource
-from sim.plan.words.op import Op
+from sim.plan.words.op import Collective, Op
 from sim.plan.words.program import Program
 
 
@@ -25,13 +25,13 @@ class Contention(Struct, frozen=True):
 def find_contention(
     programs: Mapping[int, Program],
     priced: Mapping[int, Mapping[str, PricedTask]],
-    user_of: Callable[[int, Op], int],
+    user_of: Callable[[int, Collective], int],
 ) -> Contention:
     """Return where ops of different streams or ranks may compete.
 
     ``programs`` and ``priced`` are per simulated rank. ``user_of`` names one simulated rank for all that take part in
-    an op: on one stream they run one collective at a time. A side task, which does not
-    coalesce, cannot meet coalescing calls that come before the one that it waits for. Messages may meet any call.
+    a collective: on one stream they run one at a time. A side task, which does not coalesce, cannot meet coalescing
+    calls that come before the one that it waits for. Messages may meet any call.
     """
     main: dict[Resource, set[tuple[int, str]]] = {}
     side: dict[Resource, set[_Side]] = {}
@@ -41,8 +41,10 @@ def find_contention(
         for name, coalesces, distinct in known[id(program.tasks)]:
             activities = priced[rank][name].activities
             for at, op in distinct.items():
-                user, stream = user_of(rank, op), op.stream
-                for resource in (resource for resource, seconds in activities[at].demands if seconds > 0):
+                user, stream = user_of(rank, op) if isinstance(op, Collective) else rank, op.stream
+                for resource, seconds in activities[at].demands:
+                    if seconds <= 0:
+                        continue
                     if coalesces:
                         main.setdefault(resource, set()).add((user, stream))
                     else:

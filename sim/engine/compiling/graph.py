@@ -37,7 +37,7 @@ class NodeKind(IntEnum):
     """Periods that the run does not pass through (see ``LeftOutPeriods``)."""
 
 
-_FIXED = NodeKind.FIXED
+_FIXED, _SHARED = NodeKind.FIXED, NodeKind.SHARED
 NOTHING: Final = Activity()
 """What a node demands that uses no shared resources."""
 
@@ -258,13 +258,17 @@ class Wire(Struct):
 
     def send(self, ops: Sequence[tuple[object, NodeKind, float, Activity]]) -> list[int]:
         """Add sends that each wait for the one before; return their nodes. ``ops``: what the node of each needs."""
+        if not ops:
+            return []
         graph, first = self.graph, len(self.graph.kinds)
+        _, kinds, durations_s, activities = zip(*ops, strict=True)
         self.sends = [*range(first, first + len(ops))]
-        graph.kinds += [kind for _, kind, _, _ in ops]
-        graph.waits += [0, *[1] * (len(ops) - 1)][: len(ops)]
-        graph.successors += [[node] for node in self.sends[1:]] + [[] for _ in ops[:1]]
-        graph.durations_s += [lasting_s for _, _, lasting_s, _ in ops]
-        graph.shared += [activity if kind is NodeKind.SHARED else NOTHING for _, kind, _, activity in ops]
+        graph.kinds += kinds
+        graph.waits += [0, *[1] * (len(ops) - 1)]
+        graph.successors += [[node] for node in self.sends[1:]] + [[]]
+        graph.durations_s += durations_s
+        demanded = zip(kinds, activities, strict=True)
+        graph.shared += [activity if kind is _SHARED else NOTHING for kind, activity in demanded]
         return self.sends
 
     def send_at_once(self, count: int) -> list[int]:

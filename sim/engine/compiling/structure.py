@@ -20,7 +20,6 @@ from sim.engine.compiling.shape import TaskShape
 from sim.engine.compiling.tables import KnownTasks, TaskTable, tabulate
 from sim.engine.compiling.teams import Team, find_teams
 from sim.engine.folding.folding import Folding
-from sim.plan.words.op import Collective
 from sim.plan.words.program import Plan, Program
 
 Shapes = Mapping[int, Mapping[str, TaskShape]]
@@ -93,9 +92,7 @@ def _job(
 ) -> _Job:
     """Find out who may meet whom; ``shapes``: of the plan's own programs, whose tasks those of several steps share."""
     classes_of = partial(folding.classes_of, plan.mesh)
-    contention = find_contention(
-        programs, priced, lambda rank, op: classes_of(rank, op)[0] if isinstance(op, Collective) else rank
-    )
+    contention = find_contention(programs, priced, lambda rank, op: classes_of(rank, op)[0])
     by_program = {id(program): shapes[id(plan.program_of(rank))] for rank, program in programs.items()}
     teams = find_teams(programs, priced, contention, classes_of)
     return _Job(plan, folding, programs, priced, contention, by_program, known, teams, all_received)
