@@ -104,21 +104,23 @@ class KnownCalls(Struct, frozen=True):
 
 
 class CodedCalls(Struct, frozen=True, dict=True, eq=False):
-    """The calls of a program as numbers: task, micro-batch and lag. ``middle``: the call whose recurrence is sought."""
+    """The calls of a program as numbers: task, micro-batch and lag."""
 
     tasks: Ints
     microbatches: Ints
     lags: Ints
-    middle: int
 
     @classmethod
     def of(cls, program: Program) -> "CodedCalls":
         """Return the calls of a program."""
         calls = Calls.of(program.calls)
-        tasks, microbatches = calls.numbered(program.tasks), calls.microbatches
-        numbered = np.flatnonzero(microbatches != NO_MICROBATCH)
-        middle = int(numbered[len(numbered) // 2]) if len(numbered) else -1
-        return cls(tasks, microbatches, calls.lags, middle)
+        return cls(calls.numbered(program.tasks), calls.microbatches, calls.lags)
+
+    @cached_property
+    def middle(self) -> int:
+        """Return the call whose recurrence is sought; -1: no call has a micro-batch."""
+        numbered = np.flatnonzero(self.microbatches != NO_MICROBATCH)
+        return int(numbered[len(numbered) // 2]) if len(numbered) else -1
 
     def by_sequence(self) -> Iterator[Ints]:
         """Yield the calls of micro-batches that go through the same sequence of tasks (micro-batches x calls).

@@ -122,9 +122,12 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
 
     def counts(self) -> Mapping[str, int]:
         """Return how many calls of each task there are, in the order of their first calls."""
-        counts = np.bincount(self.tasks, minlength=len(self.names))
-        numbers = {name: number for number, name in enumerate(self.names)}
-        return {name: int(counts[numbers[name]]) for name in self.first_calls}
+        return self._counts
+
+    @cached_property
+    def _counts(self) -> Mapping[str, int]:
+        counts = dict(zip(self.names, np.bincount(self.tasks, minlength=len(self.names)).tolist(), strict=True))
+        return {name: counts[name] for name in self.first_calls}
 
 
 class CallsKey(Struct, frozen=True, dict=True, eq=False):

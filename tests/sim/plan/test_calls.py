@@ -93,7 +93,7 @@ def alike(draw: Any) -> list[Call]:
 @given(st.one_of(CALLS, alike()))
 def test_micro_batches_are_put_together_by_their_tasks(calls: list[Call]) -> None:
     """Each sequence of tasks comes once, with the calls of every micro-batch that goes through it."""
-    held = CodedCalls(*Calls.of(calls).columns, middle=-1)
+    held = CodedCalls(*Calls.of(calls).columns)
     found = {tuple(held.tasks[rows[0]].tolist()): sorted(rows.tolist()) for rows in held.by_sequence()}
     expected: dict[tuple[int, ...], list[list[int]]] = {}
     for microbatch in {call.microbatch for call in calls}:
