@@ -11,7 +11,7 @@ hazards between a block and the next one, and between blocks and single ops, nee
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import islice, pairwise, repeat
+from itertools import chain, islice, pairwise, repeat
 from operator import itemgetter
 
 import numpy as np
@@ -24,7 +24,7 @@ from sim.engine.compiling.shape import NO_PATH, TaskShape
 from sim.engine.compiling.tables import MAIN_STREAM, Shared, TaskTable
 from sim.engine.compiling.teams import Part, Team
 from sim.engine.prices.activity import Activity
-from sim.plan.words.calls import NO_MICROBATCH, Calls
+from sim.plan.words.calls import NO_MICROBATCH, Calls, Ints
 from sim.plan.words.op import Channel, Collective
 from sim.plan.words.program import Program
 from sim.sorting import sorted_order
@@ -73,7 +73,8 @@ class KnownBlocks(Struct, frozen=True):
     def hazards(self, shared: Shared, before: Sequence[TaskTable], after: TaskTable) -> list[tuple[int, int, int]]:
         """Return what a call waits for because earlier ones touched buffers: (place in ``before``, op, waiting op).
 
-        ``before``: the tasks of the last calls that did, in order. Stream order is kept anyway.
+        ``before``: the tasks of the last calls that did, in order. Stream order is kept anyway, and of other links
+        there are the fewest.
         """
         key = id(shared), id(after.shape), *[id(table.shape) for table in before]
         if key not in self._hazards:
@@ -119,11 +120,11 @@ class RankCompiler(Struct, dict=True):
 
         What has a wire has a stream for itself, so none of the other calls waits for such a send.
         """
-        calls = Calls.of(self.program.calls)
-        tables = list(map(self.tables.get, calls.names))
-        self._called = [table for table in map(tables.__getitem__, calls.tasks.tolist()) if table is not None]
+        calls, tables = Calls.of(self.program.calls), [*self.tables.values()]
+        tasks = calls.numbered(self.tables)
+        self._called = list(map(tables.__getitem__, tasks.tolist()))
         self._nodes, self._pattern_of = [-1] * len(calls), [None] * len(calls)
-        places = _by_channel(calls, tables)
+        places = _by_channel(tasks, tables)
         for channel, received in places.items():
             if channel is not None and not channel[3]:
                 self._add_receives(self.wires[channel], received, calls.microbatches[received].tolist())
@@ -429,11 +430,8 @@ class RankCompiler(Struct, dict=True):
     def _hazards(
         self, table: TaskTable, several: Sequence[tuple[Shared, list[TaskTable]]], microbatch: int | None
     ) -> list[tuple[Ref, int]]:
-        """Return the waits of a call's ops by buffers that several tasks write, beyond stream order.
-
-        Of the ops of a stream that one op waits for, it need only wait for the last.
-        """
-        shape, last = table.shape, dict[tuple[int, str], Ref]()
+        """Return the waits of a call's ops by buffers that several tasks write, beyond stream order."""
+        found = list[list[tuple[Ref, int]]]()
         for shared, touching in several:
             if shared.each:
                 before = [(other.calls[microbatch], other) for other in touching if microbatch in other.calls]
@@ -442,16 +440,12 @@ class RankCompiler(Struct, dict=True):
             if not before:
                 continue
             before.sort(key=itemgetter(0))
-            for place, op, j in self.known.hazards(shared, [other for _, other in before], table):
-                call, other = before[place]
-                key = j, other.shape.streams[op]
-                last[key] = max((call, op), last.get(key, (call, op)))
-        by_ref: dict[Ref, list[int]] = {}
-        for (j, _), ref in last.items():
-            waiting = by_ref.setdefault(ref, [])
-            if not any(shape.descends(j, i) for i in waiting):
-                waiting[:] = [i for i in waiting if not shape.descends(i, j)] + [j]
-        return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]
+            links = self.known.hazards(shared, [other for _, other in before], table)
+            found.append([((before[place][0], op), j) for place, op, j in links])
+        if len(found) < 2:
+            return found[0] if found else []
+        every = chain.from_iterable(found)
+        return _fewest([(ref, self._called[ref[0]].shape.streams[ref[1]], j) for ref, j in every], table.shape)
 
     def _node(self, ref: Ref) -> int:
         """Return the node that is done when an op is done."""
@@ -477,14 +471,14 @@ class RankCompiler(Struct, dict=True):
         return self._early_exits[ref]
 
 
-def _by_channel(calls: Calls, tables: Sequence[TaskTable | None]) -> dict[Channel | None, list[int]]:
+def _by_channel(tasks: Ints, tables: Sequence[TaskTable]) -> dict[Channel | None, list[int]]:
     """Return the calls that are messages of each channel with a wire, and under None the others; all in order.
 
-    ``tables``: those of the calls' names.
+    ``tasks``: the place of each call's task in ``tables``.
     """
-    channels = [None if table is None or table.wire is None else table.channel for table in tables]
+    channels = [None if table.wire is None else table.channel for table in tables]
     numbers = {channel: number for number, channel in enumerate(dict.fromkeys([None, *channels]))}
-    number = np.array(list(map(numbers.__getitem__, channels)), np.int64)[calls.tasks]
+    number = np.array(list(map(numbers.__getitem__, channels)), np.int64)[tasks]
     order, stops = sorted_order(number), np.cumsum(np.bincount(number, minlength=len(numbers))).tolist()
     bounds = zip(numbers, pairwise([0, *stops]), strict=True)
     return {channel: order[begin:stop].tolist() for channel, (begin, stop) in bounds}
@@ -518,19 +512,34 @@ def _neighbour_links(before: TaskTable, after: TaskTable, same_microbatch: bool)
 
 def _hazards(buffers: Sequence[str], before: Sequence[TaskShape], after: TaskShape) -> list[tuple[int, int, int]]:
     """Return what a call waits for because earlier ones, in order, touched buffers: see ``KnownBlocks.hazards``."""
-    last: dict[tuple[int, str], tuple[int, int]] = {}
+    found: list[tuple[Ref, str, int]] = []
     for buffer in buffers:
-        written, read = list[tuple[int, int]](), list[tuple[int, int]]()
+        written, read = list[Ref](), list[Ref]()
         for place, shape in enumerate(before):
             writer, readers = shape.leaves[buffer]
             if writer >= 0:
                 written, read = [(place, writer)], []
             read += [(place, op) for op in readers]
-        found = [(ref, j) for ref in written for j in after.reads.get(buffer, ())]
+        links = [(ref, j) for ref in written for j in after.reads.get(buffer, ())]
         if buffer in after.overwrites:
-            found += [(ref, after.overwrites[buffer]) for ref in written + read]
-        for (place, op), j in found:
-            key = j, before[place].streams[op]
-            if key[1] != after.streams[j]:
-                last[key] = max((place, op), last.get(key, (place, op)))
-    return [(place, op, j) for (j, _), (place, op) in last.items()]
+            links += [(ref, after.overwrites[buffer]) for ref in written + read]
+        found += [((place, op), before[place].streams[op], j) for (place, op), j in links]
+    across = [(ref, stream, j) for ref, stream, j in found if stream != after.streams[j]]
+    return [(place, op, j) for (place, op), j in _fewest(across, after)]
+
+
+def _fewest(links: Sequence[tuple[Ref, str, int]], after: TaskShape) -> list[tuple[Ref, int]]:
+    """Return links that imply all these: what is waited for, and which op of a call waits.
+
+    Of the ops of a stream that one op waits for, it need only wait for the last; and no op for what one before it does.
+    ``links``: what is waited for, its stream, and the op that waits. ``after``: the shape of the call.
+    """
+    last: dict[tuple[int, str], Ref] = {}
+    for ref, stream, j in links:
+        last[j, stream] = max(ref, last.get((j, stream), ref))
+    by_ref: dict[Ref, list[int]] = {}
+    for (j, _), ref in last.items():
+        waiting = by_ref.setdefault(ref, [])
+        if not any(after.descends(j, i) for i in waiting):
+            waiting[:] = [i for i in waiting if not after.descends(i, j)] + [j]
+    return [(ref, j) for ref, waiting in by_ref.items() for j in waiting]

@@ -6,6 +6,7 @@ a longest path again, through the ops of all of them: a collective begins when i
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 
 from msgspec import Struct, field
 
@@ -48,14 +49,12 @@ def _met(
     classes_of: ClassesOf,
 ) -> set[tuple[int, ...]]:
     """Return the classes of all joint collectives in coalescing tasks; nothing where ops share resources."""
-    found: set[tuple[int, ...]] = set()
-    for name, task in program.tasks.items():
-        if task.traits.coalesces:
-            activities = {id(activity): activity for activity in priced[name].activities}.values()
-            if any(resource in contention.contended for activity in activities for resource, _ in activity.demands):
-                return set()
-            found.update(classes_of(rank, op) for op in task.ops if isinstance(op, Collective))
-    return {classes for classes in found if len(classes) > 1}
+    tasks = {name: task for name, task in program.tasks.items() if task.traits.coalesces}
+    met = {classes_of(rank, op) for task in tasks.values() for op in task.ops if isinstance(op, Collective)}
+    found = {classes for classes in met if len(classes) > 1}
+    activities = {id(activity): activity for name in tasks for activity in priced[name].activities} if found else {}
+    demands = chain.from_iterable(activity.demands for activity in activities.values())
+    return set() if any(resource in contention.contended for resource, _ in demands) else found
 
 
 class _TeamBlock(Struct, eq=False):
