@@ -64,7 +64,7 @@ class Activity(Struct, frozen=True, dict=True):
     @unlocked_property
     def occupancy_s(self) -> float:
         """Return how long it uses its resources alone: the largest demand, or ``single_s`` if that is longer."""
-        if isinstance(self.demands, LinkDemands):
+        if type(self.demands) is LinkDemands:
             return max(self.single_s, float(self.demands.seconds.max()))
         seconds: Iterator[float] = map(itemgetter(1), self.demands)
         return max(self.single_s, 0.0, *seconds)
@@ -91,7 +91,7 @@ class Activity(Struct, frozen=True, dict=True):
     @unlocked_property
     def uses_links(self) -> bool:
         """Return whether it demands links of the cluster."""
-        return isinstance(self.demands, LinkDemands) or any(map(is_link, map(itemgetter(0), self.demands)))
+        return type(self.demands) is LinkDemands or any(map(is_link, map(itemgetter(0), self.demands)))
 
 
 class Pricing(Protocol):

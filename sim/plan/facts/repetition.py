@@ -52,9 +52,9 @@ class Repetition(Struct, frozen=True):
 
     def of_task(self, program: Program) -> Mapping[str, int]:
         """Return the number of calls of each task in one recurrence."""
-        found: dict[str, int] = {}
-        for call in program.calls[self.first : self.first + self.num_calls]:
-            found[call.task] = found.get(call.task, 0) + 1
+        calls, found = Calls.of(program.calls), dict[str, int]()
+        for number in calls.tasks[self.first : self.first + self.num_calls].tolist():
+            found[calls.names[number]] = found.get(calls.names[number], 0) + 1
         return found
 
 
