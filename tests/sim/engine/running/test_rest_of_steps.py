@@ -14,11 +14,17 @@ from sim.engine.running.rest_of_steps import RestOfSteps, _State
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
 from tests.examples import examples
-from tests.sim.engine.running.test_begun import PLAN, PRICING
+from tests.sim.engine.running.test_begun import KEYS
 from tests.sim.jobs import dense_plan, pricing_on
 from tests.sim.strategies import NODES, aiao_keys
 
 LAW = settings(max_examples=examples(4), deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def run_with(tp: int) -> SimulatedRun:
+    """Return the run of the plan of begun steps with tensor parallelism of a degree."""
+    plan = dense_plan(**KEYS, tp=tp, sequence_parallel=tp > 1, deferred_sync=0.6)
+    return simulate(plan, pricing_on("dgx-a100-80g", plan.mesh.size, devices_per_node=tp))
 
 
 def releases(run: SimulatedRun) -> list[float]:
@@ -39,9 +45,13 @@ def assert_as_run(run: SimulatedRun) -> None:
     assert np.abs(spans - expected).max(initial=0.0) <= slack_s
 
 
-def test_the_rest_of_steps_is_as_it_runs() -> None:
-    """Nodes, blocks and speeds on links are those of a run of all events, two fifths of which are spared."""
-    run = simulate(PLAN, PRICING)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_the_rest_of_steps_is_as_it_runs(tp: int) -> None:
+    """Nodes, blocks and speeds on links are those of a run of all events, two fifths of which are spared.
+
+    With tensor parallelism blocks of both steps wait for several entries.
+    """
+    run = run_with(tp)
     assert run.paced is not None
     assert run.paced.comes_back
     assert run.begun
@@ -109,7 +119,7 @@ def paused(monkeypatch: pytest.MonkeyPatch) -> tuple[RestOfSteps, _State]:
         return False
 
     monkeypatch.setattr(RestOfSteps, "is_known", is_known)
-    simulate(PLAN, PRICING)
+    run_with(tp=2)
     return found[0]
 
 
@@ -166,3 +176,28 @@ def test_a_begun_step_goes_on_at_the_pace_of_recurrences_that_were_left_out(paus
     assert not len(replace(rest, times=1)._steps.third)
     rest.chains.earlier(rest.period)[rest._steps.before_third[rest._steps.passes > 0]] = NONE
     assert not len(replace(rest)._steps.third)
+
+
+def test_nodes_of_other_kinds_are_not_the_same(paused: tuple[RestOfSteps, _State]) -> None:
+    """A block that waits for the step before is not known in the first step; it must be over, and so must the first."""
+    rest, _ = paused
+    steps, graph = rest._steps, rest.chains.graph
+    waits_more = {block for block, _ in graph.entries.values()}
+    pairs = zip([*steps.first, *steps.before_third], [*steps.second, *steps.third], strict=True)
+    assert all(graph.kinds[one] == graph.kinds[other] or waits_more.isdisjoint((one, other)) for one, other in pairs)
+    of_second = steps.others[steps.step[steps.others] == 1].tolist()
+    assert waits_more.intersection(of_second)
+    assert np.isfinite(_State.of(rest.loop, graph, steps).over_s)
+    rest.loop.ends_s[of_second[0]] = -1.0
+    assert np.isinf(_State.of(rest.loop, graph, steps).over_s)
+
+
+def test_ends_that_delays_count_from_are_known_in_the_first_step(paused: tuple[RestOfSteps, _State]) -> None:
+    """Of a node that the first step has not, it is not known whether it goes on as before."""
+    rest, _ = paused
+    steps, graph = rest._steps, rest.chains.graph
+    assert rest._remembers(_State.of(rest.loop, graph, steps))
+    unlike = np.isin(steps.second, rest.before)
+    fewer = replace(steps, first=steps.first[~unlike], second=steps.second[~unlike])
+    rest.__dict__["_steps"] = fewer
+    assert not rest._remembers(_State.of(rest.loop, graph, fewer))
