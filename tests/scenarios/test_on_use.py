@@ -106,7 +106,7 @@ def test_each_name_is_a_module() -> None:
 
 
 def test_a_simulation_as_json_leaves_them_waiting() -> None:
-    """A plain step with ``--json`` runs of the list only what lays JSON out and draws errors; nothing of ``UNNEEDED``."""
+    """Of the list a plain step with ``--json`` runs what lays JSON out and draws errors; nothing of ``UNNEEDED``."""
     read = _read_by(["tiny-gpt-2x2", "--json"], ON_USE | UNNEEDED)
     assert read == ["msgspec.json", "sim.engine.uncertainty.generators"]
 
