@@ -77,12 +77,6 @@ class Order(Columns[Action], frozen=True, dict=True, eq=False):
         """Return all actions of the parts, one part after the other."""
         return cls(*map(np.concatenate, zip(*[part.columns for part in parts], strict=True)))
 
-    @classmethod
-    def in_slots(cls, *parts: "tuple[Ints, Order]") -> "Order":
-        """Return all actions of the parts by their slots, of which no two are the same."""
-        slots = np.concatenate([of_part for of_part, _ in parts])
-        return cls.joined(*[part for _, part in parts]).taken(np.argsort(slots, kind="stable"))
-
     @property
     def columns(self) -> tuple[Column, ...]:
         """Return kinds, stages, micro-batches, and which overlap."""
@@ -103,9 +97,11 @@ class Order(Columns[Action], frozen=True, dict=True, eq=False):
 
 
 def alternating(forwards: Order, backwards: Order, warmup: int) -> Order:
-    """Return ``warmup`` forwards, then alternating forwards and backwards, then the other backwards."""
-    every = np.arange(len(forwards))
-    return Order.in_slots((2 * (every - warmup), forwards), (2 * every + 1, backwards))
+    """Return ``warmup`` forwards, then alternating forwards and as many backwards, then the other backwards."""
+    num, end = len(forwards), 2 * len(forwards) - warmup
+    turns = np.arange(2 * num)
+    turns[warmup:end:2], turns[warmup + 1 : end : 2] = np.arange(warmup, num), np.arange(num, end)
+    return Order.joined(forwards, backwards).taken(turns)
 
 
 class Part(Struct, frozen=True):
