@@ -28,9 +28,9 @@ from costmodels.collectives.cost import collective_cost, exclusive_seconds, poin
 from costmodels.collectives.flows import Flows, Phased, collective_flows, phased_flows, step_flows, tree_flows
 from costmodels.collectives.network import COLLNET, CollectiveCost, NetworkParameters
 from costmodels.digest import blake2b
+from sim.cluster import reduction_tree
 from sim.cluster.link_use import LinkCost, LinkUse, hop_sums, link_use, side_by_side, summed
 from sim.cluster.nominal import Library, inside_bytes_per_s, is_switched
-from sim.cluster.reduction_tree import reduction_trees
 from sim.cluster.rings import Ring, nvlink_rings
 from sim.cluster.topology.fabrics import torus
 from sim.cluster.topology.links import NONE, AnyInts, LinkKind, num_hops
@@ -381,7 +381,9 @@ class Network(Struct, frozen=True, dict=True):
         seconds = charged * self.seconds_per_byte[routed.links]
         if cost.algorithm not in COLLNET:
             return summed(routed.cells, routed.where, seconds, carried, self.topology.num_links)
-        in_trees, tree_links, parts = reduction_trees(self.topology, kind, batch.devices, batch.ranks_per_node)
+        in_trees, tree_links, parts = reduction_tree.reduction_trees(
+            self.topology, kind, batch.devices, batch.ranks_per_node
+        )
         in_tree_s = parts * (num_bytes * cost.wire_overhead) * self.seconds_per_byte[tree_links]
         return link_use(
             np.concatenate([routed.cells[routed.where] // self.topology.num_links, in_trees]),

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from costmodels.collectives.network import NetworkParameters
 from costmodels.profile import NetworkProfile
+from sim.cluster.topology import max_flow
 from sim.cluster.topology.links import LinkKind
-from sim.cluster.topology.max_flow import Flow, max_flow
 from sim.cluster.topology.nodes.island import Island
 from sim.cluster.topology.topology import Topology
 
@@ -85,10 +85,10 @@ def inside_bytes_per_s(island: Island, members: Sequence[int]) -> float:
     return _smallest_cut(over_nvlink, members) or _smallest_cut([link[:3] for link in links], members)
 
 
-def _smallest_cut(links: Sequence[Flow], members: Sequence[int]) -> float:
+def _smallest_cut(links: "Sequence[max_flow.Flow]", members: Sequence[int]) -> float:
     """Return the smallest maximum flow between two members.
 
     Links go both ways, so only flows from the first are tried.
     """
     first, infinite = members[0], float("inf")
-    return min(max_flow(links, {first: infinite}, {other: infinite}) for other in members[1:])
+    return min(max_flow.max_flow(links, {first: infinite}, {other: infinite}) for other in members[1:])

@@ -106,9 +106,14 @@ def test_each_name_is_a_module() -> None:
 
 
 def test_a_simulation_as_json_leaves_them_waiting() -> None:
-    """Of the list a plain step with ``--json`` runs what lays JSON out and draws errors; nothing of ``UNNEEDED``."""
-    read = _read_by(["tiny-gpt-2x2", "--json"], ON_USE | UNNEEDED)
-    assert read == ["msgspec.json", "sim.engine.uncertainty.generators"]
+    """A plain step with ``--json`` runs only files of the list that it needs, and no module of ``UNNEEDED``.
+
+    It needs those that lay JSON out, of drawn errors, and of links that are never full; the latter not where shifts
+    keep all loads.
+    """
+    errors, links = "sim.engine.uncertainty.generators", ["sim.engine.folding.slack", "sim.engine.folding.turns"]
+    assert _read_by(["tiny-gpt-2x2", "--json"], ON_USE | UNNEEDED) == ["msgspec.json", *links, errors]
+    assert _read_by(["tiny-gpt-two-stages", "--json"], ON_USE | UNNEEDED) == ["msgspec.json", errors]
 
 
 def test_only_drawn_intervals_ask_for_random_numbers() -> None:

@@ -3,14 +3,13 @@
 from typing import Any, Final, Literal
 
 from scenarios.errors import ScenarioError
-from scenarios.reading.actions import ACTIONS_HINT, read_actions
+from scenarios.reading import actions, token_slices
 from scenarios.reading.documents import named_file
 from scenarios.reading.documents.yaml_tree import Document
 from scenarios.reading.schema.parallel import DelayPipelineSection, PipelineSection
 from scenarios.reading.schema.training import DelayTrainingSection, TrainingSection
 from scenarios.reading.schema.values import MAX_MICROBATCHES
 from scenarios.reading.sections.section import values_of, written_keys
-from scenarios.reading.token_slices import stated_slices
 from sim.training.pipeline.rules import SLICED_SCHEDULES
 from sim.training.pipeline.spec import PipelineSpec
 from sim.training.spec.method import LOCAL_SCHEDULE, Method
@@ -46,13 +45,14 @@ def pipeline_spec(
     if method == "local" and "schedule" not in written_keys(section):
         keys["schedule"] = LOCAL_SCHEDULE
     if "actions" in keys:
-        keys["actions"] = read_actions(named_file.named_file(document, _ACTIONS, keys["actions"], ACTIONS_HINT))
+        file = named_file.named_file(document, _ACTIONS, keys["actions"], actions.ACTIONS_HINT)
+        keys["actions"] = actions.read_actions(file)
     stated = keys.pop("token_slices", None)
     if stated == "auto":
         stated = None if section.schedule in SLICED_SCHEDULES else 1  # of which the specification says that it has none
     if stated is not None:
         length, multiple = tokens or (stated, 1)
-        keys["token_slices"] = stated_slices(stated, length, multiple)
+        keys["token_slices"] = token_slices.stated_slices(stated, length, multiple)
     return PipelineSpec(**keys | {"degree": degree})
 
 

@@ -6,6 +6,7 @@ from msgspec.structs import replace
 
 from costmodels.hardware import StorageSpec
 from scenarios.errors import ScenarioError
+from scenarios.reading import sequence_parallel
 from scenarios.reading.clusters.machine import ClusterSpec, cluster_spec, forced_algorithms
 from scenarios.reading.clusters.software import software_of
 from scenarios.reading.degrees import resolve_degrees
@@ -19,7 +20,6 @@ from scenarios.reading.schema.memory import MemorySection
 from scenarios.reading.schema.model import HuggingFaceModel, Model, PresetModel
 from scenarios.reading.schema.parallel import OsdpSection
 from scenarios.reading.sections.section import Section, keys_of, values_of, written_keys
-from scenarios.reading.sequence_parallel import shares_sequence
 from scenarios.workloads.steps.reading import method_of, pipeline_spec, refuse_many_calls, unless_auto
 from scenarios.workloads.steps.transformer import read_transformer
 from scenarios.workloads.training.long_run import reading
@@ -163,7 +163,7 @@ def _parallel(document: Document, checked: DenseScenario, cluster: ClusterSpec, 
     if section.tensor.sequence_parallel == "auto":
         del options["sequence_parallel"]
         if section.tensor.method == "1d":
-            options["sequence_parallel"] = shares_sequence(section, degrees, model.sequence_length)
+            options["sequence_parallel"] = sequence_parallel.shares_sequence(section, degrees, model.sequence_length)
     with located(document):
         tensor = tensor_method(section.tensor.method, degrees["tensor"], options)
     shared = _options(section.context)

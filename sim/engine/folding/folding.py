@@ -17,11 +17,10 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from sim.engine.folding import slack, turns
 from sim.engine.folding.likeness import NONE, Classes, LikenessGraph
 from sim.engine.folding.orbit_classes import classes_of_orbits, kept_by_loads
 from sim.engine.folding.orbits import Orbits, orbits_of
-from sim.engine.folding.slack import never_binding
-from sim.engine.folding.turns import as_envelopes, slack_of, turns_matter, turns_of
 from sim.engine.prices.activity import Activity, Demand, LinkDemands, Pricing, Resource, is_link
 from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.mesh import Mesh
@@ -80,7 +79,7 @@ class Folding(Struct, frozen=True, dict=True):
         """
         if self.carries_alike is None:
             return activities
-        return as_envelopes(program, ops, activities)
+        return turns.as_envelopes(program, ops, activities)
 
     def folded(self, op: Op, rank: int, activity: Activity) -> Activity:
         """Return the demands on classes of links of an op of a simulated rank and of all ops like it."""
@@ -166,14 +165,14 @@ def fold(plan: Plan, pricing: Pricing) -> Folding:
         return _folding(classes_of_orbits(pricing, *kept, kinds[0]), orbits=kept[0])
     every = list(exchanges(plan))
     loads, in_network = list(pricing.loads(plan, iter(every))), pricing.network_links()
-    idle = never_binding([load for _, load in loads], in_network)
-    if (taken := turns_of(loads, every, len(in_network))) is not None:
-        turns, others = taken
-        as_one = [*others, *(turn.as_one for turn in turns)]
+    idle = slack.never_binding([load for _, load in loads], in_network)
+    if (taken := turns.turns_of(loads, every, len(in_network))) is not None:
+        in_turns, others = taken
+        as_one = [*others, *(turn.as_one for turn in in_turns)]
         classes = _classes(LikenessGraph(*kinds, idle, marks_roots=False), as_one)
-        slack = slack_of(turns, classes)
-        if not turns_matter(as_one, classes, slack):
-            return _folding(classes, slack.carries_alike)
+        room = turns.slack_of(in_turns, classes)
+        if not turns.turns_matter(as_one, classes, room):
+            return _folding(classes, room.carries_alike)
     return _folding(_classes(LikenessGraph(*kinds, idle), loads))
 
 

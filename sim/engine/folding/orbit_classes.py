@@ -6,10 +6,9 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.engine.folding.around import Around
+from sim.engine.folding import around, slack
 from sim.engine.folding.likeness import NONE, Classes, LikenessGraph, Sizes
 from sim.engine.folding.orbits import Orbits
-from sim.engine.folding.slack import never_binding
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.traffic import Exchange, Load, exchanges
 from sim.plan.words.program import Plan
@@ -71,8 +70,8 @@ def _idle(orbits: Orbits, loads: Loads, told: Sequence[Load], names: Links, in_n
     network = np.flatnonzero(in_network[names])
     if not network.size:
         return np.zeros(len(names), np.bool_)
-    around = Around.of_links(orbits, names[network])
-    whole = [around.whole(exchange, load, in_network[load.links]) for exchange, load in loads]
+    loads_around = around.Around.of_links(orbits, names[network])
+    whole = [loads_around.whole(exchange, load, in_network[load.links]) for exchange, load in loads]
     covers = distinct_values(np.concatenate([load.covers for load in whole]))
     each = [load.numbered(network, covers, len(names)) for load in whole]
-    return never_binding(told, np.append(in_network[names], np.zeros(len(covers), np.bool_)), each)[: len(names)]
+    return slack.never_binding(told, np.append(in_network[names], np.zeros(len(covers), np.bool_)), each)[: len(names)]

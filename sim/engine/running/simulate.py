@@ -29,7 +29,7 @@ from sim.engine.running.plan_facts import PlanFacts
 from sim.engine.running.run import SimulatedRun, first_opening
 from sim.engine.running.shorter import SectionForm, Shorter
 from sim.engine.running.steady import Steady, comes_back, drifts_apart, steady_period
-from sim.plan.facts.alike import with_equal_ops
+from sim.plan.facts import alike
 from sim.plan.facts.repetition import Repetition
 from sim.plan.facts.sections import Cut
 from sim.plan.words.calls import Calls, CallsKey
@@ -122,7 +122,7 @@ class Simulation(Struct, dict=True, eq=False):
 
         It shares the structures of forms with equal calls. None where the plans differ in more (``with_equal_ops``).
         """
-        if not with_equal_ops(self.plan, plan):
+        if not alike.with_equal_ops(self.plan, plan):
             return None
         pairs = zip(self.plan.programs, plan.programs, strict=True)
         shapes = {id(new): self._shapes[id(old)] for old, new in pairs} if self._shapes else {}

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sim.plan.functions import assigned_gradients
+from sim.plan.functions import assigned_gradients, float8
 from sim.plan.functions import token_slices as slicing
-from sim.plan.functions.float8 import Float8Products, cast_weights
 from sim.plan.functions.gradients import backpropagate
 from sim.plan.functions.linear import Products, WeightGradient
 from sim.plan.functions.tracing import MAIN_STREAM, Parameter, ProgramTracer, Record, TaskTracer, Tensor
@@ -25,11 +24,10 @@ from sim.training.data import offload, operators, segments, sharding, tiered
 from sim.training.data.axes import training_mesh
 from sim.training.data.optimizer import write_step_end
 from sim.training.layers import node_copies, rank_routing
+from sim.training.pipeline import split, taking_turns
 from sim.training.pipeline.calls import pipeline_calls, stream
 from sim.training.pipeline.placement import Placement
 from sim.training.pipeline.schedules import orders, placement
-from sim.training.pipeline.split import split_backward
-from sim.training.pipeline.taking_turns import Pair, overlapping_pairs, taking_turns
 from sim.training.pipeline.token_slices import slice_calls
 from sim.training.spec.job import DenseTraining, split_layers
 from sim.training.spec.parallelism.mesh_axes import DATA_AXIS, EXPERT_AXIS, PIPELINE_AXIS
@@ -65,7 +63,7 @@ def build_dense_training(
     for rank, of_rank, content in zip(ranks, calls, contents, strict=True):
         order = rank_orders[rank]
         splits = order.stages_of("W")
-        pairs = overlapping_pairs(order) if pipeline.overlap_exchanges else frozenset[Pair]()
+        pairs = taking_turns.overlapping_pairs(order) if pipeline.overlap_exchanges else frozenset[tuple[Call, Call]]()
         builders = [
             StageProgramBuilder(job, mesh, place, rank, splits, sharer, routing, pairs)
             for sharer in job.parallel.sequence.roles(causal=job.model.causal)
@@ -107,7 +105,7 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
     splits: frozenset[int]
     sharer: Mapping[str, int] = {}
     routing: "rank_routing.RankRouting | None" = None
-    pairs: Set[Pair] = frozenset()
+    pairs: "Set[taking_turns.Pair]" = frozenset()
     forwards: "dict[Pass, _Forward]" = {}
     input_gradients: "dict[Pass, Tensor]" = {}
     loss: Tensor | None = None
@@ -137,7 +135,7 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
             recompute_method=job.training.recompute_chosen or "block",
             recompute_layers=job.training.recompute_layers,
             loss_scale=1.0 / (job.gradient_scale * job.training.global_batch_size * job.model.sequence_length),
-            products=(Float8Products if job.training.types.casts else Products)(
+            products=(float8.Float8Products if job.training.types.casts else Products)(
                 WeightGradient(
                     overlapped=job.parallel.tensor.overlaps_backward,
                     fused=job.training.fused_gradient_accumulation,
@@ -160,7 +158,9 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
             self.casts = self._write_casts([name for name in called if name not in self.idle], groups)
         calls = self._calls(pipeline_calls, around)
         if self.pairs:
-            self.tracer.tasks, calls = taking_turns(self.tracer.tasks, calls, self.pairs, self._sends_tokens)
+            self.tracer.tasks, calls = taking_turns.taking_turns(
+                self.tracer.tasks, calls, self.pairs, self._sends_tokens
+            )
         self.written = _Written(self.program(self.tracer.tasks, calls), pipeline_calls, around)
         return self.written.program
 
@@ -227,7 +227,7 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
             stage = task.stage % self.place.chain_length
             if task.phase is Phase.FORWARD and stage in waiting:
                 t = TaskTracer(self.tracer, Scope.STEP)
-                cast_weights(t, waiting.pop(stage))
+                float8.cast_weights(t, waiting.pop(stage))
                 if t.ops:  # none in a stage without layers, whose ends of the model are multiplied as they are
                     result[name] = self.tracer.add_task(f"cast_weights.{stage}", Phase.PREPARE, t.ops).name
         return result
@@ -285,7 +285,7 @@ class StageProgramBuilder(Struct, eq=False, dict=True):
         target = self._backpropagate(backward, done, seed)
         self._add_stage_task(now.task("backward"), Phase.BACKWARD, backward.ops, stage)
         if stage in self.splits:
-            inputs, weights = split_backward(backward.ops, {target.name})
+            inputs, weights = split.split_backward(backward.ops, {target.name})
             self._add_stage_task(now.task("backward_input"), Phase.BACKWARD_INPUT, inputs, stage)
             self._add_stage_task(now.task("backward_weight"), Phase.BACKWARD, weights, stage)
         if done.boundary is not None:

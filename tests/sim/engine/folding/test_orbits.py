@@ -12,7 +12,7 @@ from costmodels.profile import load_profile
 from sim.cluster.cluster import Cluster
 from sim.cluster.topology.parse import parse_topology
 from sim.engine.findings.link_use import LinkUse, link_use
-from sim.engine.folding import folding, orbits
+from sim.engine.folding import folding, orbits, slack
 from sim.engine.folding.folding import Folding, fold
 from sim.engine.folding.orbits import Orbits, Shift, orbits_of
 from sim.engine.folding.slack import never_binding
@@ -43,7 +43,7 @@ def both(plan: Plan, pricing: ClusterPricing) -> tuple[Folding, Folding]:
         through = fold(plan, pricing)
         patch.setattr(folding, "orbits_of", lambda *_: None)
         if (found := through.orbits) is not None:
-            patch.setattr(folding, "never_binding", lambda *loads: never_binding(*loads)[found.link])
+            patch.setattr(slack, "never_binding", lambda *loads: never_binding(*loads)[found.link])
         return through, fold(plan, pricing)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sim.engine.findings.link_use import link_use
-from sim.engine.folding import folding
+from sim.engine.folding import turns
 from sim.engine.folding.folding import fold, no_fold
 from sim.engine.prices.pricing import ClusterPricing
 from sim.engine.running.run import SimulatedRun
@@ -96,7 +96,7 @@ def test_turns_that_change_times_keep_ranks_apart(monkeypatch: pytest.MonkeyPatc
     folded, whole = (simulate(plan, pricing, fold=how) for how in (fold, no_fold))
     assert len(folded.folding.multiplicity) == 3
     assert gap(folded, whole) < ROUNDING
-    monkeypatch.setattr(folding, "turns_matter", lambda *_: False)
+    monkeypatch.setattr(turns, "turns_matter", lambda *_: False)
     wrong = simulate(plan, pricing)
     assert len(wrong.folding.multiplicity) == 1
     assert gap(wrong, whole) > 0.01
