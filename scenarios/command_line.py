@@ -56,8 +56,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 """Command name to module in scenarios/commands (its ``command`` is run) and one line of help."""
 
 _WITH_WORKERS: Final = ("plan", "sweep")
-_EXTRA: Final = re.compile(r"Got unexpected extra arguments? \((.*)\)\.?", re.DOTALL)
-_SETTING: Final = re.compile(r"[a-z_.0-9]+=\S+")
+_EXTRA: Final = r"(?s)Got unexpected extra arguments? \((.*)\)\.?"
+_SETTING: Final = r"[a-z_.0-9]+=\S+"
 
 HELP: Final = """How long will this training step take on that cluster, will it fit, and what is it waiting for?
 
@@ -124,10 +124,10 @@ class LazyGroup(click.Group):
 
 def _extra_remedy(message: str) -> str:
     """Return what to write for one argument too many, a forgotten --set or a value with a blank; else nothing."""
-    found = _EXTRA.fullmatch(message)
+    found = re.fullmatch(_EXTRA, message)
     if found is None:
         return ""
-    setting = _SETTING.match(found[1])
+    setting = re.match(_SETTING, found[1])
     return f"write --set {setting[0]}" if setting else "put a value that holds a blank into quotes"
 
 

@@ -11,7 +11,7 @@ from scenarios.reading.documents.yaml_tree import MAX_DEPTH, Document, KeyPath, 
 
 T = TypeVar("T")
 
-_ITEM: Final = re.compile(r"(.+?)\[\d+\]")
+_ITEM: Final = r"(.+?)\[\d+\]"
 BASED: Final[frozenset[KeyPath]] = frozenset({("cluster", "topology"), ("cluster", "topology", "nodes")})
 """Keys that hold a name of the topology catalogue, or a mapping with that name under ``base``."""
 
@@ -111,7 +111,7 @@ def _parse(text: str) -> tuple[tuple[str, ...], Any, Origin]:
     if not equals or not all(path) or len(path) > MAX_DEPTH:
         remedy = "write it as in --set parallel.tensor.degree=4"
         raise ScenarioError(origin, "", "an override is a dotted key, =, and a value", remedy)
-    if item := _ITEM.match(key):
+    if item := re.match(_ITEM, key):
         rule = "items of a list are not set one by one"
         raise ScenarioError(origin, "", rule, f"set {item[1][:200]} itself, with all its items")
     return path, read_value(value, option), origin

@@ -9,7 +9,7 @@ from msgspec import Meta
 from scenarios.reading.sections.markers import Checked, Parsed, RefusalError
 
 MOST_LAYERS: Final = 10_000
-_RANGE: Final = re.compile(r"(\d{1,5})-(\d{1,5})")
+_RANGE: Final = r"(\d{1,5})-(\d{1,5})"
 
 
 def layers_of(parts: Iterable[int | str]) -> tuple[int, ...]:
@@ -36,7 +36,7 @@ def written_layers(layers: Iterable[int]) -> list[int | str]:
 def _layers(part: int | str) -> Iterable[int]:
     if isinstance(part, int):
         return (part,)
-    found = _RANGE.fullmatch(part)
+    found = re.fullmatch(_RANGE, part)
     if found is None or int(found[1]) > int(found[2]):
         message = f"{part!r} is neither the number of a layer nor a range as 0-19"
         raise ValueError(message)

@@ -23,8 +23,8 @@ KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_
 
 LETTERS: Final = "".join(KINDS)
 
-_ACTION = re.compile(r"(\d{1,9})([FBIW])(\d{1,9})")
-_OVERLAPPED = re.compile(r"\(([^()]*)\)OVERLAP_F_B")
+_ACTION: Final = r"(\d{1,9})([FBIW])(\d{1,9})"
+_OVERLAPPED: Final = r"\(([^()]*)\)OVERLAP_F_B"
 
 
 class Action(NamedTuple):
@@ -152,9 +152,9 @@ def parse_orders(text: str) -> list[list[Action]]:
 
 def _parse_cell(cell: str, row: int) -> list[Action]:
     """Return the action of a cell, or the forward and the backward that overlap in it."""
-    overlapped = _OVERLAPPED.fullmatch(cell)
+    overlapped = re.fullmatch(_OVERLAPPED, cell)
     parts = overlapped[1].split(";") if overlapped else [cell]
-    matches = [match for part in parts if (match := _ACTION.fullmatch(part.strip()))]
+    matches = [match for part in parts if (match := re.fullmatch(_ACTION, part.strip()))]
     found = [Action(match[2], int(match[1]), int(match[3])) for match in matches]
     if len(found) != len(parts) or (overlapped and [action.kind for action in found] != ["F", "B"]):
         raise ActionError(row, cell)
