@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.compiling.contention import Contention
@@ -65,12 +65,8 @@ class TaskTable(Struct, dict=True):
 
     task: Task
     shape: TaskShape
-    activities: tuple[Activity, ...]
     main: bool
-    may_coalesce: bool
     candidate: bool
-    contended: bool
-    recipe: list[Recipe]
     main_starts_first: dict[str, bool]
     main_ends_last: dict[str, bool]
     per_microbatch: dict[str, bool]
@@ -79,7 +75,11 @@ class TaskTable(Struct, dict=True):
     channel: Channel
     channels: dict[Channel, list[int]]
     last_ops: tuple[tuple[str, int], ...]
-    joint_ops: tuple[int, ...]
+    activities: tuple[Activity, ...] = ()
+    may_coalesce: bool = True
+    contended: bool = False
+    recipe: list[Recipe] = []
+    joint_ops: tuple[int, ...] = ()
     wire: Wire | None = None
     tracked: tuple[str, ...] = ()
     shared: "list[tuple[Shared, list[TaskTable]]]" = field(default_factory=list)
@@ -111,24 +111,6 @@ class TaskTable(Struct, dict=True):
         return [(j, op, activity) for j, (op, kind, _, activity) in enumerate(self.recipe) if kind is NodeKind.MEMBER]
 
 
-class _Outline(Struct, frozen=True):
-    """What a table says of a task whatever its prices, for all programs that share it (fields as in TaskTable).
-
-    ``candidate``: unless prices forbid it; ``message``: unless earlier calls do.
-    """
-
-    main: bool
-    candidate: bool
-    main_starts_first: dict[str, bool]
-    main_ends_last: dict[str, bool]
-    per_microbatch: dict[str, bool]
-    on_main: bool
-    message: bool
-    channel: Channel
-    channels: dict[Channel, list[int]]
-    last_ops: tuple[tuple[str, int], ...]
-
-
 class _Links(Struct, frozen=True):
     """What a task waits for by its buffers: ``tracked`` ones, and (writing task, its op, reading ops) of others.
 
@@ -143,20 +125,20 @@ class _Links(Struct, frozen=True):
 class KnownTasks(Struct, frozen=True):
     """What tables say whatever the prices, found once for programs that share tasks. They must live as long as this."""
 
-    _outlines: dict[int, dict[str, _Outline]] = field(default_factory=dict)
+    _tables: dict[int, dict[str, TaskTable]] = field(default_factory=dict)
     _writers: dict[int, Writers] = field(default_factory=dict)
     _links: dict[tuple[int, frozenset[Writer]], dict[str, _Links]] = field(default_factory=dict)
 
-    def outlines(self, program: Program, shapes: Mapping[str, TaskShape]) -> Mapping[str, _Outline]:
-        """Return the outline of each task of a program."""
+    def tables(self, program: Program, shapes: Mapping[str, TaskShape]) -> Mapping[str, TaskTable]:
+        """Return the table of each task of a program, as far as it follows from the task alone."""
         key = id(program.tasks)
-        if key not in self._outlines:
+        if key not in self._tables:
             streams, flags = _main_streams(program, shapes), program.touches.is_of[Scope.MICROBATCH].tolist()
             each = dict(zip(program.buffers, flags, strict=False))
-            self._outlines[key] = {
-                name: _outline(task, shapes[name], streams, each) for name, task in program.tasks.items()
+            self._tables[key] = {
+                name: _unpriced(task, shapes[name], streams, each) for name, task in program.tasks.items()
             }
-        return self._outlines[key]
+        return self._tables[key]
 
     def links(self, program: Program, shapes: Mapping[str, TaskShape]) -> Mapping[str, _Links]:
         """Return what each task of a program waits for."""
@@ -187,23 +169,22 @@ def tabulate(
     ``single`` are tasks that must not become blocks; ``joint`` says whether a collective has several simulated ranks;
     ``in_team``: calls may be blocks with all of them (see teams).
     """
-    outlines, coalescable = known.outlines(program, shapes), {_FIXED, _SHARED, *([_MEMBER] if in_team else [])}
+    coalescable = {_FIXED, _SHARED, *([_MEMBER] if in_team else [])}
     recipes, tables = _Recipes(contention.contended, joint), dict[str, TaskTable]()
-    for name, task in program.tasks.items():
-        activities, outline = priced[name].activities, asdict(outlines[name])
-        recipe = recipes.of_ops(task.ops, program.distinct_ops.of_task[name], activities)
+    for name, table in known.tables(program, shapes).items():
+        activities = priced[name].activities
+        recipe = recipes.of_ops(table.task.ops, program.distinct_ops.of_task[name], activities)
         kinds = {kind for _, kind, _, _ in recipe}
-        outline["candidate"] &= name not in single and kinds <= coalescable
-        tables[name] = TaskTable(
-            task=task,
-            shape=shapes[name],
+        tables[name] = replace(
+            table,
             activities=activities,
             may_coalesce=name not in single,
+            candidate=table.candidate and name not in single and kinds <= coalescable,
             contended=_SHARED in kinds,
             recipe=recipe,
             joint_ops=tuple(j for j, (_, kind, _, _) in enumerate(recipe) if kind is _MEMBER)
             if _MEMBER in kinds else (),
-            **outline,
+            calls={},
         )  # fmt: skip
     _connect(tables, known.links(program, shapes))
     if in_team:
@@ -217,11 +198,16 @@ def _main_streams(program: Program, shapes: Mapping[str, TaskShape]) -> set[str]
     return {stream for name, task in program.tasks.items() if task.traits.coalesces for stream in shapes[name].first}
 
 
-def _outline(task: Task, shape: TaskShape, streams: Set[str], per_microbatch: dict[str, bool]) -> _Outline:
-    """Return a task's outline. ``streams``: those of the tasks that coalesce; ``per_microbatch``: of all buffers."""
+def _unpriced(task: Task, shape: TaskShape, streams: Set[str], per_microbatch: dict[str, bool]) -> TaskTable:
+    """Return a task's table without its prices, of which some may keep its calls from becoming blocks.
+
+    ``streams``: those of the tasks that coalesce; ``per_microbatch``: of all buffers.
+    """
     op, first, last = task.ops[0], shape.first.get(MAIN_STREAM), shape.last.get(MAIN_STREAM)
     sends = any(isinstance(op, Send) for op in task.ops)
-    return _Outline(
+    return TaskTable(
+        task=task,
+        shape=shape,
         main=task.traits.coalesces,
         candidate=task.traits.coalesces and not sends and first is not None and shape.first.keys() == streams,
         main_starts_first={s: first is not None and shape.descends(j, first) for s, j in shape.first.items()},
