@@ -11,7 +11,7 @@ hazards between a block and the next one, and between blocks and single ops, nee
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, islice, pairwise, repeat
+from itertools import chain, count, islice, pairwise, repeat
 from operator import itemgetter
 
 import numpy as np
@@ -134,7 +134,7 @@ class RankCompiler(Struct, dict=True):
                 self._add_sends(self.wires[channel], sent, calls.microbatches[sent].tolist())
         for ref in self._tails.values():
             self._node(ref)
-        self.graph.units += zip(repeat(self.rank), range(len(calls)), self._nodes, self._pattern_of, strict=False)
+        self.graph.units += zip(repeat(self.rank), count(), self._nodes, self._pattern_of, strict=False)
 
     def _add_calls(self, calls: Calls, places: Sequence[int]) -> None:
         """Add some of the calls, in order: those that have no wire."""
@@ -183,12 +183,8 @@ class RankCompiler(Struct, dict=True):
         if wire.at_once:
             self._add_immediate_sends(wire, places, tables, microbatches)
             return
-        sends, successors, waits = (
-            wire.send([table.recipe[0] for table in tables]),
-            self.graph.successors,
-            self.graph.waits,
-        )
-        nodes, patterns = self._nodes, self._pattern_of
+        sends = wire.send([table.recipe[0] for table in tables])
+        successors, waits, nodes, patterns = self.graph.successors, self.graph.waits, self._nodes, self._pattern_of
         for index, table, microbatch, node in zip(places, tables, microbatches, sends, strict=True):
             nodes[index] = node
             for writer, op, _ in table.sources:
@@ -269,7 +265,9 @@ class RankCompiler(Struct, dict=True):
         first, node_before = len(successors), nodes[last]
         for index, table, microbatch in islice(own, place, None):
             key = id(before), id(table), of_before == microbatch
-            pattern = known[key] if key in known else known.setdefault(key, self._steady_pattern(before, table, key[2]))
+            if key not in known:
+                known[key] = self._steady_pattern(before, table, is_same=key[2])
+            pattern = known[key]
             if pattern is None or microbatch in opened or (table.contended and index >= exposed_from):
                 break
             if table.late_sources and not self._all_waited(table, microbatch):
@@ -279,7 +277,7 @@ class RankCompiler(Struct, dict=True):
             nodes[index], patterns[index] = node, pattern
             for writer, op, _ in table.first_sources:
                 source = writer.calls.get(microbatch)
-                if source is not None:
+                if source is not None:  # no block, so its ops are nodes
                     successors[nodes[source] + op].append(node)
                     num_waits += 1
                     waited.add((source, op, MAIN_STREAM))
@@ -297,7 +295,7 @@ class RankCompiler(Struct, dict=True):
             self._note_last(last, before)
         return place + len(spans_s)
 
-    def _steady_pattern(self, before: TaskTable, table: TaskTable, is_same: bool) -> Pattern | None:
+    def _steady_pattern(self, before: TaskTable, table: TaskTable, *, is_same: bool) -> Pattern | None:
         """Return a block's pattern where its links are those of the steady state; None where they are not.
 
         All of the block before it, which is of the same micro-batch or not, must be over when its compute is.
