@@ -43,6 +43,8 @@ class TaskCalls(Struct, frozen=True):
         calls, nodes, is_single = (
             np.concatenate(column) for column in zip(*[(p.calls, p.nodes, p.is_single) for p in parts], strict=True)
         )
+        if len(patterns := {pattern for part in parts for pattern in part.rows_of}) == 1:
+            return cls(calls, nodes, dict.fromkeys(patterns, np.arange(len(calls))), is_single)
         rows_of, begin = dict[Pattern | None, list[Ints]](), 0
         for part in parts:
             for pattern, rows in part.rows_of.items():

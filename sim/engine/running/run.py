@@ -363,9 +363,13 @@ class SimulatedRun(Struct, dict=True, eq=False):
         several steps, the step is the last but one. Ranks have no paces of their own.
         """
         tasks, begin_s = self._from_begin(rank)
+        return tasks, self._parts(begin_s)
+
+    def _parts(self, begin_s: float) -> tuple[Part, ...]:
+        """Return the parts of time that make up a step that begins at a moment."""
         if self.repeated is not None:
-            return tasks, self.repeated.parts(self.iteration_time_s - self._later_s)
-        return tasks, (Part(begin_s, self.iteration_time_s),)
+            return self.repeated.parts(self.iteration_time_s - self._later_s)
+        return (Part(begin_s, self.iteration_time_s),)
 
     @cached_property
     def seconds_of_ops(self) -> Mapping[int, Mapping[str, Times]]:
@@ -402,8 +406,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         Ranks come together where these are the same and all times are kept, else one by one.
         """
         if self.num_steps == self.plan.num_steps == 1 and self._keeps_times:
-            _, parts = self.window(next(iter(self.programs)))
-            yield self._together, parts
+            yield self._together, self._parts(0.0)
             return
         for rank in self.programs:
             tasks, parts = self.window(rank)
