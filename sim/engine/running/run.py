@@ -64,6 +64,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
     _rank_paces: dict[int, RankPaces] = {}
     _layouts_in_a_row: dict[int, OpLayout] = {}
     _layouts: dict[tuple[object, ...], OpLayout] = {}
+    _apart_of: dict[tuple[tuple[int, ...], str], Ints] = {}
     _uncounted: list[list[TimesOfRanks]] = []
 
     @property
@@ -112,7 +113,11 @@ class SimulatedRun(Struct, dict=True, eq=False):
 
     def _apart(self, found: TimesOfRanks) -> Ints:
         """Return how many rows before each call is the one a period earlier, in a run with paces; 0: it is of none."""
-        return np.concatenate([self.rank_paces(rank).layout.apart[found.times.task.name] for rank in found.ranks])
+        key = found.ranks, found.times.task.name
+        if key not in self._apart_of:
+            layouts = [self.rank_paces(rank).layout for rank in found.ranks]
+            self._apart_of[key] = np.concatenate([layout.apart[found.times.task.name] for layout in layouts])
+        return self._apart_of[key]
 
     def rank_paces(self, rank: int) -> RankPaces:
         """Return the times of a simulated rank in a run in which ranks have paces of their own."""
