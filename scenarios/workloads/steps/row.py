@@ -12,7 +12,6 @@ from scenarios.workloads.workload import Column
 from sim.engine.findings.sent import sent_bytes
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.pricing import ClusterPricing
-from sim.engine.running.memory import peak_live_chunks
 from sim.engine.running.run import SimulatedRun
 from sim.plan.words.stream import Purpose, stream_of
 
@@ -35,7 +34,7 @@ COLUMNS: Final[Sequence[Column]] = (
 
 def row_of(scenario: StepScenario, run: SimulatedRun, pricing: Pricing) -> StepRow:
     """Return the row of a step. What a summary alone says, such as the interval, is not worked out: it takes longer."""
-    live = max(peak_live_chunks(run.program_in_full(rank)) for rank in run.programs)
+    live = max(run.peak_live_chunks(rank) for rank in run.programs)
     fullest = max(run.memory_of(rank).peak_bytes for rank in run.programs)
     found, sent = results_of(scenario, run), _sent_bytes(run, pricing)
     return StepRow(

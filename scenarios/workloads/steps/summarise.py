@@ -9,7 +9,6 @@ from scenarios.workloads.steps.scenario import StepScenario
 from sim.engine.findings.computing import computing_seconds
 from sim.engine.findings.critical_path import critical_path
 from sim.engine.findings.link_use import LinkUse
-from sim.engine.running.memory import peak_live_chunks
 from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.errors import ModelErrors
 from sim.engine.uncertainty.interval import step_time_interval
@@ -79,7 +78,7 @@ def _roles(run: SimulatedRun, found: StepResults) -> tuple[RoleSummary, ...]:
             memory_capacity_bytes=found.capacities_bytes[rank],
             memory_by_kind_bytes=dict(run.memory_of(rank).peak_by_kind_bytes),
             peak_host_memory_bytes=run.memory_of(rank, Tier.HOST).peak_bytes,
-            peak_live_microbatches=peak_live_chunks(run.program_in_full(rank)),
+            peak_live_microbatches=run.peak_live_chunks(rank),
             busy_s=dict(found.parts[rank].busy_s),
             exposed_s=dict(found.parts[rank].exposed_s),
             computing_s=computing_seconds(run, rank, shares[id(run.plan.program_of(rank))]),

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from sim.engine.compiling.tables import MAIN_STREAM
-from sim.engine.running.memory import KnownMemory, MemoryUse, memory_use
+from sim.engine.running.memory import KnownMemory, MemoryUse, memory_use, peak_live_chunks
 from sim.plan.facts.work_shares import TaskShares, WorkShares, work_shares
 from sim.plan.words.buffer import Tier
 from sim.plan.words.op import Collective, Op
@@ -22,6 +22,7 @@ class PlanFacts(Struct, eq=False):
 
     _memory: dict[tuple[int, int, int, Tier], tuple[Program, MemoryUse]] = {}
     _known: KnownMemory = field(default_factory=KnownMemory)
+    _live: dict[tuple[int, int], tuple[Program, int]] = {}
     _shares: dict[tuple[int, tuple[str, ...]], tuple[Plan, tuple[TaskShares, ...]]] = {}
     _streams: dict[int, tuple[tuple[Op, ...], StreamOps]] = {}
     _purposes: dict[int, tuple[tuple[WorkShares, ...], NDArray[np.float64]]] = {}
@@ -32,6 +33,13 @@ class PlanFacts(Struct, eq=False):
         if key not in self._memory:  # kept with the program, so that no others get their identities
             self._memory[key] = program, memory_use(program, tier, self._known)
         return self._memory[key][1]
+
+    def peak_live_chunks(self, program: Program) -> int:
+        """Return the most chunks in flight on a rank that runs a program (see ``peak_live_chunks``)."""
+        key = (id(program.tasks), id(program.calls))
+        if key not in self._live:
+            self._live[key] = program, peak_live_chunks(program)
+        return self._live[key][1]
 
     def work_shares(self, plan: Plan, sample_axes: Sequence[str]) -> tuple[TaskShares, ...]:
         """Return the purposes of the ops of every program of a plan (see ``sim.plan.facts.work_shares``)."""

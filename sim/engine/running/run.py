@@ -185,6 +185,10 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return the memory of a simulated rank in one tier; ranks with one program have the same."""
         return self.facts.memory_of(self.program_in_full(rank), tier)
 
+    def peak_live_chunks(self, rank: int) -> int:
+        """Return the most chunks in flight on a simulated rank."""
+        return self.facts.peak_live_chunks(self.program_in_full(rank))
+
     @cached_property
     def edges(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the edges of the graph: the node before and the node after, per edge."""

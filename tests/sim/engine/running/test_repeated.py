@@ -175,7 +175,7 @@ def assert_same_memory(run: SimulatedRun, whole: SimulatedRun) -> None:
     for rank in run.programs:
         assert run.memory_of(rank).peak_bytes == whole.memory_of(rank).peak_bytes
         assert run.memory_of(rank).peak_by_kind_bytes == whole.memory_of(rank).peak_by_kind_bytes
-        assert peak_live_chunks(run.program_in_full(rank)) == peak_live_chunks(whole.programs[rank])
+        assert run.peak_live_chunks(rank) == peak_live_chunks(whole.programs[rank])
 
 
 def assert_same_findings(run: SimulatedRun, whole: SimulatedRun, pricing: ClusterPricing) -> None:
