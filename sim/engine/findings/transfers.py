@@ -222,7 +222,7 @@ def _spans(
     """
     shared = np.flatnonzero(keys != _ALONE)
     shared = shared[np.argsort(keys[shared], kind="stable")]
-    table = run.loop.shared_spans.copy()
+    table = run.loop.shared_spans
     table[:, 1:3] -= run.origin_s
     of_key = table[:, 0].astype(np.int64)
     at = np.searchsorted(keys[shared], of_key)

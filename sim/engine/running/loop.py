@@ -73,6 +73,7 @@ class EventLoop:
         self._processed: list[Event] = []
         self._awaited: set[int] = set()
         self._held: list[Any] = []
+        self._noted_spans: Times | None = None
         self._begin: dict[int, Callable[[int], None]] = {
             NodeKind.BLOCK: self._start_block,
             NodeKind.ENTRY: self._enter,
@@ -139,7 +140,8 @@ class EventLoop:
     def note(self, starts_s: Times, ends_s: Times, spans: Times) -> None:
         """Take the times of nodes and the spans of a run whose rest is known."""
         self.starts_s, self.ends_s = starts_s.tolist(), ends_s.tolist()
-        self.times_s, self.shared_spans = (starts_s, ends_s), spans
+        self.times_s, self._noted_spans = (starts_s, ends_s), spans
+        self._resources.spans.clear()
 
     def _roots(self) -> list[int]:
         """Return the nodes that wait for nothing: not exits, nor blocks, which their entries start."""
@@ -152,18 +154,15 @@ class EventLoop:
                     roots.append(at)
         return roots
 
-    @cached_property
+    @property
     def shared_spans(self) -> Times:
-        """Return how fast activities on shared resources went, four numbers each; to be asked for once all has run.
+        """Return how fast activities on shared resources went so far, four numbers each, in a table of its own.
 
         They are key, from, until, and the part of it done per second. The key is a node, or of a collective over
         several ranks -1 less its joint.
         """
-        return self.spans_so_far
-
-    @property
-    def spans_so_far(self) -> Times:
-        """Return the same of a loop that may pause."""
+        if self._noted_spans is not None:
+            return self._noted_spans.copy()
         spans = self._resources.spans
         return np.fromiter(spans, np.float64, len(spans)).reshape(-1, 4)
 

@@ -129,10 +129,7 @@ class _Attempt(Struct, frozen=True, eq=False):
 
 
 def paced_run(
-    graph: Graph,
-    cuts: Mapping[int, Cut],
-    left_out: int,
-    num_steps: int,
+    graph: Graph, cuts: Mapping[int, Cut], left_out: int, num_steps: int
 ) -> tuple[Graph, EventLoop, Paced] | None:
     """Return the run of a short step as that of the whole one; None where it cannot be shown that it is.
 

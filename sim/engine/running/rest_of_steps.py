@@ -94,7 +94,7 @@ class RestOfSteps(Struct, dict=True, eq=False):
         """Note the times of all that is not over."""
         steps, size, starts_s, ends_s = self._steps, len(self.chains.section), state.starts_s, state.all_ends_s
         is_left = ~(state.ends_s[1] < state.until_s)
-        spans = self.loop.spans_so_far
+        spans = self.loop.shared_spans
         for before, after, passes in (
             (steps.first[is_left], steps.second[is_left], np.zeros(1, np.int64)),
             (steps.before_third, steps.third, steps.passes),

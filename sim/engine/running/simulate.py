@@ -197,10 +197,10 @@ class Simulation(Struct, dict=True, eq=False):
             cuts = {rank: short[id(program)] for rank, program in now.programs.items()}
             begun = {} if self.plan.barrier else self._begun(form, cuts, now)
             run = self._run_in_sections(form, cuts, begun, now, structures)
-            if begun and run is not None and not (_comes_back(run) or begins_again(run)):
+            if begun and run is not None and not (_is_seen_again(run) or begins_again(run)):
                 begun, run = {}, self._run_in_sections(form, cuts, {}, now, structures)
             if run is not None:
-                return run if self.plan.barrier or begun or _comes_back(run) or comes_back(run) else None
+                return run if self.plan.barrier or begun or _is_seen_again(run) or comes_back(run) else None
         return None
 
     def _begun(self, form: SectionForm, cuts: Mapping[int, Cut], now: _Known) -> Mapping[int, int]:
@@ -318,7 +318,7 @@ class Simulation(Struct, dict=True, eq=False):
         return structure.graph
 
 
-def _comes_back(run: SimulatedRun) -> bool:
+def _is_seen_again(run: SimulatedRun) -> bool:
     """Return whether the second of several steps was seen in a state of the first."""
     return run.paced is not None and run.paced.comes_back
 
