@@ -18,6 +18,7 @@ from sim.engine.uncertainty.repeating import Flags
 from sim.sorting import distinct
 
 SHORT: Final = 0.5
+"""A send is left out of the graph if it is predicted to take at most so much of the next one's call."""
 
 
 class SendsInOrder(Struct, frozen=True, eq=False):
