@@ -309,6 +309,7 @@ class PricedTask(Struct, frozen=True):
     """One task on one simulated rank: the demands of each op.
 
     ``launches_s``: host time of launching each op, none: it takes none; what ops wait for it is in their latencies.
+    Where it takes none, ops that are alike (``Program.distinct_ops``) have one activity.
     """
 
     activities: tuple[Activity, ...]

@@ -172,12 +172,11 @@ def tabulate(
     coalescable = {_FIXED, _SHARED, *([_MEMBER] if in_team else [])}
     recipes, tables = _Recipes(contention.contended, joint), dict[str, TaskTable]()
     for name, table in known.tables(program, shapes).items():
-        activities = priced[name].activities
-        recipe = recipes.of_ops(table.task.ops, program.distinct_ops.of_task[name], activities)
+        recipe = recipes.of_ops(table.task.ops, program.distinct_ops.of_task[name], priced[name])
         kinds = {kind for _, kind, _, _ in recipe}
         tables[name] = replace(
             table,
-            activities=activities,
+            activities=priced[name].activities,
             may_coalesce=name not in single,
             candidate=table.candidate and name not in single and kinds <= coalescable,
             contended=_SHARED in kinds,
@@ -238,11 +237,16 @@ class _Recipes(Struct, frozen=True):
 
     contended: Set[Resource]
     joint: Callable[[Collective], bool]
-    _known: dict[tuple[int, int], Recipe] = {}
+    _known: dict[int | tuple[int, int], Recipe] = {}
 
-    def of_ops(self, ops: Sequence[Op], places: Sequence[int], activities: Sequence[Activity]) -> list[Recipe]:
-        """Return the recipes of ops. ``places``: theirs among the distinct ops of their program."""
-        known, keys = self._known, list(zip(places, map(id, activities), strict=True))
+    def of_ops(self, ops: Sequence[Op], places: Sequence[int], priced: PricedTask) -> list[Recipe]:
+        """Return the recipes of a task's ops. ``places``: theirs among the distinct ops of their program.
+
+        Ops that are alike have one activity, but for those that launches make late.
+        """
+        known, activities = self._known, priced.activities
+        late = zip(places, map(id, activities), strict=True)
+        keys: Sequence[int | tuple[int, int]] = list(late) if priced.launches_s else places
         found = dict(zip(keys, zip(ops, activities, strict=True), strict=True))
         for key in found.keys() - known.keys():
             op, activity = found[key]

@@ -42,12 +42,14 @@ def plan_of(*calls: Call) -> Plan:
 
 
 def structure_of(plan: Plan, activity: Activity | None = None) -> Structure:
-    """Return the compiled plan of one rank. ``activity``: of all ops; None: each has one of its own."""
+    """Return the compiled plan of one rank. ``activity``: of all ops; None: each is launched and has its own."""
     (program,) = plan.programs
     prices = {
-        name: PricedTask(tuple(activity or PRICING.price(plan, program, op, 0) for op in task.ops))
+        name: PricedTask((activity,) * len(task.ops)) if activity else PricedTask(
+            tuple(PRICING.price(plan, program, op, 0) for op in task.ops), (0.0,) * len(task.ops)
+        )
         for name, task in program.tasks.items()
-    }
+    }  # fmt: skip
     shapes = {id(program): shapes_of(program)}
     return compiled(plan, no_fold(plan, PRICING), {0: program}, {0: prices}, shapes, KnownTasks(), coalesce=True)
 
@@ -87,7 +89,7 @@ def test_buffers_of_one_stream_are_not_followed() -> None:
 
 
 def test_ops_that_are_alike_and_have_one_activity_share_a_recipe() -> None:
-    """Others have their own: an op on another stream, and one that is alike but has another activity."""
+    """Others have their own: an op on another stream, and one that is alike but that its launch may make late."""
     shared, own = (structure_of(IN_TURN, activity).tables[0] for activity in (Activity(1.0), None))
     assert shared["whole"].recipe[0] is shared["whole"].recipe[1] is shared["rest"].recipe[0]
     assert shared["whole"].recipe[0] is not shared["take"].recipe[0]
