@@ -66,8 +66,11 @@ class Activity(Struct, frozen=True, dict=True):
         """Return how long it uses its resources alone: the largest demand, or ``single_s`` if that is longer."""
         if type(self.demands) is LinkDemands:
             return max(self.single_s, float(self.demands.seconds.max()))
-        seconds: Iterator[float] = map(itemgetter(1), self.demands)
-        return max(self.single_s, 0.0, *seconds)
+        longest_s = self.single_s
+        for _, seconds in self.demands:
+            if seconds > longest_s:  # noqa: PLR1730 - a call of ``max`` takes longer
+                longest_s = seconds
+        return longest_s
 
     @unlocked_property
     def duration_s(self) -> float:
