@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import Graph, NodeKind, PricedTask
 from sim.engine.prices.activity import Activity
-from sim.engine.prices.traffic import signature
+from sim.engine.prices.traffic import exchanging_places, signature
 from sim.engine.running.period import Times
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.task_times import TimesOfRanks
@@ -126,7 +126,8 @@ class _Flows:
 
     def __init__(self, run: SimulatedRun) -> None:
         self.run, self.found = run, list[Flow]()
-        self._num_ranks = _counter(run)
+        self._num_ranks, self._on_links = _counter(run), exchanging_places(list(run.programs.values()))
+        self._exchanging: dict[tuple[int, str], list[tuple[int, int]]] = {}
         self._numbers: dict[tuple[object, ...], int] = {}
         self._known: dict[tuple[int, int], int | None] = {}
         self._signatures: dict[tuple[int, int], tuple[object, ...]] = {}
@@ -135,13 +136,23 @@ class _Flows:
         """Return the flow of every op, by number, of a simulated rank's task that moves bytes for which it answers."""
         program, activities = self.run.programs[rank], self.run.priced[rank][task.name].activities
         moving = {}
-        for at, (place, activity) in enumerate(zip(program.distinct_ops.of_task[task.name], activities, strict=True)):
+        for at, place in self._exchanging_ops(program, task):
+            activity = activities[at]
             if activity.uses_links:
                 if (rank, place) not in self._known:
                     self._known[rank, place] = self._number(rank, place, task.ops[at], activity)
                 if (number := self._known[rank, place]) is not None:
                     moving[at] = number
         return moving
+
+    def _exchanging_ops(self, program: Program, task: Task) -> list[tuple[int, int]]:
+        """Return the ops of a task that exchange bytes, by number, each with its place among the distinct ops."""
+        distinct = program.distinct_ops  # programs share them
+        key = id(distinct), task.name
+        if key not in self._exchanging:
+            on_links = frozenset(self._on_links[id(distinct)])
+            self._exchanging[key] = [each for each in enumerate(distinct.of_task[task.name]) if each[1] in on_links]
+        return self._exchanging[key]
 
     def _number(self, rank: int, place: int, op: Op, activity: Activity) -> int | None:
         """Return the number of the flow of an op, of this place; None where another simulated rank answers for it."""
