@@ -315,6 +315,13 @@ class PricedTask(Struct, frozen=True):
     activities: tuple[Activity, ...]
     launches_s: tuple[float, ...] = ()
 
+    def keys(self, places: Sequence[int]) -> Sequence[int | tuple[int, int]]:
+        """Return per op what is equal for ops that are alike and have one activity.
+
+        ``places``: of the ops among the distinct ones of their program.
+        """
+        return list(zip(places, map(id, self.activities), strict=True)) if self.launches_s else places
+
     @property
     def durations_s(self) -> list[float]:
         """Return how long each op lasts when alone."""

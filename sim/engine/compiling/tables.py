@@ -240,14 +240,9 @@ class _Recipes(Struct, frozen=True):
     _known: dict[int | tuple[int, int], Recipe] = {}
 
     def of_ops(self, ops: Sequence[Op], places: Sequence[int], priced: PricedTask) -> list[Recipe]:
-        """Return the recipes of a task's ops. ``places``: theirs among the distinct ops of their program.
-
-        Ops that are alike have one activity, but for those that launches make late.
-        """
-        known, activities = self._known, priced.activities
-        late = zip(places, map(id, activities), strict=True)
-        keys: Sequence[int | tuple[int, int]] = list(late) if priced.launches_s else places
-        found = dict(zip(keys, zip(ops, activities, strict=True), strict=True))
+        """Return the recipes of a task's ops. ``places``: theirs among the distinct ops of their program."""
+        known, keys = self._known, priced.keys(places)
+        found = dict(zip(keys, zip(ops, priced.activities, strict=True), strict=True))
         for key in found.keys() - known.keys():
             op, activity = found[key]
             kind = self._kind(op, activity)

@@ -71,8 +71,8 @@ class ErrorClasses(Struct):
         for rank, program in run.programs.items():
             classes, of_task = self.of_distinct(program), program.distinct_ops.of_task
             for name, priced in run.priced[rank].items():
-                numbers = zip(of_task[name], map(id, priced.activities), strict=True)  # of a place some begin late
-                for (place, _), activity in dict(zip(numbers, priced.activities, strict=True)).items():
+                ops = zip(of_task[name], priced.activities, strict=True)
+                for place, activity in dict(zip(priced.keys(of_task[name]), ops, strict=True)).values():
                     found[classes[place]] = max(found.get(classes[place], 0.0), activity.single_duration_s)
         return found
 
