@@ -28,40 +28,45 @@ EVEN: Final = 1e-10
 class Counterparts(Struct, frozen=True, eq=False):
     """The same node of the next period, for every node: in the next period's unit it has the same place.
 
-    Units are calls, or what is beside them. ``units``: the unit of each node, NONE where there is none.
-    ``later_units``: by unit, the same unit of the next period; NONE where there is none. ``repeats``: by unit, whether
-    each period has such a unit. The nodes of unit u are ``order[first[u] : first[u + 1]]``. ``moments_s``: a predicted
-    moment of each node, a period later for its counterpart.
+    Units are calls, or what is beside them. ``units``: the unit of each node, NONE where there is none; ``places``: the
+    place of each node in its unit, below ``num_places``. ``later_units``: by unit, the same unit of the next period;
+    NONE where there is none. ``repeats``: by unit, whether each period has such a unit. ``order``: the nodes by unit
+    and place, whose keys are ``keys``; ``sizes``: by unit, its number of nodes. ``moments_s``: a predicted moment of
+    each node, a period later for its counterpart.
     """
 
     units: Ints
+    places: Ints
+    num_places: int
     later_units: Ints
     repeats: Flags
     order: Ints
-    first: Ints
+    keys: Ints
+    sizes: Ints
     moments_s: Floats
 
     @classmethod
-    def of(cls, units: Ints, later_units: Ints, repeats: Flags, moments_s: Floats) -> "Counterparts":
+    def of(cls, units: Ints, places: Ints, later_units: Ints, repeats: Flags, moments_s: Floats) -> "Counterparts":
         """Return those of the nodes of some units."""
-        order = np.argsort(units, kind="stable")
-        first = np.cumsum(np.bincount(units - NONE, minlength=len(later_units) + 1))
-        return cls(units, later_units, repeats, order, first, moments_s)
+        num_places = int(places.max(initial=0)) + 1
+        keys = units * num_places + places
+        order = np.argsort(keys, kind="stable")
+        sizes = np.bincount(units[units != NONE], minlength=len(later_units))
+        return cls(units, places, num_places, later_units, repeats, order, keys[order], sizes, moments_s)
 
     def later(self, nodes: Ints, period_s: float) -> Ints:
         """Return the nodes a period after some; NONE where there is none.
 
         Of units with unlike numbers of nodes these are counterparts only if they are a period apart.
         """
-        place, sizes = np.empty_like(self.order), np.diff(self.first)
-        place[self.order] = np.arange(len(self.order))
         units = self.units[nodes]
         others = np.where(units == NONE, NONE, self.later_units[units])
-        place_in_unit = place[nodes] - self.first[units]
-        is_found = (others != NONE) & (place_in_unit < sizes[others])
-        later = self.order[np.where(is_found, self.first[others] + place_in_unit, 0)]
+        wanted = others * self.num_places + self.places[nodes]
+        found = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
+        is_found = (others != NONE) & (self.keys[found] == wanted)
+        later = self.order[found]
         off_s = self.moments_s[later] - self.moments_s[nodes] - period_s
-        is_found &= (sizes[units] == sizes[others]) | (np.abs(off_s) <= NEAR * period_s)
+        is_found &= (self.sizes[units] == self.sizes[others]) | (np.abs(off_s) <= NEAR * period_s)
         return np.where(is_found, later, NONE)
 
     def stay(self, nodes: Ints) -> Flags:

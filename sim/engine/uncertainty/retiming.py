@@ -25,7 +25,7 @@ from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
 from sim.engine.uncertainty.repeating import EVEN, Counterparts, Flags, PlacedNodes, Repeating
 from sim.engine.uncertainty.sends import SendsInOrder
 from sim.plan.words.calls import NO_MICROBATCH, Calls
-from sim.sorting import in_ranges
+from sim.sorting import in_ranges, run_begins
 
 FactorRow = Callable[[ErrorClass, int], int]
 """Gives the row, among the drawn factors, of the one with which a class of calls errs on a simulated rank."""
@@ -278,8 +278,9 @@ class _Nodes:
     """The nodes of a run and of its blocks: their durations, the rows of these, and the edges between nodes.
 
     ``base_s``, ``rows`` and ``starts_s`` are those of the run's own nodes; ``added`` has these of nodes beside them,
-    and another node of the call of each. ``entries``: by block and slot the node at whose end it is released. ``more``:
-    what waits beside the run's own. ``sends_wait``: each send waits for the one before it (see ``SendsInOrder``).
+    another node of the call of each, and the ops of its entry and its exit (NONE: it leads to all exits). ``entries``:
+    by block and slot the node at whose end it is released. ``more``: what waits beside the run's own. ``sends_wait``:
+    each send waits for the one before it (see ``SendsInOrder``).
     """
 
     def __init__(self, run: SimulatedRun, sends_wait: bool) -> None:
@@ -292,7 +293,7 @@ class _Nodes:
         begins_s = np.isin(graph.kinds_of_nodes, (*_LASTING, NodeKind.BLOCK))
         self.starts_s = np.where(begins_s, starts_s, ends_s)
         self.rows = np.zeros(len(self.base_s), dtype=np.int64)
-        self.added: list[tuple[float, int, float, int]] = []
+        self.added: list[tuple[float, int, float, int, int, int]] = []
         self.entries = {place: node for node, place in graph.entries.items()}
         self.more: list[tuple[int, int]] = []
         self._released: dict[int, int] = {}
@@ -302,9 +303,13 @@ class _Nodes:
         """Return how many nodes there are."""
         return len(self.rows) + len(self.added)
 
-    def add(self, owner: int, start_s: float, base_s: float = 0.0, row: int = 0) -> int:
-        """Add a node that belongs to the call of another one; return its number."""
-        self.added.append((base_s, row, start_s, owner))
+    def add(self, owner: int, start_s: float, entry: int = 0, through: tuple[float, int, int] = (0.0, 0, NONE)) -> int:
+        """Add a node that belongs to the call of another one; return its number.
+
+        ``entry``: the op that it lets go; ``through``: how long it lasts, its row, and the op of its exit.
+        """
+        base_s, row, leaves = through
+        self.added.append((base_s, row, start_s, owner, entry, leaves))
         return len(self) - 1
 
     def give_rows(self, calls: Sequence[tuple[Ints, Sequence[int]]]) -> None:
@@ -328,25 +333,25 @@ class _Nodes:
 
     def in_all(self) -> tuple[Floats, Ints]:
         """Return the durations of all nodes, and their rows."""
-        base_s, rows, _, _ = self._added
+        base_s, rows, *_ = self._added
         return np.concatenate([self.base_s, base_s]), np.concatenate([self.rows, rows.astype(np.int64)])
 
     def placed(self, repeated: Repeated) -> PlacedNodes:
         """Return all nodes of a run that passed through its period once for many, by when they begin, and the edges."""
-        run, (_, _, starts_s, owners) = self.run, self._added
+        run, starts_s, (owners, entries, exits) = self.run, self._added[2], self._added[3:].astype(np.int64)
         calls = calls_of_nodes(run.graph, run.programs.values())
-        of_added = calls[owners.astype(np.int64)]
-        units = np.concatenate([np.where(calls == NONE, NONE, 2 * calls), 2 * of_added + 1])
+        units = np.concatenate([np.where(calls == NONE, NONE, 2 * calls), 2 * calls[owners] + 1])
+        places = np.concatenate([_places_in_units(calls), entries * (exits.max(initial=0) + 2) + exits - NONE])
         later, repeats = _calls_a_period_later(run, repeated)
         later_units = np.where(later == NONE, NONE, 2 * later)[:, None] + np.where(later == NONE, 0, [[0], [1]]).T
         moments_s = np.concatenate([run.loop.times_s[1], starts_s])
-        found = Counterparts.of(units, later_units.ravel(), np.repeat(repeats, 2), moments_s)
+        found = Counterparts.of(units, places, later_units.ravel(), np.repeat(repeats, 2), moments_s)
         return PlacedNodes(np.concatenate([self.starts_s, starts_s]), *self.dependencies(), found)
 
     @cached_property
     def _added(self) -> Floats:
-        """Return durations, rows, starts and owners of nodes beside the run's own, once all are added."""
-        return np.array(self.added, dtype=np.float64).reshape(-1, 4).T
+        """Return what is known of the nodes beside the run's own, a column each, once all are added."""
+        return np.array(self.added, dtype=np.float64).reshape(-1, 6).T
 
     def let_left_out_wait(self, left_out: _LeftOut, first_row: int) -> None:
         """Let nodes that stand for periods last as long as rows from ``~first_row`` on say."""
@@ -357,7 +362,8 @@ class _Nodes:
         """Return the node at whose end an entry of a block is released: of its only one all that it waits for."""
         if (block, slot) not in self.entries:
             start_s = self.run.loop.starts_s[block]
-            self.entries[block, slot] = self._released[block] = self.add(block, start_s)
+            entry = self.run.graph.blocks[block].pattern.entries[slot]
+            self.entries[block, slot] = self._released[block] = self.add(block, start_s, entry)
         return self.entries[block, slot]
 
     def begin_of(self, node: int) -> int:
@@ -398,6 +404,14 @@ class _Nodes:
         after = released[after]
         added = np.array(more, dtype=np.int64).reshape(-1, 2)
         return np.concatenate([before, added[:, 0]]), np.concatenate([after, added[:, 1]])
+
+
+def _places_in_units(units: Ints) -> Ints:
+    """Return the place of each node among those of its unit."""
+    places, order = np.empty_like(units), np.argsort(units, kind="stable")
+    first = np.flatnonzero(begins := run_begins(units[order]))
+    places[order] = np.arange(len(units)) - first[np.cumsum(begins) - 1]
+    return places
 
 
 def _calls_a_period_later(run: SimulatedRun, repeated: Repeated) -> tuple[Ints, NDArray[np.bool_]]:
@@ -532,7 +546,8 @@ def _add_blocks(nodes: _Nodes, rows: _Rows, blocks: Mapping[int, tuple[int, int,
         row_of = calls[node] = rows.of_call(block.ranks or (rank,), task, block.pattern, joint)
         for op, done in ((block.pattern.main_exit, node), *block.exits.items()):
             for slot, start_s in enumerate(block.released_s):
-                through = nodes.add(node, start_s, 1.0, row_of((slot, op)))
+                entry = block.pattern.entries[slot]
+                through = nodes.add(node, start_s, entry, (1.0, row_of((slot, op)), op))
                 nodes.more += [(nodes.entry(node, slot), through), (through, done)]
     for node, (block_node, slot, op) in graph.early_exits.items():
         nodes.base_s[node], nodes.rows[node] = 1.0, calls[block_node]((slot, op))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -61,6 +61,7 @@ def long_plans(draw: Any) -> Plan:
     keys |= {"m": 2 * pp * draw(st.integers(24 // (2 * pp), 64 // (2 * pp)))}
     if pp == 2 and keys.get("zero_stage", 3) < 2 and keys["schedule"] != "aiao" and draw(st.booleans()):
         keys |= {"schedule": draw(st.sampled_from(["chimera", "dualpipe"])), "virtual_stages": 1}
+    note(f"keys of the plan: {keys}")
     return replace(dense_plan(**keys), barrier=True)
 
 
@@ -254,6 +255,16 @@ def test_draws_may_settle_later_than_the_predicted_times(keys: dict[str, Any], n
     """
     plan = dense_plan(**keys, model=LLAMA | {"num_layers": 2 * keys["pp"]})
     pricing = pricing_on(node, plan.mesh.size, devices_per_node=per_node)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is not None
+    assert off_by(run, whole, 64).max() < 1e-9
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_draws_of_calls_of_several_ranks_are_those_of_the_whole_run(tp: int) -> None:
+    """Ranks of unlike pace share each call, and the last one has more exits, for the sums: all draws are exact."""
+    plan = dense_plan(tp=tp, m=24, sequence_parallel=True, model=GPT | {"dropout": 0.0, "tied_embeddings": False})
+    pricing = slow_devices(1, 1)
     run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
     assert run.repeated is not None
     assert off_by(run, whole, 64).max() < 1e-9

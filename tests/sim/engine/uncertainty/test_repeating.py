@@ -68,9 +68,11 @@ def short_form(pattern: Pattern, times: int) -> Repeating | None:
     count = len(pattern.waits)
     starts_s = np.append(np.add.outer(np.arange(NUM_PERIODS), np.arange(count) / count).ravel(), NUM_PERIODS)
     units = np.append(np.repeat(np.arange(NUM_PERIODS), count), NUM_PERIODS)
+    places = np.append(np.tile(np.arange(count), NUM_PERIODS), 0)
     later = np.array([*range(1, NUM_PERIODS), -1, -1])
     repeats = np.arange(NUM_PERIODS + 1) < NUM_PERIODS
-    placed = PlacedNodes(starts_s, *graph(pattern, NUM_PERIODS), Counterparts.of(units, later, repeats, starts_s))
+    counterparts = Counterparts.of(units, places, later, repeats, starts_s)
+    placed = PlacedNodes(starts_s, *graph(pattern, NUM_PERIODS), counterparts)
     return Repeating.of(placed, Repeated(FIRST + 1.0, FIRST + 2.0, times, 1, {}))
 
 
@@ -100,6 +102,6 @@ def test_states_may_come_back_after_several_periods(turns: int, times: int) -> N
 def test_a_period_whose_counterparts_are_not_known_is_none() -> None:
     """Where the next period's counterpart of what a period waits for is not found, there is no such form."""
     starts_s, units = np.arange(4.0), np.arange(4)
-    found = Counterparts.of(units, np.full(4, -1), np.ones(4, dtype=np.bool_), starts_s)
+    found = Counterparts.of(units, np.zeros(4, np.int64), np.full(4, -1), np.ones(4, dtype=np.bool_), starts_s)
     placed = PlacedNodes(starts_s, np.array([0, 1, 2]), np.array([1, 2, 3]), found)
     assert Repeating.of(placed, Repeated(1.0, 2.0, 3, 1, {})) is None
