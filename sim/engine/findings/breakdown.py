@@ -97,7 +97,7 @@ def _streams_of_ranks(facts: PlanFacts, several: Iterable[TimesOfRanks]) -> Mapp
     for together in several:
         begins, times = together.begins.tolist(), together.times
         for stream, ops in facts.by_stream(times.task).items():
-            spans = times.starts_s[:, ops], times.ends_s[:, ops]
+            spans = times.starts_s.take(ops, axis=1), times.ends_s.take(ops, axis=1)
             starts_s, ends_s = without_touching(*spans) if stream == MAIN_STREAM else spans
             for rank, begin, count in zip(together.ranks, begins, together.num_calls.tolist(), strict=True):
                 own = starts_s[begin : begin + count].ravel(), ends_s[begin : begin + count].ravel()
