@@ -260,16 +260,6 @@ def test_draws_may_settle_later_than_the_predicted_times(keys: dict[str, Any], n
     assert off_by(run, whole, 64).max() < 1e-9
 
 
-@pytest.mark.parametrize("tp", [2, 4])
-def test_draws_of_calls_of_several_ranks_are_those_of_the_whole_run(tp: int) -> None:
-    """Ranks of unlike pace share each call, and the last one has more exits, for the sums: all draws are exact."""
-    plan = dense_plan(tp=tp, m=24, sequence_parallel=True, model=GPT | {"dropout": 0.0, "tied_embeddings": False})
-    pricing = slow_devices(1, 1)
-    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
-    assert run.repeated is not None
-    assert off_by(run, whole, 64).max() < 1e-9
-
-
 def test_where_counterparts_are_not_known_the_whole_run_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """A run whose period cannot be passed again gives the draws of the whole run."""
     plan = dense_plan(pp=2, m=24, model=LLAMA)

@@ -9,8 +9,12 @@ from hypothesis import strategies as st
 from msgspec import Struct
 
 from sim.engine.running.period import Repeated
+from sim.engine.running.simulate import simulate
 from sim.engine.uncertainty.longest_path import Durations, Levels
 from sim.engine.uncertainty.repeating import Counterparts, PlacedNodes, Repeating
+from tests.sim.engine.compiling.test_teams import slow_devices
+from tests.sim.engine.running.test_repeated import off_by
+from tests.sim.jobs import GPT, dense_plan
 
 FIRST, NUM_PERIODS = 2, 5
 """Periods of the short form: the one that is repeated begins at moment 3, after two others."""
@@ -105,3 +109,13 @@ def test_a_period_whose_counterparts_are_not_known_is_none() -> None:
     found = Counterparts.of(units, np.zeros(4, np.int64), np.full(4, -1), np.ones(4, dtype=np.bool_), starts_s)
     placed = PlacedNodes(starts_s, np.array([0, 1, 2]), np.array([1, 2, 3]), found)
     assert Repeating.of(placed, Repeated(1.0, 2.0, 3, 1, {})) is None
+
+
+@pytest.mark.parametrize("tp", [2, 4])
+def test_draws_of_calls_of_several_ranks_are_those_of_the_whole_run(tp: int) -> None:
+    """Ranks of unlike pace share each call, and the last one has more exits, for the sums: all draws are exact."""
+    plan = dense_plan(tp=tp, m=24, sequence_parallel=True, model=GPT | {"dropout": 0.0, "tied_embeddings": False})
+    pricing = slow_devices(1, 1)
+    run, whole = simulate(plan, pricing), simulate(plan, pricing, repeat=False)
+    assert run.repeated is not None
+    assert off_by(run, whole, 64).max() < 1e-9
