@@ -77,6 +77,8 @@ class PackageLoader(SourceFileLoader):
         try:
             compiled, source = self.get_data(self.compiled), os.stat(self.path)
         except OSError:
+            if not os.path.isfile(self.path):  # a folder, or a link to nowhere
+                raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname) from None
             return super().get_code(fullname)
         if compiled[:8] == _UP_TO_DATE and compiled[8:16] == _time_and_size(source):
             code: CodeType = loads(memoryview(compiled)[16:])

@@ -217,3 +217,14 @@ def _last_line(command: Sequence[str]) -> dict[str, str]:
     out = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     mapping: dict[str, str] = json.loads(out.splitlines()[-1])
     return mapping
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, lambda file: file.symlink_to("nowhere")], ids=["a folder", "a link"])
+def test_a_name_of_no_file_is_no_module(make: Callable[[Path], None], tmp_path: Path) -> None:
+    """What is named as a module, and is a folder or a link to nowhere, is no module, as Python says it."""
+    make(tmp_path / "odd.py")
+    spec = PackageModules().find_spec("package.odd", [str(tmp_path)])
+    assert spec is not None
+    assert isinstance(spec.loader, PackageLoader)
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'package\.odd'$"):
+        spec.loader.get_code("package.odd")
