@@ -78,8 +78,9 @@ def _fullest(use: LinkUse, kinds: Sequence[LinkKind]) -> tuple[Ints, Ints, Times
     Spans that meet others on links come once more, each of their times for itself.
     """
     moved, kind_of = use.transfers, np.searchsorted(kinds, use.kind)
-    counts, (rows, spans, shares) = moved.counts[moved.span_of], use.alone()
-    alone = _raised(np.zeros((len(kinds), len(counts))), kind_of[rows], spans, shares)
+    counts, flow_of = moved.counts[moved.span_of], moved.flow_of[moved.span_of]
+    slowest = _raised(np.zeros((len(kinds), len(moved.flows))), kind_of[use.rows], use.flows, use.seconds)
+    alone = slowest[:, flow_of] * moved.span_speed
     met = use.meeting()
     times, which = distinct(met.spans * int(counts.max()) + met.passes)
     of_times = times // int(counts.max())

@@ -7,6 +7,7 @@ out, because they can never be full, are looked up group by group: ranks that ca
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -104,30 +105,43 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
     def _num_spans(self) -> Ints:
         return np.diff(self.first_span)
 
-    def alone(self) -> tuple[Ints, Ints, Times]:
-        """Return rows, spans over their links, and which part of a link of the row each span takes for itself."""
-        cells, spans = in_ranges(self.first_span[self.flows], self._num_spans[self.flows])
-        return self.rows[cells], spans, self.seconds[cells] * self.transfers.span_speed[spans]
-
     def meeting(self) -> "Meeting":
-        """Return the spans that meet others on links. What one stream of a rank moves comes one after the other."""
-        moved, cells = self.transfers, np.flatnonzero(self._is_of_several[self.rows])
+        """Return the spans that meet others on links. What one stream of a rank moves comes one after the other.
+
+        Rows of the same flows, such as those of the links along a ring, are looked at once.
+        """
+        moved, like, begins = self.transfers, self._like, self._begins
+        cells = np.flatnonzero(self._is_of_several[self.rows] & (like[self.rows] == self.rows))
         of_spans, spans = in_ranges(self.first_span[self.flows[cells]], self._num_spans[self.flows[cells]])
         places, passes = moved.passes(spans)
         cells, spans = cells[of_spans[places]], spans[places]
-        later_s = passes * moved.apart_s[moved.span_of[spans]]
-        begins_s, ends_s = moved.span_begin_s[spans] + later_s, moved.span_end_s[spans] + later_s
+        begins_s, ends_s = moved.times_of(spans, passes)
         meet = np.flatnonzero(_overlap(self.rows[cells], begins_s, ends_s))
-        cells, spans, rows = cells[meet], spans[meet], self.rows[cells[meet]]
-        rates = self.seconds[cells] * moved.span_speed[spans]
-        return Meeting(rows, spans, passes[meet], _shares(rows, begins_s[meet], ends_s[meet], rates))
+        by_like, num_alike = np.argsort(like, kind="stable"), np.bincount(like, minlength=len(like))
+        firsts = self.rows[cells[meet]]
+        each, places = in_ranges((num_alike.cumsum() - num_alike)[firsts], num_alike[firsts])
+        meet, rows = meet[each], by_like[places]
+        rates = self.seconds[cells[meet] - begins[firsts[each]] + begins[rows]] * moved.span_speed[spans[meet]]
+        return Meeting(rows, spans[meet], passes[meet], _shares(rows, begins_s[meet], ends_s[meet], rates))
+
+    @cached_property
+    def _begins(self) -> Ints:
+        """Return where the cells of each row begin."""
+        return np.searchsorted(self.rows, np.arange(len(self.example)))
+
+    @property
+    def _like(self) -> Ints:
+        """Return for each row the first one that the same flows use."""
+        bounds, firsts = [*self._begins.tolist(), len(self.rows)], dict[bytes, int]()
+        sets = (self.flows[first:last].tobytes() for first, last in pairwise(bounds))
+        return np.array([firsts.setdefault(flows, row) for row, flows in enumerate(sets)], np.int64)
 
     @property
     def _is_of_several(self) -> NDArray[np.bool_]:
         """Return which rows have links that several streams use."""
         numbers = dict[tuple[int, str], int]()
         streams = [numbers.setdefault((flow.rank, flow.op.stream), len(numbers)) for flow in self.transfers.flows]
-        of_cells, first = np.array(streams)[self.flows], np.searchsorted(self.rows, np.arange(len(self.example)))
+        of_cells, first = np.array(streams)[self.flows], self._begins
         several: NDArray[np.bool_] = np.minimum.reduceat(of_cells, first) < np.maximum.reduceat(of_cells, first)
         return several
 

@@ -86,6 +86,11 @@ class Transfers(Struct, frozen=True, eq=False, dict=True):
         counts = self.counts[self.span_of[spans]] if self.has_paces else np.ones(len(spans), np.int64)
         return in_ranges(np.zeros_like(counts), counts)
 
+    def times_of(self, spans: Ints, passes: Ints) -> tuple[Times, Times]:
+        """Return when spans begin and end that time of theirs."""
+        later_s = passes * self.apart_s[self.span_of[spans]]
+        return self.span_begin_s[spans] + later_s, self.span_end_s[spans] + later_s
+
     def unrolled(self, spans: Ints) -> tuple[Ints, Times]:
         """Return spans as often as each has another time in the step, and how much later that is."""
         places, passes = self.passes(spans)

@@ -193,27 +193,34 @@ def test_whatever_moves_is_held_back_by_a_full_link(data: Any, keys: dict[str, A
             assert some_full[begin:end].all()
 
 
+ON_SWITCH = {"kind": "switch"}
+OVERSUBSCRIBED = {"kind": "leaf-spine", "leaf_ports": 2, "spines": 1, "oversubscription": 4}
+MESH_2D = {"model": GPT, "tensor_method": "2d", "mesh": (2, 2), "tp": 4, "dp": 2, "b": 4, "overlap": "prefetch"}
+
+
 @pytest.mark.parametrize(
-    ("keys", "per_node", "some_meet"),
+    ("keys", "per_node", "fabric", "some_meet"),
     [
-        (
-            {"model": GPT, "tensor_method": "2d", "mesh": (2, 2), "tp": 4, "dp": 2, "b": 4, "overlap": "prefetch"},
-            2,
-            False,
-        ),
-        ({"model": GPT, "pp": 2, "dp": 2, "m": 4}, 4, True),
+        (MESH_2D, 2, ON_SWITCH, False),
+        ({"model": GPT, "pp": 2, "dp": 2, "m": 4}, 4, ON_SWITCH, True),
+        ({"model": GPT, "pp": 4, "dp": 2, "m": 8}, 1, OVERSUBSCRIBED, True),  # on several links, some of them slower
     ],
 )
-def test_shares_are_those_of_each_rows_own_curve(keys: dict[str, Any], per_node: int, some_meet: bool) -> None:
+def test_shares_are_those_of_each_rows_own_curve(
+    keys: dict[str, Any], per_node: int, fabric: dict[str, Any], some_meet: bool
+) -> None:
     """How full links are in each span follows from the seconds that they have been in use until its two ends."""
     plan, node = dense_plan(**keys), load_node("dgx-a100-80g")
-    pricing = ClusterPricing(Cluster(node, plan.mesh.size // per_node, per_node), load_profile(node.device.generation))
+    num_nodes = plan.mesh.size // per_node
+    topology = parse_topology({"nodes": "dgx-a100-80g", "fabric": fabric}, num_nodes)
+    pricing = ClusterPricing(Cluster(node, num_nodes, per_node, topology), load_profile(node.device.generation))
     use = link_use(simulate(plan, pricing), pricing)
-    moved, met, (rows, alone, shares) = use.transfers, use.meeting(), use.alone()
+    moved, met = use.transfers, use.meeting()
     for row in range(len(use.example)):
-        spans, curve = use.spans(row), use.curve(row)
-        found = dict(zip(alone[rows == row].tolist(), shares[rows == row].tolist(), strict=True))
-        assert sorted(found) == sorted(spans.tolist())
+        spans, curve, mine = use.spans(row), use.curve(row), use.rows == row
+        seconds = dict(zip(use.flows[mine].tolist(), use.seconds[mine].tolist(), strict=True))
+        flows, speeds = moved.flow_of[moved.span_of[spans]].tolist(), moved.span_speed[spans].tolist()
+        found = {span: seconds[flow] * speed for span, flow, speed in zip(spans.tolist(), flows, speeds, strict=True)}
         found |= zip(met.spans[met.rows == row].tolist(), met.shares[met.rows == row].tolist(), strict=True)
         busy_s = curve(moved.span_end_s[spans]) - curve(moved.span_begin_s[spans])
         lasting_s = np.maximum(moved.span_end_s[spans] - moved.span_begin_s[spans], 1e-300)
