@@ -157,13 +157,7 @@ def _simulation(plan: Plan, *, fold: bool, notice: Notice | None) -> Simulation:
 
 def _placed(pricing: Pricing, ranks: Sequence[int]) -> Pricing:
     """Return the prices for a plan whose ranks lie on these devices, by number. Textbook prices know no devices."""
-    if isinstance(pricing, ClusterPricing):
-        cluster = replace(pricing.cluster, ranks=tuple(ranks))
-        variation = replace(pricing.variation, ranks=tuple(ranks))
-        return replace(
-            pricing, cluster=cluster, variation=variation, _computes={}, _collectives={}, _messages={}, _uses={}
-        )
-    return pricing
+    return pricing.placed(ranks) if isinstance(pricing, ClusterPricing) else pricing
 
 
 def _work(plan: Plan, run: SimulatedRun) -> "dict[int, rank_work.RankWork]":

@@ -85,6 +85,11 @@ class ClusterPricing(Struct, frozen=True, dict=True):
             other.__dict__["network"] = self.network
         return other
 
+    def placed(self, ranks: Sequence[int]) -> "ClusterPricing":
+        """Return the prices for a plan whose ranks lie on these devices, by number."""
+        cluster, variation = (replace(placed, ranks=tuple(ranks)) for placed in (self.cluster, self.variation))
+        return replace(self, cluster=cluster, variation=variation, _devices={}, _collectives={}, _messages={}, _uses={})
+
     def for_another_plan(self) -> "ClusterPricing":
         """Return the same prices, with all that is known of groups and kernels, and no hold on the ops of plans."""
         other = replace(self, _known={})
