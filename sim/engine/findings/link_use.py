@@ -75,18 +75,15 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
 
     def curve(self, row: int) -> Callable[[Times], Times]:
         """Return a function of moments: how many seconds of the run until then a row's links have been in use."""
-        moved, spans = self.transfers, self.spans(row)
-        first, last = np.searchsorted(self.rows, [row, row + 1])
-        of_flow = np.repeat(np.arange(last - first), self._num_spans[self.flows[first:last]])
-        later_s: Times | float = 0.0
-        if moved.has_paces:
-            of_flow = np.repeat(of_flow, moved.counts[moved.span_of[spans]])
-            spans, later_s = moved.unrolled(spans)
+        moved, (first, last) = self.transfers, self._bounds[row : row + 2].tolist()
+        of_flow, spans = self._spans(first, last)
+        places, passes = moved.passes(spans)
+        of_flow, spans = of_flow[places], spans[places]
         counts = np.bincount(of_flow, minlength=last - first)
         begins = 1 + np.arange(len(spans)) + (np.cumsum(counts) - counts)[of_flow]  # a flow's begins, then its ends
         ends = begins + counts[of_flow]
         turns, slopes = np.zeros(1 + 2 * len(spans)), np.zeros(1 + 2 * len(spans))
-        turns[begins], turns[ends] = moved.span_begin_s[spans] + later_s, moved.span_end_s[spans] + later_s
+        turns[begins], turns[ends] = moved.times_of(spans, passes)
         slopes[begins] = moved.span_speed[spans] * self.seconds[first:last][of_flow]
         slopes[ends] = -slopes[begins]
         order = np.argsort(turns, kind="stable")
@@ -96,10 +93,12 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
 
     def spans(self, row: int) -> Ints:
         """Return the spans of all flows over a row's links, flow by flow."""
-        first, last = np.searchsorted(self.rows, [row, row + 1])
-        begins, counts = self.first_span[self.flows[first:last]], self._num_spans[self.flows[first:last]]
-        before = np.append(0, np.cumsum(counts))
-        return np.repeat(begins - before[:-1], counts) + np.arange(before[-1])
+        return self._spans(*self._bounds[row : row + 2].tolist())[1]
+
+    def _spans(self, first: int, last: int) -> tuple[Ints, Ints]:
+        """Return the spans of the flows of some cells, flow by flow, and before them which of the cells each is of."""
+        flows = self.flows[first:last]
+        return in_ranges(self.first_span[flows], self._num_spans[flows])
 
     @cached_property
     def _num_spans(self) -> Ints:
@@ -110,7 +109,7 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
 
         Rows of the same flows, such as those of the links along a ring, are looked at once.
         """
-        moved, like, begins = self.transfers, self._like, self._begins
+        moved, like, begins = self.transfers, self._like, self._bounds
         cells = np.flatnonzero(self._is_of_several[self.rows] & (like[self.rows] == self.rows))
         of_spans, spans = in_ranges(self.first_span[self.flows[cells]], self._num_spans[self.flows[cells]])
         places, passes = moved.passes(spans)
@@ -125,15 +124,15 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         return Meeting(rows, spans[meet], passes[meet], _shares(rows, begins_s[meet], ends_s[meet], rates))
 
     @cached_property
-    def _begins(self) -> Ints:
-        """Return where the cells of each row begin."""
-        return np.searchsorted(self.rows, np.arange(len(self.example)))
+    def _bounds(self) -> Ints:
+        """Return where the cells of each row begin, and at last where all end."""
+        return np.searchsorted(self.rows, np.arange(len(self.example) + 1))
 
     @property
     def _like(self) -> Ints:
         """Return for each row the first one that the same flows use."""
-        bounds, firsts = [*self._begins.tolist(), len(self.rows)], dict[bytes, int]()
-        sets = (self.flows[first:last].tobytes() for first, last in pairwise(bounds))
+        firsts = dict[bytes, int]()
+        sets = (self.flows[first:last].tobytes() for first, last in pairwise(self._bounds.tolist()))
         return np.array([firsts.setdefault(flows, row) for row, flows in enumerate(sets)], np.int64)
 
     @property
@@ -141,7 +140,7 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         """Return which rows have links that several streams use."""
         numbers = dict[tuple[int, str], int]()
         streams = [numbers.setdefault((flow.rank, flow.op.stream), len(numbers)) for flow in self.transfers.flows]
-        of_cells, first = np.array(streams)[self.flows], self._begins
+        of_cells, first = np.array(streams)[self.flows], self._bounds[:-1]
         several: NDArray[np.bool_] = np.minimum.reduceat(of_cells, first) < np.maximum.reduceat(of_cells, first)
         return several
 

@@ -91,12 +91,6 @@ class Transfers(Struct, frozen=True, eq=False, dict=True):
         later_s = passes * self.apart_s[self.span_of[spans]]
         return self.span_begin_s[spans] + later_s, self.span_end_s[spans] + later_s
 
-    def unrolled(self, spans: Ints) -> tuple[Ints, Times]:
-        """Return spans as often as each has another time in the step, and how much later that is."""
-        places, passes = self.passes(spans)
-        every = spans[places]
-        return every, passes * self.apart_s[self.span_of[every]]
-
 
 def transfers(run: SimulatedRun) -> Transfers:
     """Return all transfers of a run, one of several simulated ranks once. What uses no link is none.

@@ -15,8 +15,8 @@ STAGES = 6
 
 def moved_until(found: Transfers) -> dict[tuple[int, object], list[float]]:
     """Return when each transfer of the step is over, in order, by the rank and kind of its flow."""
-    spans, later_s = found.unrolled(np.arange(len(found.span_of)))
-    flows, ends_s = found.flow_of[found.span_of[spans]], found.span_end_s[spans] + later_s
+    spans, passes = found.passes(np.arange(len(found.span_of)))  # of all spans, places are spans
+    flows, (_, ends_s) = found.flow_of[found.span_of[spans]], found.times_of(spans, passes)
     return {(flow.rank, flow.signature): sorted(ends_s[flows == at]) for at, flow in enumerate(found.flows)}
 
 
