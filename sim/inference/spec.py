@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from sim.plan.functions.cached_tokens import CachedTokens, Span
-from sim.plan.functions.float8 import E4M3
+from sim.plan.words.buffer import E4M3
 from sim.training.errors import SpecError
 from sim.training.spec.job import ParallelSpec, split_layers
 from sim.training.spec.models.experts import ExpertsSpec

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from sim.plan.functions import experts as ex
 from sim.plan.functions.basic import only
-from sim.plan.functions.float8 import E4M3
 from sim.plan.functions.tracing import MAIN_STREAM, Gradients, TaskTracer, Tensor
-from sim.plan.words.buffer import Buffer, Kind
+from sim.plan.words.buffer import E4M3, Buffer, Kind
 from sim.plan.words.layout import REPLICATED
 from sim.plan.words.op import Collective, CollectiveKind, SizeTable
 

@@ -8,18 +8,15 @@ The backward keeps the cast input. If the backward gathers the input again, it a
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import replace
 
 from sim.plan.functions.linear import Products, Twice
 from sim.plan.functions.tracing import Parameter, ProgramTracer, TaskTracer, Tensor
-from sim.plan.words.buffer import Buffer, Initial, Kind, Scope
+from sim.plan.words.buffer import E4M3, E5M2, Buffer, Initial, Kind, Scope
 from sim.plan.words.op import Compute, Op
 from sim.plan.words.program import Task
-
-E4M3: Final = "float8_e4m3fn"
-E5M2: Final = "float8_e5m2"
 
 
 class Float8Products(Products, frozen=True):

@@ -2,14 +2,18 @@
 
 from enum import StrEnum
 from math import prod
+from typing import Final
 
 from msgspec import Struct
 
 from sim.plan.words.layout import REPLICATED, Layout
 
+E4M3: Final = "float8_e4m3fn"
+E5M2: Final = "float8_e5m2"
+
 BYTES_PER_ELEMENT = {
     "float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1,
-    "float8_e4m3fn": 1, "float8_e5m2": 1,
+    E4M3: 1, E5M2: 1,
 }  # fmt: skip
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from sim.plan.words.buffer import E4M3
+
 
 class PrecisionTypes(Struct, frozen=True):
     """Mixed precision keeps master weights, moments and, unless asked otherwise, gradients in 32 bits.
@@ -26,7 +28,7 @@ class PrecisionTypes(Struct, frozen=True):
 
 
 PRECISIONS: Mapping[str, PrecisionTypes] = {
-    "fp8": PrecisionTypes("bfloat16", "bfloat16", "float32", "float32", mixed=True, product="float8_e4m3fn"),
+    "fp8": PrecisionTypes("bfloat16", "bfloat16", "float32", "float32", mixed=True, product=E4M3),
     "fp16": PrecisionTypes("float16", "float16", "float32", "float32", mixed=True, product="float16"),
     "bf16": PrecisionTypes("bfloat16", "bfloat16", "float32", "float32", mixed=True, product="bfloat16"),
     "fp32": PrecisionTypes("float32", "float32", "float32", "float32", mixed=False, product="float32"),
