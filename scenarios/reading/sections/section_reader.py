@@ -198,6 +198,7 @@ def optional_of(annotation: Any) -> Any:
 
 
 def _list(item: Reader, limits: Mapping[str, Any]) -> Reader:
+    """Return what reads a list. One that is too long as it is written is refused as a whole, and no item is read."""
     least, most = limits.get("min_length", 0), limits.get("max_length")
 
     def read(value: Any, place: Place) -> Any:
