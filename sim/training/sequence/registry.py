@@ -11,7 +11,7 @@ from sim.training.sequence.unshared import Unshared
 SequenceMethodName = Literal["p2p", "all_gather", "ulysses", "ring_self_attention", "two_level"]
 """The choices of ``parallel.context.method``; a test holds them to the registry."""
 
-SEQUENCE_METHODS: Final[Mapping[SequenceMethodName, Callable[[], Callable[..., SequenceMethod]]]] = {
+SEQUENCE_METHODS: Final[Mapping[SequenceMethodName, Callable[[], type[SequenceMethod]]]] = {
     "p2p": lambda: key_exchange.PointToPoint,
     "all_gather": lambda: key_exchange.AllGather,
     "ulysses": lambda: ulysses.Ulysses,
@@ -28,6 +28,7 @@ def sequence_method(name: SequenceMethodName, degree: int, options: Mapping[str,
     """
     if degree == 1:
         return Unshared()
-    make = SEQUENCE_METHODS[name]()
-    check_options("parallel.context", name, make, options)
+    method = SEQUENCE_METHODS[name]()
+    check_options("parallel.context", name, method, options)
+    make: Callable[..., SequenceMethod] = method
     return make(degree=degree, **options)

@@ -10,7 +10,7 @@ from sim.training.tensor.method import TensorMethod
 TensorMethodName = Literal["1d", "2d", "2.5d", "3d"]
 """The choices of ``parallel.tensor.method``; a test holds them to the registry."""
 
-TENSOR_METHODS: Final[Mapping[TensorMethodName, Callable[[], Callable[..., TensorMethod]]]] = {
+TENSOR_METHODS: Final[Mapping[TensorMethodName, Callable[[], type[TensorMethod]]]] = {
     "1d": lambda: one_dimensional.OneDimensional,
     "2d": lambda: two_dimensional.TwoDimensional,
     "2.5d": lambda: two_and_a_half_dimensional.TwoAndAHalfDimensional,
@@ -24,6 +24,7 @@ def tensor_method(name: TensorMethodName, degree: int, options: Mapping[str, obj
 
     Raises SpecError for an option that the method does not have.
     """
-    make = TENSOR_METHODS[name]()
-    check_options("parallel.tensor", name, make, options)
+    method = TENSOR_METHODS[name]()
+    check_options("parallel.tensor", name, method, options)
+    make: Callable[..., TensorMethod] = method
     return make(degree=degree, **options)
