@@ -10,7 +10,9 @@ package is first asked for. SimPy's asks for its version among all installed pac
 modules of it that the event loop needs. That of ``numpy.random`` loads generators that nothing here asks for.
 
 Modules of Python and of other packages wait too, where what imports them seldom needs them: NumPy's texts of help, a
-tenth of its import, what it shares with ctypes, and msgspec's other formats.
+tenth of its import, what it shares with ctypes, and msgspec's other formats. Some of these are imported name by name.
+Where such a name is only ever called, as ``randbits`` of ``secrets`` is, which asks for OpenSSL, a function takes its
+place that loads the module when it is called. And where a part of a package defines a name, it comes from that part.
 
 ``importlib.util.LazyLoader`` does the same but for two things: before Python 3.12 a second thread may see a module
 half loaded, and a module that failed to load is taken for loaded afterwards.
@@ -18,7 +20,9 @@ half loaded, and a module that failed to load is taken for loaded afterwards.
 
 import sys
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from threading import RLock
 from types import ModuleType
@@ -44,14 +48,18 @@ ON_USE: Final = frozenset({
     "numpy._core._add_newdocs_scalars",
     "numpy._core._dtype_ctypes",
     "numpy._core._internal",
+    "numpy._typing",
     "numpy.lib.format",
     "numpy.lib.introspect",
     "numpy.lib.mixins",
     "numpy.lib.npyio",
     "numpy.lib.scimath",
     "numpy.lib.stride_tricks",
+    "numpy.linalg",
     "numpy.random",
+    "numpy.typing",
     "pickle",
+    "random",
     "scenarios.choices.decide",
     "scenarios.choices.operators",
     "scenarios.commands.shared.bar",
@@ -94,6 +102,7 @@ ON_USE: Final = frozenset({
     "scenarios.workloads.training.long_run.saving",
     "scenarios.workloads.training.long_run.summarise",
     "scenarios.workloads.training.placing_registry",
+    "secrets",
     "sim.cluster.host_paths",
     "sim.cluster.levelling",
     "sim.cluster.reduction_tree",
@@ -151,10 +160,45 @@ ON_USE: Final = frozenset({
     "sim.training.tensor.two_and_a_half_dimensional",
     "sim.training.tensor.two_dimensional",
     "simpy",
+    "textwrap",
     "tokenize",
     "traces.timeline",
+    "typing_extensions",
+    "yaml",
+    "yaml.composer",
+    "yaml.emitter",
+    "yaml.parser",
+    "yaml.reader",
+    "yaml.scanner",
 })  # fmt: skip
 """What only people's output or a mistyped name needs, techniques that few scenarios use, and files of packages."""
+
+CALLED: Final = frozenset({
+    "numpy.linalg.eigvals",
+    "numpy.linalg.inv",
+    "numpy.linalg.lstsq",
+    "numpy.linalg.matrix_power",
+    "secrets.randbits",
+    "typing_extensions.get_type_hints",
+    "yaml.composer.ComposerError",
+    "yaml.emitter.EmitterError",
+    "yaml.parser.ParserError",
+    "yaml.reader.ReaderError",
+    "yaml.scanner.ScannerError",
+})  # fmt: skip
+"""Names of these modules that others import, and do nothing with but call them."""
+
+DEFINED_BY: Final = {
+    "numpy._typing.NDArray": "numpy._typing._array_like",
+    "numpy.typing.ArrayLike": "numpy._typing._array_like",
+    "numpy.typing.NDArray": "numpy._typing._array_like",
+    "typing_extensions.NotRequired": "typing",
+    "typing_extensions.Required": "typing",
+}
+"""The modules that define names which others import from one of these modules."""
+
+OF_MODULES: Final = frozenset({"yaml"})
+"""Packages of which others ask for modules by attribute, without an import: each is imported when it is asked for."""
 
 _OF_IMPORT: Final = frozenset({"__builtins__", "__cached__", "__file__", "__path__"})
 """Names that Python gives a module when it imports or runs it, and asks for before."""
@@ -223,10 +267,30 @@ class _Unread(ModuleType):
 
     def __getattr__(self, name: str) -> Any:
         """Return a name of the module, which is loaded first; names that Python gives modules load nothing."""
-        spec = self.__spec__
-        if name not in _OF_IMPORT and spec is not None and isinstance(spec.loader, _Waiting):
-            spec.loader.load(self, spec)
+        full_name = f"{self.__name__}.{name}"
+        if full_name in CALLED:
+            return partial(_call, self, name)
+        if full_name in DEFINED_BY:
+            return getattr(import_module(DEFINED_BY[full_name]), name)
+        if name not in _OF_IMPORT:
+            if self.__name__ in OF_MODULES:
+                with suppress(ModuleNotFoundError):
+                    return import_module(full_name)
+            _load(self)
         if name in self.__dict__:
             return self.__dict__[name]
         message = f"module {self.__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
+
+
+def _call(module: ModuleType, name: str, /, *args: Any, **options: Any) -> Any:
+    """Call what a module defines under a name; the module is loaded first."""
+    _load(module)
+    return getattr(module, name)(*args, **options)
+
+
+def _load(module: ModuleType) -> None:
+    """Load a module if it waits."""
+    spec = module.__spec__
+    if spec is not None and isinstance(spec.loader, _Waiting):
+        spec.loader.load(module, spec)

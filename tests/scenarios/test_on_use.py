@@ -7,10 +7,12 @@ from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from scenarios.on_use import ON_USE, loading_on_use
+from scenarios import on_use
+from scenarios.on_use import CALLED, DEFINED_BY, ON_USE, loading_on_use
 
 ROOT = Path(__file__).parents[2]
 UNNEEDED = {
@@ -100,9 +102,65 @@ def test_modules_of_a_waiting_package_are_imported_without_its_file(
     assert capsys.readouterr().out == "read\n"
 
 
+def test_what_is_called_is_read_when_it_is_called(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that is only called is imported without reading the file; a call reads it, once, and answers."""
+    monkeypatch.setattr(on_use, "CALLED", frozenset({"waiting_test.loud.half"}))
+    (package / "loud.py").write_text("print('read')\ndef half(of, *, less=0): return of // 2 - less\n")
+    names: dict[str, Any] = {}
+    with loading_on_use({"waiting_test.loud"}):
+        exec("from waiting_test.loud import half", names)
+    assert capsys.readouterr().out == ""
+    assert (names["half"](42), names["half"](42, less=1)) == (21, 20)
+    assert capsys.readouterr().out == "read\n"
+
+
+def test_what_another_module_defines_comes_from_there(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that a part of a package defines is imported from the package without running the package's file."""
+    monkeypatch.setattr(on_use, "DEFINED_BY", {"waiting_test.loud.half": "waiting_test.loud.part"})
+    (package / "loud").mkdir()
+    (package / "loud" / "__init__.py").write_text("print('read')\nfrom waiting_test.loud.part import half\n")
+    (package / "loud" / "part.py").write_text("half = 21\n")
+    names: dict[str, Any] = {}
+    with loading_on_use({"waiting_test.loud"}):
+        exec("from waiting_test.loud import half", names)
+    assert (names["half"], capsys.readouterr().out) == (21, "")
+
+
+def test_modules_of_a_package_are_found_as_its_attributes(
+    package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A package whose modules are asked for by attribute imports them; its own file is run for other names."""
+    monkeypatch.setattr(on_use, "OF_MODULES", frozenset({"waiting_test.loud"}))
+    (package / "loud").mkdir()
+    (package / "loud" / "__init__.py").write_text("print('read')\nanswer = 42\n")
+    (package / "loud" / "part.py").write_text("half = 21\n")
+    with loading_on_use({"waiting_test.loud"}):
+        loud = import_module("waiting_test.loud")
+    assert (loud.part.half, capsys.readouterr().out) == (21, "")
+    assert (loud.answer, capsys.readouterr().out) == (42, "read\n")
+
+
 def test_each_name_is_a_module() -> None:
     """Every module of the list is there."""
     assert [name for name in sorted(ON_USE) if find_spec(name) is None] == []
+
+
+def test_what_is_called_can_be_called() -> None:
+    """Every name that is only called is one of a module that waits, and can be called."""
+    for module, name in (full_name.rsplit(".", 1) for full_name in CALLED):
+        assert module in ON_USE
+        assert callable(getattr(import_module(module), name))
+
+
+def test_what_is_defined_elsewhere_is_the_same_object() -> None:
+    """Every name that comes from another module is there what it is in the module that waits."""
+    for (module, name), source in ((full_name.rsplit(".", 1), source) for full_name, source in DEFINED_BY.items()):
+        assert module in ON_USE
+        assert getattr(import_module(module), name) is getattr(import_module(source), name)
 
 
 def test_a_simulation_as_json_leaves_them_waiting() -> None:
@@ -117,11 +175,27 @@ def test_a_simulation_as_json_leaves_them_waiting() -> None:
 
 
 def test_only_drawn_intervals_ask_for_random_numbers() -> None:
-    """A step too large to draw errors for imports no random numbers, and no OpenSSL, which they ask for."""
-    randomness = {"hashlib", "numpy.random", "numpy.random.bit_generator", "secrets"}
-    assert _read_by(["tiny-gpt-2x2", "--json"], randomness) != []
+    """A step too large to draw errors for imports no random numbers; OpenSSL, which they ask for, no step imports."""
+    random, openssl = {"numpy.random.bit_generator"}, {"hashlib", "hmac", "numpy.random", "secrets"}
+    assert _read_by(["tiny-gpt-2x2", "--json"], random | openssl) == [*random]
     many = ["--set", "training.global_batch_size=40000"]
-    assert _read_by(["tiny-gpt-2x2", "--json", *many], randomness) == []
+    assert _read_by(["tiny-gpt-2x2", "--json", *many], random | openssl) == []
+
+
+def test_a_file_that_is_no_yaml_is_refused_by_the_command(tmp_path: Path) -> None:
+    """What the parser raises is loaded when it is raised: by its reader, its scanner and its parser."""
+    for text, rule in {
+        "name: \x01": "control characters are not allowed",
+        "name: 'a": "found unexpected end of stream",
+        "a: b: c": "mapping values are not allowed",
+        "name: [a": "did not find expected ',' or ']'",
+    }.items():
+        (path := tmp_path / "scenario.yaml").write_text(text)
+        code = f"from scenarios.cli import main; main([{str(path)!r}, '--json'])"
+        command = [sys.executable, "-c", code]
+        run = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+        assert run.returncode == 2
+        assert rule in run.stderr
 
 
 def _read_by(args: Sequence[str], names: Collection[str]) -> list[str]:

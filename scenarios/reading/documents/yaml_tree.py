@@ -10,9 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from msgspec import Struct, field
+from yaml.error import YAMLError
+from yaml.events import (
+    AliasEvent,
+    DocumentStartEvent,
+    MappingEndEvent,
+    ScalarEvent,
+    SequenceEndEvent,
+    SequenceStartEvent,
+)
 
+from costmodels.yaml_loader import SafeLoader
 from scenarios.errors import Origin, ScenarioError
 from scenarios.library.shipped import near_scenario
 from scenarios.reading.documents.text_file import read_text
@@ -26,7 +35,6 @@ Scalar = str | int | float | bool | None
 
 START_HINT = "write a starter file with: simulate new my.yaml"
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's parser where PyYAML was built with it
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
@@ -146,8 +154,8 @@ class _TreeReader(Struct):
     def read(self, text: str) -> _Node | None:
         """Return the root node, or None if the text holds no document."""
         try:
-            return self._document(iter(yaml.parse(text, Loader=_LOADER)))
-        except yaml.YAMLError as error:
+            return self._document(_events(text))
+        except YAMLError as error:
             raise self._not_yaml(text, error) from error
         except UnicodeEncodeError as error:
             raise ScenarioError(self.origin_at(0), "", "this is not UTF-8 text", "write plain text") from error
@@ -155,22 +163,22 @@ class _TreeReader(Struct):
     def _document(self, events: Iterator[Any]) -> _Node | None:
         root: _Node | None = None
         for event in events:
-            if isinstance(event, yaml.DocumentStartEvent):
+            if isinstance(event, DocumentStartEvent):
                 if root is not None:
                     raise self._refuse(event, "a second document starts here", "keep one document per file")
                 root = self._node(next(events), events, depth=1)
         return root
 
     def _node(self, event: Any, events: Iterator[Any], depth: int) -> _Node:
-        if isinstance(event, yaml.AliasEvent):
+        if isinstance(event, AliasEvent):
             return self._alias(event, depth)
         self._count(event, 1, depth)
         if event.tag is not None:
             remedy = "write the value without it: scenarios hold text, numbers, lists and mappings only"
             raise self._refuse(event, f"the tag {event.tag[:60]} is not allowed", remedy)
-        if isinstance(event, yaml.ScalarEvent):
+        if isinstance(event, ScalarEvent):
             node = self._scalar(event)
-        elif isinstance(event, yaml.SequenceStartEvent):
+        elif isinstance(event, SequenceStartEvent):
             node = self._sequence(event, events, depth)
         else:
             node = self._mapping(event, events, depth)
@@ -208,13 +216,13 @@ class _TreeReader(Struct):
 
     def _sequence(self, start: Any, events: Iterator[Any], depth: int) -> _Node:
         items: list[_Node] = []
-        while not isinstance(event := next(events), yaml.SequenceEndEvent):
+        while not isinstance(event := next(events), SequenceEndEvent):
             items.append(self._node(event, events, depth + 1))
         return _Node(items, start.start_mark.line + 1, False, *_extent(items))
 
     def _mapping(self, start: Any, events: Iterator[Any], depth: int) -> _Node:
         entries: dict[str, tuple[int, _Node]] = {}
-        while not isinstance(event := next(events), yaml.MappingEndEvent):
+        while not isinstance(event := next(events), MappingEndEvent):
             key = self._node(event, events, depth + 1)
             line = event.start_mark.line + 1
             if not isinstance(key.value, str):
@@ -231,7 +239,7 @@ class _TreeReader(Struct):
     def _refuse(self, event: Any, rule: str, remedy: str, key: str = "") -> ScenarioError:
         return ScenarioError(self.origin_at(event.start_mark.line + 1), key, rule, remedy)
 
-    def _not_yaml(self, text: str, error: yaml.YAMLError) -> ScenarioError:
+    def _not_yaml(self, text: str, error: YAMLError) -> ScenarioError:
         mark = getattr(error, "problem_mark", None)
         problem = str(getattr(error, "problem", None) or getattr(error, "reason", None) or error)
         problem = problem.replace("\n", " ")[:200]
@@ -240,6 +248,16 @@ class _TreeReader(Struct):
         if mark and mark.line < len(lines) and "\t" in lines[mark.line][: mark.column + 1]:
             problem, remedy = "a tab character where YAML allows only spaces", "indent with spaces, not tabs"
         return ScenarioError(self.origin_at(mark.line + 1 if mark else 0), "", f"this is not YAML: {problem}", remedy)
+
+
+def _events(text: str) -> Iterator[Any]:
+    """Yield the events of a YAML text."""
+    loader = SafeLoader(text)
+    try:
+        while loader.check_event():
+            yield loader.get_event()
+    finally:
+        loader.dispose()
 
 
 def _extent(children: Sequence[_Node], num_keys: int = 0) -> tuple[int, int]:
