@@ -11,7 +11,7 @@ hazards between a block and the next one, and between blocks and single ops, nee
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, count, islice, pairwise, repeat
+from itertools import chain, islice, pairwise
 from operator import itemgetter
 
 import numpy as np
@@ -134,7 +134,7 @@ class RankCompiler(Struct, dict=True):
                 self._add_sends(self.wires[channel], sent, calls.microbatches[sent].tolist())
         for ref in self._tails.values():
             self._node(ref)
-        self.graph.units += zip(repeat(self.rank), count(), self._nodes, self._pattern_of, strict=False)
+        self.graph.units.add(self.rank, self._nodes, self._pattern_of)
 
     def _add_calls(self, calls: Calls, places: Sequence[int]) -> None:
         """Add some of the calls, in order: those that have no wire."""

@@ -156,8 +156,8 @@ def _copy(
     """Add a rank that is a copy of the one before. ``activities``: the other's on this one."""
     ahead, before = done[-2:]
     own, later = slice(before.node, len(graph.kinds)), before.node - ahead.node
-    units = graph.units[before.unit :]
-    for node in (node for _, _, node, _ in units if node in graph.blocks):
+    nodes, patterns = graph.units.nodes[before.unit :], graph.units.patterns[before.unit :]
+    for node in filter(graph.blocks.__contains__, nodes):
         block, size = graph.blocks[node], len(graph.blocks[node].pattern.entries)
         exits = {op: exit_node + later for op, exit_node in block.exits.items()}
         graph.blocks[node + later] = Block(block.pattern, [0.0] * size, size, exits)
@@ -167,7 +167,7 @@ def _copy(
     for path, (block_node, slot, op) in list(graph.early_exits.items()):
         if path >= before.node:
             graph.early_exits[path + later] = block_node + later, slot, op
-    graph.units += [(rank.rank, index, node + later, pattern) for _, index, node, pattern in units]
+    graph.units.add(rank.rank, _shifted(nodes, later), patterns)
     graph.kinds += graph.kinds[own]
     graph.waits += before.waits
     graph.successors += [

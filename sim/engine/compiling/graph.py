@@ -1,10 +1,10 @@
 """The compiled plan: flat lists of nodes with counts and successors, as the event loop runs them."""
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
-from itertools import chain
-from operator import itemgetter
+from itertools import chain, count, pairwise, repeat
 from typing import Any, Final
 
 import numpy as np
@@ -121,7 +121,57 @@ class LeftOutPeriods(Struct, frozen=True):
 Unit = tuple[int, int, int, Pattern | None]
 """One call of a simulated rank: (rank, call, node, pattern). Without a pattern its ops are nodes from ``node`` on."""
 
-_NODE, _PATTERN = itemgetter(2), itemgetter(3)
+
+class Units(Struct):
+    """The calls of simulated ranks, one rank's after the other's: they read as ``Unit`` and are held as columns.
+
+    ``begins``: where the calls of each of the ``ranks`` begin.
+    """
+
+    nodes: list[int] = []
+    patterns: list[Pattern | None] = []
+    ranks: list[int] = []
+    begins: list[int] = []
+
+    def add(self, rank: int, nodes: Sequence[int], patterns: Sequence[Pattern | None]) -> None:
+        """Add all calls of a rank, in order."""
+        self.ranks.append(rank)
+        self.begins.append(len(self.nodes))
+        self.nodes += nodes
+        self.patterns += patterns
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __getitem__(self, place: int) -> Unit:
+        """Return the call at a place, counted from 0."""
+        owner = bisect_right(self.begins, place) - 1
+        return self.ranks[owner], place - self.begins[owner], self.nodes[place], self.patterns[place]
+
+    def __iter__(self) -> Iterator[Unit]:
+        bounds = pairwise([*self.begins, len(self.nodes)])
+        for rank, (begin, end) in zip(self.ranks, bounds, strict=True):
+            yield from zip(repeat(rank), count(), self.nodes[begin:end], self.patterns[begin:end], strict=False)
+
+
+class Messages(Struct):
+    """Messages: the nodes of their sends, their journeys and their receives.
+
+    Where a wire stands for a message, its journey is its receive, and may be its send.
+    """
+
+    sends: list[int] = []
+    journeys: list[int] = []
+    receives: list[int] = []
+
+    def add(self, sends: Sequence[int], journeys: Sequence[int], receives: Sequence[int]) -> None:
+        """Add some messages."""
+        self.sends += sends
+        self.journeys += journeys
+        self.receives += receives
+
+    def __len__(self) -> int:
+        return len(self.sends)
 
 
 class UnitColumns(Struct, frozen=True, eq=False):
@@ -132,12 +182,11 @@ class UnitColumns(Struct, frozen=True, eq=False):
     patterns: Mapping[int, Pattern | None]
 
     @classmethod
-    def of(cls, units: Sequence[Unit]) -> "UnitColumns":
+    def of(cls, units: Units) -> "UnitColumns":
         """Return those of some calls."""
-        patterns = list(map(_PATTERN, units))
-        nodes = np.fromiter(map(_NODE, units), np.int64, len(units))
-        numbers = np.fromiter(map(id, patterns), np.int64, len(units))
-        return cls(nodes, numbers, {id(pattern): pattern for pattern in set(patterns)})
+        nodes = np.fromiter(units.nodes, np.int64, len(units))
+        numbers = np.fromiter(map(id, units.patterns), np.int64, len(units))
+        return cls(nodes, numbers, {id(pattern): pattern for pattern in set(units.patterns)})
 
 
 class Graph(Struct, dict=True):
@@ -153,10 +202,8 @@ class Graph(Struct, dict=True):
     entries: dict[int, tuple[int, int]] = field(default_factory=dict)
     joints: list[Joint] = field(default_factory=list)
     joint_of: dict[int, int] = field(default_factory=dict)
-    units: list[Unit] = field(default_factory=list)
-    """All calls of a rank in order, one rank after the other."""
-    messages: list[tuple[int, int, int]] = field(default_factory=list)
-    """(send, journey, receive); where a wire stands for a message, its journey is its receive, and may be its send."""
+    units: Units = field(default_factory=Units)
+    messages: Messages = field(default_factory=Messages)
     early_exits: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """(block, entry, op) of nodes that lead from one entry to an op that may be done before all entries let go."""
     team_calls: list[tuple[tuple[int, ...], int, tuple[int, ...]]] = field(default_factory=list)
@@ -182,8 +229,9 @@ class Graph(Struct, dict=True):
     @cached_property
     def message_columns(self) -> NDArray[np.int64]:
         """Return the sends, the journeys and the receives of messages, a row each."""
-        columns = np.fromiter(chain.from_iterable(self.messages), np.int64, 3 * len(self.messages))
-        return columns.reshape(-1, 3).T
+        messages = self.messages
+        nodes = chain(messages.sends, messages.journeys, messages.receives)
+        return np.fromiter(nodes, np.int64, 3 * len(messages)).reshape(3, -1)
 
     def add(self, kind: NodeKind, duration_s: float = 0.0, shared: Activity = NOTHING) -> int:
         """Add a node that waits for nothing yet; return its index. ``shared``: its activity on shared resources."""
@@ -222,7 +270,7 @@ class Graph(Struct, dict=True):
         for (send, _), journey, receive in zip(sends, journeys, receives, strict=True):
             self.successors[send].append(journey)
             self.waits[receive] += 1
-            self.messages.append((send, journey, receive))
+        self.messages.add([send for send, _ in sends], journeys, receives)
 
     def link(self, before: int, after: int) -> None:
         """Make one node wait for another."""
@@ -291,7 +339,7 @@ class Wire(Struct):
             for send, receive in zip(self.sends, self.receives, strict=True):
                 successors[send].append(receive)
                 waits[receive] += 1
-        self.graph.messages += zip(self.sends, self.receives, self.receives, strict=True)
+        self.graph.messages.add(self.sends, self.receives, self.receives)
 
     def _add(self, count: int) -> None:
         """Add so many journeys."""

@@ -70,8 +70,9 @@ class _Repricing:
     def graph(self) -> Graph:
         """Return the graph. Parts that no price changes are shared with the graph before."""
         names = {rank: [call.task for call in program.calls] for rank, program in self.programs.items()}
-        units = [self._unit(unit, names[unit[0]][unit[1]]) for unit in self.before.units]
-        for send, journey, _ in self.before.messages:
+        patterns = [self._pattern_of(unit, names[unit[0]][unit[1]]) for unit in self.before.units]
+        messages = self.before.messages
+        for send, journey in zip(messages.sends, messages.journeys, strict=True):
             self.durations_s[journey] = self.activities[send].latency_s
         for path, (block, slot, op) in self.before.early_exits.items():
             pattern = self.blocks[block].pattern
@@ -83,28 +84,28 @@ class _Repricing:
             shared=self.shared,
             blocks=self.blocks,
             joints=joints,
-            units=units,
+            units=replace(self.before.units, patterns=patterns),
         )
 
-    def _unit(self, unit: Unit, name: str) -> Unit:
-        """Give the nodes of a call their prices; return the call."""
-        rank, index, node, pattern = unit
+    def _pattern_of(self, unit: Unit, name: str) -> Pattern | None:
+        """Give the nodes of a call their prices; return how it runs."""
+        rank, _, node, pattern = unit
         if pattern is None:
             self._task(rank, name).put(node, self)
-            return unit
+            return None
         if pattern is SENT:
             self.activities[node] = self.priced[rank][name].activities[0]
-            return unit
+            return SENT
         block = self.before.blocks.get(node)
         if block is not None and block.ranks:
             whole, parts = self._team_pattern(block, name)
             self._add_block(node, block, whole)
-            return rank, index, node, parts[block.ranks.index(rank)]
+            return parts[block.ranks.index(rank)]
         pattern = self._pattern(rank, name, pattern.entries)
         self.durations_s[node] = pattern.span_s
         if block is not None:
             self._add_block(node, block, pattern)
-        return rank, index, node, pattern
+        return pattern
 
     def _add_block(self, node: int, block: Block, pattern: Pattern) -> None:
         num_entries = len(pattern.entries)

@@ -138,6 +138,6 @@ class Team(Struct, eq=False):
         for slot, node in enumerate(nodes):
             graph.entries[node] = (block.node, slot)
         for unit, place in block.units:
-            graph.units[unit] = (self.ranks[place], index, block.node, parts[place])
+            graph.units.nodes[unit], graph.units.patterns[unit] = block.node, parts[place]
         graph.team_calls.append((self.ranks, index, tables[0].joint_ops))
         return True

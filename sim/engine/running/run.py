@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import SENT, Graph, PricedTask, Unit, UnitColumns
+from sim.engine.compiling.graph import SENT, Graph, PricedTask, UnitColumns
 from sim.engine.compiling.tables import MAIN_STREAM
 from sim.engine.folding.folding import Folding
 from sim.engine.running.called import TaskCalls, calls_by_task
@@ -284,7 +284,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         for rank, program in self.programs.items():
             own, num_calls = self._units_at[rank], len(program.calls)
             firsts = range(own.start + first_opening(program), own.stop, max(num_calls, 1))
-            for nodes, (_, _, node, _) in zip(found, map(self.graph.units.__getitem__, firsts), strict=False):
+            for nodes, node in zip(found, map(self.graph.units.nodes.__getitem__, firsts), strict=False):
                 nodes.append(node)
         starts_s = self.loop.starts_s
         return [nodes[first_largest([-starts_s[node] for node in nodes], self._rounding_s)] for nodes in found]
@@ -297,8 +297,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
     @property
     def last_step_begin_s(self) -> float:
         """Return when the first call of the last of several steps was let go: it need not be an opening call."""
-        last = (self.units_of(rank)[-len(program.calls) :] for rank, program in self.programs.items())
-        return min((self.loop.starts_s[node] for units in last for _, _, node, _ in units), default=0.0)
+        last = (self._nodes_of(rank)[-len(program.calls) :] for rank, program in self.programs.items())
+        return min((self.loop.starts_s[node] for nodes in last for node in nodes), default=0.0)
 
     # --- all ops of the step -------------------------------------------------------------------------------
 
@@ -451,8 +451,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
         program, first = self.programs[rank], self._first_microbatch(step)
         return min(
             (
-                node for owner, index, node, _ in self.graph.units
-                if owner == rank and (call := program.calls[index]).microbatch == first
+                node for index, node in enumerate(self._nodes_of(rank))
+                if (call := program.calls[index]).microbatch == first
                 and program.tasks[call.task].traits.opens
             ),
             key=self.loop.starts_s.__getitem__,
@@ -497,9 +497,9 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return the calls of all simulated ranks as columns."""
         return self.graph.unit_columns
 
-    def units_of(self, rank: int) -> Sequence[Unit]:
-        """Return the calls of a rank in order, over all steps: ranks are compiled one after the other."""
-        return self.graph.units[self._units_at[rank]]
+    def _nodes_of(self, rank: int) -> Sequence[int]:
+        """Return the nodes of a rank's calls in order, over all steps: ranks are compiled one after the other."""
+        return self.graph.units.nodes[self._units_at[rank]]
 
     @cached_property
     def _units_at(self) -> Mapping[int, slice]:

@@ -78,8 +78,7 @@ def test_buffers_that_a_microbatch_writes_twice_are_followed() -> None:
 def test_an_op_waits_for_the_last_op_alone_of_each_stream() -> None:
     """The last call reads what two ops of one stream wrote: it waits for the later one, and for the call before it."""
     graph = structure_of(TWICE).graph
-    _, _, node, _ = graph.units[-1]
-    assert graph.waits[node] == 2
+    assert graph.waits[graph.units.nodes[-1]] == 2
 
 
 def test_buffers_of_one_stream_are_not_followed() -> None:
