@@ -135,6 +135,14 @@ class RankCompiler(Struct, dict=True):
         for ref in self._tails.values():
             self._node(ref)
         self.graph.units.add(self.rank, self._nodes, self._pattern_of)
+        self._forget_calls()
+
+    def _forget_calls(self) -> None:
+        """Free what calls are looked up in while they are added, for the next rank to use the memory."""
+        self._called, self._nodes, self._pattern_of = [], [], []
+        self._waited.clear()
+        for table in self.tables.values():
+            table.calls.clear()
 
     def _add_calls(self, calls: Calls, places: Sequence[int]) -> None:
         """Add some of the calls, in order: those that have no wire."""
@@ -261,8 +269,8 @@ class RankCompiler(Struct, dict=True):
         graph, (last, before, of_before) = self.graph, self._last_block
         successors, waits, nodes, patterns = graph.successors, graph.waits, self._nodes, self._pattern_of
         opened, exposed_from = self._open_microbatches, self.contention.exposed_from[self.rank]
-        known, waited, spans_s = dict[tuple[int, int, bool], Pattern | None](), self._waited, list[float]()
-        first, node_before = len(successors), nodes[last]
+        known, waited = dict[tuple[int, int, bool], Pattern | None](), self._waited
+        first, node_before, added, spans_s = len(successors), nodes[last], list[int](), list[float]()
         for index, table, microbatch in islice(own, place, None):
             key = id(before), id(table), of_before == microbatch
             if key not in known:
@@ -273,7 +281,7 @@ class RankCompiler(Struct, dict=True):
             if table.late_sources and not self._all_waited(table, microbatch):
                 break
             table.calls[microbatch] = table.last_call = last = index
-            node, num_waits = first + len(spans_s), 1
+            node, num_waits = first + len(added), 1
             nodes[index], patterns[index] = node, pattern
             for writer, op, _ in table.first_sources:
                 source = writer.calls.get(microbatch)
@@ -281,19 +289,20 @@ class RankCompiler(Struct, dict=True):
                     successors[nodes[source] + op].append(node)
                     num_waits += 1
                     waited.add((source, op, MAIN_STREAM))
+            added.append(node)
             waits.append(num_waits)
             spans_s.append(pattern.span_s)
             before, of_before = table, microbatch
-        if spans_s:
-            graph.kinds += [_FIXED] * len(spans_s)
+        if added:
+            graph.kinds += [_FIXED] * len(added)
             graph.durations_s += spans_s
-            graph.shared += [NOTHING] * len(spans_s)
+            graph.shared += [NOTHING] * len(added)
             successors[node_before].append(first)
-            successors += [[after] for after in range(first + 1, first + len(spans_s))]
+            successors += [[after] for after in added[1:]]
             successors.append([])
             self._last_block = last, before, of_before
             self._note_last(last, before)
-        return place + len(spans_s)
+        return place + len(added)
 
     def _steady_pattern(self, before: TaskTable, table: TaskTable, *, is_same: bool) -> Pattern | None:
         """Return a block's pattern where its links are those of the steady state; None where they are not.
