@@ -108,6 +108,11 @@ class EventLoop:
         starts_s, ends_s = (np.fromiter(times, np.float64, len(times)) for times in (self.starts_s, self.ends_s))
         return starts_s, ends_s
 
+    @property
+    def is_stuck(self) -> bool:
+        """Return whether a node never ran, once the loop has: what it waits for never comes."""
+        return min(self.ends_s, default=0.0) < 0.0
+
     def run(self, pauses: Iterable[Collection[int]] = (), is_known: Callable[[], bool] = bool) -> bool:
         """Run to the end of all events; return whether it was known before.
 

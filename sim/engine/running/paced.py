@@ -14,6 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from sim.engine.compiling.graph import NOTHING, Graph, LeftOutPeriods, NodeKind
+from sim.engine.running import rest_of_steps
 from sim.engine.running.chains import (
     NONE,
     PERIODS_NEEDED,
@@ -28,7 +29,6 @@ from sim.engine.running.chains import (
 )
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.period import EQUAL, Times
-from sim.engine.running.rest_of_steps import RestOfSteps
 from sim.plan.facts.sections import Cut
 from sim.plan.words.calls import NO_MICROBATCH
 from sim.sorting import run_begins
@@ -122,10 +122,12 @@ class _Attempt(Struct, frozen=True, eq=False):
         earlier = self.chains.earlier(self.period)[before]
         return np.where(earlier == NONE, before, earlier)
 
-    def rest(self, loop: EventLoop) -> RestOfSteps:
+    def rest(self, loop: EventLoop) -> "rest_of_steps.RestOfSteps":
         """Return what is left of the run of the graph with delays when it pauses."""
         before, _ = self.delays
-        return RestOfSteps(self.chains, loop, self.num_steps, before, self.earlier, self.times, self.period)
+        return rest_of_steps.RestOfSteps(
+            self.chains, loop, self.num_steps, before, self.earlier, self.times, self.period
+        )
 
 
 def paced_run(

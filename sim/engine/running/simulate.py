@@ -17,11 +17,9 @@ from sim.engine.folding.folding import Folding, fold
 from sim.engine.prices.activity import Pricing
 from sim.engine.prices.launching import launched
 from sim.engine.prices.traffic import exchanging_places
-from sim.engine.running import leads
-from sim.engine.running.again import begins_again
+from sim.engine.running import again, deadlock, leads
 from sim.engine.running.begun import first_calls
 from sim.engine.running.collector import collector_paused
-from sim.engine.running.deadlock import refuse_deadlock
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.paced import MULTIPLE, paced_run
 from sim.engine.running.period import Repeated
@@ -148,7 +146,8 @@ class Simulation(Struct, dict=True, eq=False):
         for num_steps in (1,) if self.plan.barrier else NUMBERS_OF_STEPS:
             programs = {rank: self._steps(program, num_steps) for rank, program in now.programs.items()}
             graph, loop = self._ran(now, structures, programs)
-            refuse_deadlock(SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop))
+            if loop.is_stuck:
+                deadlock.refuse_deadlock(SimulatedRun(self.plan, now.folding, programs, now.prices, graph, loop))
             run = self._as_run(now, now.programs, graph, loop, num_steps)
             if comes_back(run) if num_steps == NUMBERS_OF_STEPS[0] else run.is_steady:
                 break
@@ -183,7 +182,7 @@ class Simulation(Struct, dict=True, eq=False):
             return None
         programs = {rank: short.programs[id(program)] for rank, program in now.programs.items()}
         graph, loop = self._ran(now, structures, programs)
-        if min(loop.ends_s, default=0.0) < 0.0:  # the whole run says where
+        if loop.is_stuck:  # the whole run says where
             return None
         run = self._as_run(now, programs, graph, loop)
         return run, steady_period(run, self._repetition_of(now, times))
@@ -197,7 +196,7 @@ class Simulation(Struct, dict=True, eq=False):
             cuts = {rank: short[id(program)] for rank, program in now.programs.items()}
             begun = {} if self.plan.barrier else self._begun(form, cuts, now)
             run = self._run_in_sections(form, cuts, begun, now, structures)
-            if begun and run is not None and not (_is_seen_again(run) or begins_again(run)):
+            if begun and run is not None and not (_is_seen_again(run) or again.begins_again(run)):
                 begun, run = {}, self._run_in_sections(form, cuts, {}, now, structures)
             if run is not None:
                 return run if self.plan.barrier or begun or _is_seen_again(run) or comes_back(run) else None

@@ -39,7 +39,7 @@ def to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_step_that_is_begun_says_what_a_whole_one_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """The third step has its first forwards alone, and a quarter of the events are spared."""
     run = simulate(PLAN, PRICING)
-    monkeypatch.setattr(simulating, "begins_again", lambda _: False)
+    monkeypatch.setattr("sim.engine.running.again.begins_again", lambda _: False)
     whole = simulate(PLAN, PRICING)
     assert run.num_steps == whole.num_steps == 3
     assert run.begun.keys() == run.programs.keys()
