@@ -37,6 +37,7 @@ ON_USE: Final = frozenset({
     "costmodels.collectives.steps",
     "costmodels.collectives.stepwise",
     "difflib",
+    "gettext",
     "json",
     "linecache",
     "msgspec.inspect",
@@ -200,6 +201,12 @@ DEFINED_BY: Final = {
 }
 """The modules that define names which others import from one of these modules."""
 
+INSTEAD: Final = {
+    "gettext.gettext": "scenarios.untranslated",
+    "gettext.ngettext": "scenarios.untranslated",
+}
+"""The modules whose names others get instead of those that they import."""
+
 OF_MODULES: Final = frozenset({"yaml"})
 """Packages of which others ask for modules by attribute, without an import: each is imported when it is asked for."""
 
@@ -273,8 +280,8 @@ class _Unread(ModuleType):
         full_name = f"{self.__name__}.{name}"
         if full_name in CALLED:
             return partial(_call, self, name)
-        if full_name in DEFINED_BY:
-            return getattr(import_module(DEFINED_BY[full_name]), name)
+        if full_name in DEFINED_BY or full_name in INSTEAD:
+            return getattr(import_module(DEFINED_BY.get(full_name) or INSTEAD[full_name]), name)
         if name not in _OF_IMPORT:
             if self.__name__ in OF_MODULES:
                 with suppress(ModuleNotFoundError):

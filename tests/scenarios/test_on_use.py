@@ -1,5 +1,6 @@
 """Modules that wait until they are used, and commands that do without them and other work."""
 
+import gettext
 import os
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from scenarios import on_use
-from scenarios.on_use import CALLED, DEFINED_BY, ON_USE, loading_on_use
+from scenarios import on_use, untranslated
+from scenarios.on_use import CALLED, DEFINED_BY, INSTEAD, ON_USE, loading_on_use
 
 ROOT = Path(__file__).parents[2]
 UNNEEDED = {
@@ -161,6 +162,14 @@ def test_what_is_defined_elsewhere_is_the_same_object() -> None:
     for (module, name), source in ((full_name.rsplit(".", 1), source) for full_name, source in DEFINED_BY.items()):
         assert module in ON_USE
         assert getattr(import_module(module), name) is getattr(import_module(source), name)
+
+
+def test_texts_are_those_of_gettext_without_translations() -> None:
+    """What takes the place of ``gettext`` gives what that gives where no file translates the text."""
+    assert {name.rpartition(".")[2] for name in INSTEAD} == {"gettext", "ngettext"}
+    assert untranslated.gettext("Show {it}.") == gettext.gettext("Show {it}.")
+    for number in (0, 1, 2):
+        assert untranslated.ngettext("{} file", "{} files", number) == gettext.ngettext("{} file", "{} files", number)
 
 
 def test_a_simulation_as_json_leaves_them_waiting() -> None:
