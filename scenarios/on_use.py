@@ -12,7 +12,7 @@ modules of it that the event loop needs. That of ``numpy.random`` loads generato
 Modules of Python and of other packages wait too, where what imports them seldom needs them: NumPy's texts of help, a
 tenth of its import, what it shares with ctypes, and msgspec's other formats. Some of these are imported name by name.
 Where such a name is only ever called, as ``randbits`` of ``secrets`` is, which asks for OpenSSL, a function takes its
-place that loads the module when it is called. And where a part of a package defines a name, it comes from that part.
+place that loads the module when it is called. And where a small module has the same, the name comes from there.
 
 ``importlib.util.LazyLoader`` does the same but for two things: before Python 3.12 a second thread may see a module
 half loaded, and a module that failed to load is taken for loaded afterwards.
@@ -192,20 +192,16 @@ CALLED: Final = frozenset({
 })  # fmt: skip
 """Names of these modules that others import, and do nothing with but call them."""
 
-DEFINED_BY: Final = {
-    "numpy._typing.NDArray": "numpy._typing._array_like",
-    "numpy.typing.ArrayLike": "numpy._typing._array_like",
-    "numpy.typing.NDArray": "numpy._typing._array_like",
-    "typing_extensions.NotRequired": "typing",
-    "typing_extensions.Required": "typing",
-}
-"""The modules that define names which others import from one of these modules."""
-
 INSTEAD: Final = {
     "gettext.gettext": "scenarios.untranslated",
     "gettext.ngettext": "scenarios.untranslated",
+    "numpy._typing.NDArray": "scenarios.array_types",
+    "numpy.typing.ArrayLike": "scenarios.array_types",
+    "numpy.typing.NDArray": "scenarios.array_types",
+    "typing_extensions.NotRequired": "typing",
+    "typing_extensions.Required": "typing",
 }
-"""The modules whose names others get instead of those that they import."""
+"""Names of these modules that others import, and the modules from which they get them instead."""
 
 OF_MODULES: Final = frozenset({"yaml"})
 """Packages of which others ask for modules by attribute, without an import: each is imported when it is asked for."""
@@ -280,8 +276,8 @@ class _Unread(ModuleType):
         full_name = f"{self.__name__}.{name}"
         if full_name in CALLED:
             return partial(_call, self, name)
-        if full_name in DEFINED_BY or full_name in INSTEAD:
-            return getattr(import_module(DEFINED_BY.get(full_name) or INSTEAD[full_name]), name)
+        if full_name in INSTEAD:
+            return getattr(import_module(INSTEAD[full_name]), name)
         if name not in _OF_IMPORT:
             if self.__name__ in OF_MODULES:
                 with suppress(ModuleNotFoundError):

@@ -8,12 +8,15 @@ from collections.abc import Collection, Iterator, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, Required
 
+import numpy as np
+import numpy.typing
 import pytest
+import typing_extensions
 
-from scenarios import on_use, untranslated
-from scenarios.on_use import CALLED, DEFINED_BY, INSTEAD, ON_USE, loading_on_use
+from scenarios import array_types, on_use, untranslated
+from scenarios.on_use import CALLED, INSTEAD, ON_USE, loading_on_use
 
 ROOT = Path(__file__).parents[2]
 UNNEEDED = {
@@ -117,14 +120,13 @@ def test_what_is_called_is_read_when_it_is_called(
     assert capsys.readouterr().out == "read\n"
 
 
-def test_what_another_module_defines_comes_from_there(
+def test_what_another_module_has_comes_from_there(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A name that a part of a package defines is imported from the package without running the package's file."""
-    monkeypatch.setattr(on_use, "DEFINED_BY", {"waiting_test.loud.half": "waiting_test.loud.part"})
-    (package / "loud").mkdir()
-    (package / "loud" / "__init__.py").write_text("print('read')\nfrom waiting_test.loud.part import half\n")
-    (package / "loud" / "part.py").write_text("half = 21\n")
+    """A name that is to come from another module is imported without reading the file of the one that is named."""
+    monkeypatch.setattr(on_use, "INSTEAD", {"waiting_test.loud.half": "waiting_test.small"})
+    (package / "loud.py").write_text("print('read')\nhalf = 42 // 2\n")
+    (package / "small.py").write_text("half = 21\n")
     names: dict[str, Any] = {}
     with loading_on_use({"waiting_test.loud"}):
         exec("from waiting_test.loud import half", names)
@@ -157,16 +159,19 @@ def test_what_is_called_can_be_called() -> None:
         assert callable(getattr(import_module(module), name))
 
 
-def test_what_is_defined_elsewhere_is_the_same_object() -> None:
-    """Every name that comes from another module is there what it is in the module that waits."""
-    for (module, name), source in ((full_name.rsplit(".", 1), source) for full_name, source in DEFINED_BY.items()):
+def test_what_comes_from_elsewhere_is_as_good() -> None:
+    """Each name that comes from another module is one of a module that waits; types are the same types."""
+    for full_name, source in INSTEAD.items():
+        module, _, name = full_name.rpartition(".")
         assert module in ON_USE
-        assert getattr(import_module(module), name) is getattr(import_module(source), name)
+        assert hasattr(import_module(module), name)
+        assert hasattr(import_module(source), name)
+    assert array_types.NDArray[np.float64] == numpy.typing.NDArray[np.float64]
+    assert (typing_extensions.Required, typing_extensions.NotRequired) == (Required, NotRequired)
 
 
 def test_texts_are_those_of_gettext_without_translations() -> None:
     """What takes the place of ``gettext`` gives what that gives where no file translates the text."""
-    assert {name.rpartition(".")[2] for name in INSTEAD} == {"gettext", "ngettext"}
     assert untranslated.gettext("Show {it}.") == gettext.gettext("Show {it}.")
     for number in (0, 1, 2):
         assert untranslated.ngettext("{} file", "{} files", number) == gettext.ngettext("{} file", "{} files", number)
