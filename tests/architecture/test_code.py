@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 REGISTRIES = {
-    "scenarios/cli.py", "scenarios/command_line.py", "backends/registry.py", "scenarios/results/registry.py",
-    "scenarios/workloads/steps/executing/registry.py",
+    "scenarios/cli.py", "scenarios/command_line.py", "scenarios/on_use.py",
+    "backends/registry.py", "scenarios/results/registry.py", "scenarios/workloads/steps/executing/registry.py",
     "scenarios/workloads/registry.py",
     "scenarios/workloads/steps/forced_routing.py", "scenarios/workloads/training/placing_registry.py",
     "scenarios/report/rendering/notebook.py", "scenarios/sweep/workers.py",
