@@ -7,6 +7,7 @@ states are so too. Other draws pass through the period again, until a state is a
 there on the states between the two take turns.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from sim.engine.running.chains import NONE
 from sim.engine.running.period import EQUAL, Repeated
 from sim.engine.running.rank_paces import NEAR
-from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
+from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Lasting, Levels, drawn_s
 from sim.sorting import distinct_values
 
 Flags = NDArray[np.bool_]
@@ -107,14 +108,13 @@ class PlacedNodes(Struct, frozen=True, eq=False):
 
 
 class _Part(Struct, frozen=True, eq=False):
-    """A part of a run's graph, with the nodes before it that it waits for, whose ends are known.
+    """A part of a run's graph; first in it come the nodes before it that it waits for, whose ends are known.
 
-    ``known``: the places of these in the levels; ``wanted``: the places of nodes whose ends are asked for.
+    ``wanted``: the rows of nodes whose ends are asked for.
     """
 
     nodes: Ints
     levels: Levels
-    known: Ints
     wanted: Ints
 
     @classmethod
@@ -127,25 +127,12 @@ class _Part(Struct, frozen=True, eq=False):
         before, after = number[placed.before[within]], number[placed.after[within]]
         if (before == NONE).any():
             raise ValueError("some nodes wait for others that begin later")
-        levels = Levels.of(len(nodes), before, after, number[np.concatenate([known, wanted])])
-        return cls(nodes, levels, levels.place[number[known]], levels.place[number[wanted]])
+        levels = Levels.of(len(nodes), before, after, number[wanted], len(known))
+        return cls(nodes, levels, levels.rows[number[wanted]])
 
-    def lasting_s(self, durations: Durations) -> Floats:
-        """Return how long its chains last, by their places, x draws."""
-        return self.levels.lasting_s(durations.of(self.nodes))
-
-    def ends_s(self, lasting_s: Floats, known_s: Floats) -> Floats:
-        """Return when its chains end, by their places, x draws, from the ends of known ones.
-
-        ``lasting_s``: how long they last; it is written over.
-        """
-        lasting_s[self.known] = known_s
-        return self.levels.let_wait(lasting_s)
-
-    def latest_s(self, ends_s: Floats) -> Floats:
-        """Return when the last of its chains ends, per draw."""
-        latest_s: Floats = ends_s[self.levels.last].max(axis=0, initial=0.0)
-        return latest_s
+    def lasting(self, durations: Durations) -> tuple[Lasting, ...]:
+        """Return how long its chains last."""
+        return self.levels.lasting(durations.of(self.nodes))
 
 
 class Repeating(Struct, frozen=True, eq=False):
@@ -181,7 +168,7 @@ class Repeating(Struct, frozen=True, eq=False):
 
     @property
     def state(self) -> Ints:
-        """Return the places, in the period, of the nodes of the next state."""
+        """Return the rows, in the period, of the nodes of the next state."""
         return self.period.wanted[: len(self.moves)]
 
     def step_s(self, durations: Durations) -> Floats:
@@ -193,39 +180,36 @@ class Repeating(Struct, frozen=True, eq=False):
 
     def _repeated_s(self, durations: Durations, known_s: Floats) -> tuple[Floats, Floats]:
         """Return when the wanted nodes of the last period end, and when its last one does, per draw."""
-        lasting_s = self.period.lasting_s(durations)
-        ends_s = self._last_s(lasting_s, self.period.ends_s(lasting_s.copy(), known_s))
-        return ends_s[self.period.wanted], self.period.latest_s(ends_s)
-
-    def _last_s(self, lasting_s: Floats, first_s: Floats) -> Floats:
-        """Return the ends of the last period, from those of the first."""
-        moved_s = (first_s[self.state] - first_s[self.period.known])[self.moves]
+        period, lasting = self.period.levels, self.period.lasting(durations)
+        first_s = period.ends_s(drawn_s(lasting, durations.factors), known_s)
+        moved_s = (first_s[self.state] - known_s)[self.moves]
         pace_s = moved_s.max(axis=0)
         last_s: Floats = first_s + self.times * pace_s
-        stays = self.period.known[~self.moves]
+        stays = self.state[~self.moves]
         last_s[stays] = first_s[stays]
         uneven = np.flatnonzero(pace_s - moved_s.min(axis=0) > EVEN * pace_s)
         if len(uneven):
-            passing = _Passing(self, lasting_s.take(uneven, axis=1), EVEN * pace_s[uneven])
+            lasting_s = list(drawn_s(lasting, durations.factors.take(uneven, axis=1)))
+            passing = _Passing(self, lasting_s, EVEN * pace_s[uneven])
             last_s[:, uneven] = passing.last_s(first_s[self.state].take(uneven, axis=1))
-        return last_s
+        return last_s[self.period.wanted], period.latest_s(last_s)
 
 
 def _passed_s(part: _Part, durations: Durations, known_s: Floats) -> tuple[Floats, Floats]:
     """Return when the wanted nodes of a part end, and when its last one does, per draw."""
-    ends_s = part.ends_s(part.lasting_s(durations), known_s)
-    return ends_s[part.wanted], part.latest_s(ends_s)
+    ends_s = part.levels.ends_s(drawn_s(part.lasting(durations), durations.factors), known_s)
+    return ends_s[part.wanted], part.levels.latest_s(ends_s)
 
 
 class _Passing:
     """Draws that pass through a period again and again, until a state comes back: from there on states take turns.
 
-    ``small_s``: times below it are rounding, per draw. ``states``: the states so far (nodes x draws), each with the
-    draws that were left. ``marks``: a number of each state (states x draws), equal to ``near`` where states differ by
-    one time.
+    ``lasting_s``: how long the chains of each piece of a period last, x draws. ``small_s``: times below it are
+    rounding, per draw. ``states``: the states so far (nodes x draws), each with the draws that were left. ``marks``: a
+    number of each state (states x draws), equal to ``near`` where states differ by one time.
     """
 
-    def __init__(self, of: Repeating, lasting_s: Floats, small_s: Floats) -> None:
+    def __init__(self, of: Repeating, lasting_s: Sequence[Floats], small_s: Floats) -> None:
         self.of, self.lasting_s, self.small_s = of, lasting_s, small_s
         self.states = list[tuple[Floats, Ints]]()
         self.marks = np.empty((of.times, len(small_s)))
@@ -234,7 +218,7 @@ class _Passing:
 
     def last_s(self, state_s: Floats) -> Floats:
         """Return the ends of the last period, x draws, from the state after the first."""
-        draws, before_last_s = np.arange(state_s.shape[1]), np.empty_like(state_s)
+        draws, before_last_s, period = np.arange(state_s.shape[1]), np.empty_like(state_s), self.of.period.levels
         while len(self.states) < self.of.times - 1 and len(draws):
             self._note(state_s, draws)
             is_left = np.ones(len(draws), np.bool_)
@@ -243,10 +227,10 @@ class _Passing:
                 if found_s is not None:
                     before_last_s[:, draws[at]], is_left[at] = found_s, False
             draws = draws[is_left]
-            lasting_s = self.lasting_s.take(draws, axis=1)  # [:, draws] would not keep rows in one piece
-            state_s = self.of.period.ends_s(lasting_s, state_s.compress(is_left, axis=1))[self.of.state]
+            lasting_s = [piece_s.take(draws, axis=1) for piece_s in self.lasting_s]  # [:, draws]: not row by row
+            state_s = period.ends_s(lasting_s, state_s.compress(is_left, axis=1))[self.of.state]
         before_last_s[:, draws] = state_s
-        return self.of.period.ends_s(self.lasting_s, before_last_s)
+        return period.ends_s(self.lasting_s, before_last_s)
 
     def _note(self, state_s: Floats, draws: Ints) -> None:
         """Note a state of the draws that are left."""

@@ -21,7 +21,7 @@ from sim.engine.running.period import Repeated
 from sim.engine.running.run import SimulatedRun
 from sim.engine.uncertainty.calls import CallTimes, OpRatios, Predecessors, TaskTimes
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
-from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels
+from sim.engine.uncertainty.longest_path import Durations, Floats, Ints, Levels, drawn_s
 from sim.engine.uncertainty.repeating import EVEN, Counterparts, Flags, PlacedNodes, Repeating
 from sim.engine.uncertainty.sends import SendsInOrder
 from sim.plan.words.calls import NO_MICROBATCH, Calls
@@ -121,17 +121,20 @@ class _Single(Struct, frozen=True, eq=False):
 
     def step_s(self, durations: Durations) -> tuple[Floats, Flags]:
         """Return the makespan, or the period as the run has found it, per draw, and whether its paces are settled."""
+        lasting, rows = self.levels.lasting(durations), self.levels.rows
         left_out_s = np.zeros((len(self.left_out.nodes), durations.num_draws))
+        none_s = np.zeros((0, durations.num_draws))
         for _ in range(self.left_out.num_passes):
-            ends_s, before_s = self.levels.ends_s(durations.followed_by(left_out_s)), left_out_s
-            left_out_s = self.left_out.lasting_s(ends_s, self.levels.place)
+            factors, before_s = np.concatenate([durations.factors, left_out_s]), left_out_s
+            ends_s = self.levels.ends_s(drawn_s(lasting, factors), none_s)
+            left_out_s = self.left_out.lasting_s(ends_s, rows)
             if np.array_equal(left_out_s, before_s):
                 break
-        settles = self.left_out.settles(ends_s, self.levels.place)
+        settles = self.left_out.settles(ends_s, rows)
         if len(self.begins):
-            periods_s: Floats = np.diff(ends_s[self.levels.place[self.begins]], axis=0).mean(axis=0)
+            periods_s: Floats = np.diff(ends_s[rows[self.begins]], axis=0).mean(axis=0)
             return periods_s, settles
-        return self.left_out.latest_s(ends_s, self.levels), settles
+        return np.maximum(self.levels.latest_s(ends_s), self.left_out.latest_s(ends_s, rows)), settles
 
 
 def _num_nodes(run: SimulatedRun) -> int:
@@ -238,28 +241,28 @@ class _LeftOut(Struct, frozen=True, eq=False):
         passes = self.passes[self.passes != NONE]
         return np.concatenate([self.nodes, self.apart.ravel(), self.at_end.ravel(), passes])
 
-    def lasting_s(self, ends_s: Floats, place: Ints) -> Floats:
-        """Return how long each stands for, per draw."""
-        later, earlier = (ends_s[place[nodes]] for nodes in self.apart.T)
+    def lasting_s(self, ends_s: Floats, rows: Ints) -> Floats:
+        """Return how long each stands for, per draw; ``rows``: by node."""
+        later, earlier = (ends_s[rows[nodes]] for nodes in self.apart.T)
         lasting_s: Floats = self.times * (later - earlier)
         return lasting_s
 
-    def settles(self, ends_s: Floats, place: Ints) -> Flags:
+    def settles(self, ends_s: Floats, rows: Ints) -> Flags:
         """Return which draws' last passes are all a pace apart."""
         settles = np.ones(ends_s.shape[1], np.bool_)
         for later, earlier in pairwise(self.passes.T):
             known = earlier != NONE
             last, before = self.passes[known, :2].T
-            pace_s = ends_s[place[last]] - ends_s[place[before]]
-            off_s = np.abs(ends_s[place[later[known]]] - ends_s[place[earlier[known]]] - pace_s)
+            pace_s = ends_s[rows[last]] - ends_s[rows[before]]
+            off_s = np.abs(ends_s[rows[later[known]]] - ends_s[rows[earlier[known]]] - pace_s)
             settles &= (off_s <= EVEN * pace_s).all(axis=0)
         return settles
 
-    def latest_s(self, ends_s: Floats, levels: Levels) -> Floats:
-        """Return when the last node ends, per draw."""
-        later, earlier = (ends_s[levels.place[nodes]] for nodes in self.at_end.T)
+    def latest_s(self, ends_s: Floats, rows: Ints) -> Floats:
+        """Return when the last node for which none waits ends, per draw, if it does so that many periods later."""
+        later, earlier = (ends_s[rows[nodes]] for nodes in self.at_end.T)
         beyond_s = later + self.times * (later - earlier)
-        latest_s: Floats = np.maximum(ends_s[levels.last].max(axis=0), beyond_s.max(axis=0, initial=0.0))
+        latest_s: Floats = beyond_s.max(axis=0, initial=0.0)
         return latest_s
 
 

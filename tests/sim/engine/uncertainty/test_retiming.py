@@ -13,7 +13,7 @@ from sim.engine.folding.folding import fold, no_fold
 from sim.engine.running.run import SimulatedRun
 from sim.engine.running.simulate import simulate
 from sim.engine.uncertainty.errors import ErrorClass, ErrorClasses
-from sim.engine.uncertainty.longest_path import Durations, Levels
+from sim.engine.uncertainty.longest_path import Durations, Levels, drawn_s
 from sim.engine.uncertainty.retiming import retiming
 from tests.examples import examples
 from tests.sim.engine.uncertainty.erring import Erring, Factor, drawn_factor, model_errors
@@ -81,31 +81,45 @@ def test_what_shares_is_retimed_as_it_came_out(data: Any, keys: dict[str, Any]) 
 def test_a_circle_is_refused() -> None:
     """Nodes that wait for each other have no order."""
     with pytest.raises(ValueError, match="2 nodes wait for each other"):
-        Levels.of(3, np.array([0, 1, 2]), np.array([1, 2, 1]))
+        Levels.of(3, np.array([0, 1, 2]), np.array([1, 2, 1]), np.arange(3))
     with pytest.raises(ValueError, match="wait for each other"):
         Levels.of(3, np.array([0, 1, 2]), np.array([1, 2, 0]), np.array([], dtype=np.int64))
 
 
 @given(st.data())
 def test_ends_are_longest_paths(data: st.DataObject) -> None:
-    """Every node ends its duration after the latest of what it waits for, draw by draw; so do chains of nodes."""
+    """Every node ends its duration after the latest of what it waits for, draw by draw; so do chains of nodes.
+
+    Ends of nodes that wait for nothing may be given, and pieces may be as short as one level.
+    """
     count = data.draw(st.integers(1, 12))
+    num_known, most = data.draw(st.integers(0, count)), data.draw(st.integers(1, 13))
     pairs = data.draw(st.lists(st.tuples(st.integers(0, count - 1), st.integers(0, count - 1)), max_size=30))
-    edges = [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1]]
+    edges = [(min(pair), max(pair)) for pair in pairs if pair[0] != pair[1] and max(pair) >= num_known]
     before, after = np.array(edges, dtype=np.int64).reshape(-1, 2).T
     base_s = np.array(data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count)), dtype=float)
     factors = np.array([[1.0, 2.0, 3.0], [1.0, 1.0, 0.0]])
     rows = np.array(data.draw(st.lists(st.integers(0, 1), min_size=count, max_size=count)))
-    levels = Levels.of(count, before, after)
-    found = levels.ends_s(Durations(base_s, rows, factors))[levels.place]
-    for node in range(count):
+    durations, known_s = Durations(base_s, rows, factors), np.arange(3.0 * num_known).reshape(-1, 3)
+    levels = Levels.of(count, before, after, np.arange(count), num_known, most)
+    found = levels.ends_s(drawn_s(levels.lasting(durations), factors), known_s)[levels.rows]
+    assert np.array_equal(found[:num_known], known_s)
+    for node in range(num_known, count):
         waited_s = np.max([found[a] for a, b in edges if b == node] or [np.zeros(3)], axis=0)
         assert found[node] == pytest.approx(waited_s + base_s[node] * factors[rows[node]])
     wanted = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=3)), dtype=np.int64)
-    chains = Levels.of(count, before, after, wanted)
-    ends_s = chains.ends_s(Durations(base_s, rows, factors))
-    assert ends_s[chains.place[wanted]] == pytest.approx(found[wanted])
-    assert ends_s.max(axis=0) == pytest.approx(found.max(axis=0))
+    chains = Levels.of(count, before, after, wanted, num_known, most)
+    ends_s = chains.ends_s(drawn_s(chains.lasting(durations), factors), known_s)
+    assert ends_s[chains.rows[wanted]] == pytest.approx(found[wanted])
+    assert chains.latest_s(ends_s) == pytest.approx(found[~np.isin(np.arange(count), before)].max(axis=0))
+
+
+def test_few_ends_are_held() -> None:
+    """Where each node waits for the two before it, a piece holds the ends of two beside those of its own."""
+    nodes = np.arange(100)
+    before, after = np.concatenate([nodes[:-1], nodes[:-2]]), np.concatenate([nodes[1:], nodes[2:]])
+    levels = Levels.of(100, before, after, nodes[-1:], most=3)
+    assert [piece.ends[-1] for piece in levels.pieces] == [3, *[5] * 32, 3]
 
 
 def test_an_op_without_duration_may_wait_for_its_launch() -> None:
