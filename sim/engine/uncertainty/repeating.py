@@ -31,9 +31,8 @@ class Counterparts(Struct, frozen=True, eq=False):
 
     Units are calls, or what is beside them. ``units``: the unit of each node, NONE where there is none; ``places``: the
     place of each node in its unit, below ``num_places``. ``later_units``: by unit, the same unit of the next period;
-    NONE where there is none. ``repeats``: by unit, whether each period has such a unit. ``order``: the nodes by unit
-    and place, whose keys are ``keys``; ``sizes``: by unit, its number of nodes. ``moments_s``: a predicted moment of
-    each node, a period later for its counterpart.
+    NONE where there is none. ``repeats``: by unit, whether each period has such a unit. ``sizes``: by unit, its number
+    of nodes. ``moments_s``: a predicted moment of each node, a period later for its counterpart.
     """
 
     units: Ints
@@ -41,8 +40,6 @@ class Counterparts(Struct, frozen=True, eq=False):
     num_places: int
     later_units: Ints
     repeats: Flags
-    order: Ints
-    keys: Ints
     sizes: Ints
     moments_s: Floats
 
@@ -50,10 +47,8 @@ class Counterparts(Struct, frozen=True, eq=False):
     def of(cls, units: Ints, places: Ints, later_units: Ints, repeats: Flags, moments_s: Floats) -> "Counterparts":
         """Return those of the nodes of some units."""
         num_places = int(places.max(initial=0)) + 1
-        keys = units * num_places + places
-        order = np.argsort(keys, kind="stable")
         sizes = np.bincount(units[units != NONE], minlength=len(later_units))
-        return cls(units, places, num_places, later_units, repeats, order, keys[order], sizes, moments_s)
+        return cls(units, places, num_places, later_units, repeats, sizes, moments_s)
 
     def later(self, nodes: Ints, period_s: float) -> Ints:
         """Return the nodes a period after some; NONE where there is none.
@@ -62,13 +57,25 @@ class Counterparts(Struct, frozen=True, eq=False):
         """
         units = self.units[nodes]
         others = np.where(units == NONE, NONE, self.later_units[units])
+        of_others, keys = self._of_units(others)
+        if not len(keys):
+            return np.full(len(nodes), NONE)
         wanted = others * self.num_places + self.places[nodes]
-        found = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
-        is_found = (others != NONE) & (self.keys[found] == wanted)
-        later = self.order[found]
+        found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        is_found = (others != NONE) & (keys[found] == wanted)
+        later = of_others[found]
         off_s = self.moments_s[later] - self.moments_s[nodes] - period_s
         is_found &= (self.sizes[units] == self.sizes[others]) | (np.abs(off_s) <= NEAR * period_s)
         return np.where(is_found, later, NONE)
+
+    def _of_units(self, units: Ints) -> tuple[Ints, Ints]:
+        """Return the nodes of some units, some of which may be NONE, by unit and place, and keys of these two."""
+        is_wanted = np.zeros(len(self.later_units) + 1, np.bool_)
+        is_wanted[units], is_wanted[NONE] = True, False
+        nodes = np.flatnonzero(is_wanted[self.units])
+        keys = self.units[nodes] * self.num_places + self.places[nodes]
+        order = np.argsort(keys, kind="stable")
+        return nodes[order], keys[order]
 
     def stay(self, nodes: Ints) -> Flags:
         """Return which nodes are of units that no period has."""
