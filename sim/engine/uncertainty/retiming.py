@@ -36,8 +36,6 @@ CallRow = Callable[[tuple[int, int]], int]
 Key = TypeVar("Key")
 MOST_NODES: Final = 500_000
 """Runs that take more are not sampled: each takes about 5 us and, with what else there is to keep, 400 bytes."""
-_AT_ONCE: Final = 1 << 23
-"""Moments that are held at the same time, 8 bytes each."""
 _LASTING: Final = (NodeKind.FIXED, NodeKind.SHARED, NodeKind.MEMBER)
 
 
@@ -59,18 +57,8 @@ class Retiming(Struct, frozen=True, dict=True, eq=False):
     of_waiting: "Callable[[], Retiming]"
     of_whole: "Callable[[], Retiming] | None" = None
 
-    @property
-    def num_nodes(self) -> int:
-        """Return how many nodes there are."""
-        return len(self.base_s)
-
     def relative_times(self, factors: Floats) -> Floats:
         """Return how many times as long as predicted a step takes with drawn factors (rows x draws), per draw."""
-        width = max(_AT_ONCE // max(self.num_nodes, 1), 1)
-        begins = range(0, factors.shape[1], width)
-        return np.concatenate([self._relative_times(factors[:, begin : begin + width]) for begin in begins])
-
-    def _relative_times(self, factors: Floats) -> Floats:
         durations = self.durations(factors)
         step_s, settles = self._step_s(durations)
         times: Floats = step_s / self._predicted_s
@@ -341,6 +329,11 @@ class _Nodes:
 
     def placed(self, repeated: Repeated) -> PlacedNodes:
         """Return all nodes of a run that passed through its period once for many, by when they begin, and the edges."""
+        starts_s, edges = np.concatenate([self.starts_s, self._added[2]]), self.dependencies()
+        return PlacedNodes(starts_s, *edges, self._counterparts(repeated))
+
+    def _counterparts(self, repeated: Repeated) -> Counterparts:
+        """Return the same node of the next period for every node."""
         run, starts_s, (owners, entries, exits) = self.run, self._added[2], self._added[3:].astype(np.int64)
         calls = calls_of_nodes(run.graph, run.programs.values())
         units = np.concatenate([np.where(calls == NONE, NONE, 2 * calls), 2 * calls[owners] + 1])
@@ -348,8 +341,7 @@ class _Nodes:
         later, repeats = _calls_a_period_later(run, repeated)
         later_units = np.where(later == NONE, NONE, 2 * later)[:, None] + np.where(later == NONE, 0, [[0], [1]]).T
         moments_s = np.concatenate([run.loop.times_s[1], starts_s])
-        found = Counterparts.of(units, places, later_units.ravel(), np.repeat(repeats, 2), moments_s)
-        return PlacedNodes(np.concatenate([self.starts_s, starts_s]), *self.dependencies(), found)
+        return Counterparts.of(units, places, later_units.ravel(), np.repeat(repeats, 2), moments_s)
 
     @cached_property
     def _added(self) -> Floats:
@@ -376,21 +368,25 @@ class _Nodes:
 
     def dependencies(self) -> tuple[Ints, Ints]:
         """Return the edges that decide when nodes end: their first ends, their second ends."""
-        before, after = self._edges
-        decides = ~self.in_order.is_between
-        return before[decides], after[decides]
+        return self._deciding[:2]
 
-    @cached_property
+    @property
     def in_order(self) -> SendsInOrder:
         """Return the sends that need not wait for the ones before them."""
-        before, after = self._edges
-        return (
+        return self._deciding[2]
+
+    @cached_property
+    def _deciding(self) -> tuple[Ints, Ints, SendsInOrder]:
+        """Return the edges that decide when nodes end, once all nodes are added, and the sends without theirs."""
+        before, after = self._edges()
+        in_order = (
             SendsInOrder.of_none(len(before))
             if self.sends_wait
             else SendsInOrder.of(self.run, before, after, len(self))
         )
+        decides = ~in_order.is_between
+        return before[decides], after[decides], in_order
 
-    @cached_property
     def _edges(self) -> tuple[Ints, Ints]:
         """Return all edges, once all nodes are added. A collective's members are its first one."""
         graph, joint = self.run.graph, np.arange(len(self))
