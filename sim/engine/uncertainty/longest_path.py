@@ -19,8 +19,8 @@ from sim.sorting import run_begins, sorted_order
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-PIECE: Final = 512
-"""Chains of a piece: 0.5 MiB of ends in 128 draws."""
+PIECE: Final = 1024
+"""Chains of a piece: 1 MiB of ends in 128 draws."""
 
 
 class Durations(Struct, frozen=True, eq=False):
