@@ -13,7 +13,6 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.engine.running.chains import NONE
 from sim.sorting import run_begins, sorted_order
 
 Ints = NDArray[np.int64]
@@ -112,8 +111,8 @@ class Levels(Struct, frozen=True, eq=False):
 
     Nodes of which each waits for the one before alone, and is all that waits for it, are a chain: they have one place.
     ``place[n]``: where the chain of node n comes in that order; the first ``num_known`` nodes come first in it, and
-    their ends are given. ``rows[n]``: the row in the last of the ``pieces`` of a node whose end is asked for, NONE of
-    most others. ``last``: the rows of the chains for which none waits.
+    their ends are given. ``rows[n]``: the row, in the last of the ``pieces``, of a node whose end is asked for;
+    ``last``: the rows of the chains for which none waits.
     """
 
     place: Ints
@@ -201,28 +200,26 @@ class _Order(Struct, frozen=True, eq=False):
         return cls(place, ends, waiting, place[before[by_node[by_level]]])
 
     def cut(self, wanted: Ints, num_known: int, most: int) -> tuple[tuple[Piece, ...], Ints, Ints]:
-        """Return the pieces, the row in the last one by place (NONE: not in it), and the rows of the last chains.
+        """Return the pieces, by place the row in the last one of what is asked for, and the rows of the last chains.
 
-        ``wanted``: places of chains that are asked for at the end.
+        ``wanted``: the places of chains that are asked for at the end, as the last ones are.
         """
         edges = np.cumsum([0, *map(sum, self.waiting)])
         asked = np.full(len(self.place), len(self.before))  # by the last edge from each
         asked[self.before] = np.arange(len(self.before))  # of several writes the last one stays
         last = np.flatnonzero(asked == len(self.before))
         asked[wanted] = len(self.before)
-        rows, shown = np.full(len(self.place), NONE), np.arange(num_known)
-        rows[shown] = shown
+        rows, shown = np.arange(len(self.place)), np.arange(num_known)
         pieces, begin, level = list[Piece](), num_known, 0
         while level < len(self.ends):
             past = max(level + 1, int(np.searchsorted(self.ends, begin + most, side="right")))
             kept = shown[asked[shown] >= edges[level]]
             kept_rows, ends = rows[kept], self.ends[level:past] - begin + len(kept)
-            begin, rows[shown] = int(self.ends[past - 1]), NONE
-            shown = np.concatenate([kept, np.arange(begin + len(kept) - ends[-1], begin)])
+            shown = np.concatenate([kept, np.arange(begin, self.ends[past - 1])])
             rows[shown] = np.arange(len(shown))
             before = rows[self.before[edges[level] : edges[past]]]
             pieces.append(Piece(kept_rows, (len(kept), *ends.tolist()), ((), *self.waiting[level:past]), before))
-            level = past
+            begin, level = int(self.ends[past - 1]), past
         return tuple(pieces), rows, rows[last]
 
 
