@@ -95,7 +95,7 @@ def pass_ends_s(run: SimulatedRun) -> list[float]:
         for times in run.task_times(rank):
             if times.task.phase in {Phase.PREFILL, Phase.DECODE}:
                 index = int(program.named(times.task.name).name.rpartition("@")[2])
-                ends_s[index] = max(ends_s.get(index, 0.0), float(times.ends_s.max()))
+                ends_s[index] = max(ends_s.get(index, 0.0), float(times.last_s.max()))
     return [ends_s[index] for index in range(len(ends_s))]
 
 

@@ -12,7 +12,7 @@ from sim.engine.running.period import Part, Times
 from sim.engine.running.plan_facts import PlanFacts
 from sim.engine.running.rank_paces import RankPaces, UnlikeError
 from sim.engine.running.run import SimulatedRun
-from sim.engine.running.task_times import TimesOfRanks
+from sim.engine.running.task_times import TaskTimes, TimesOfRanks
 from sim.plan.words.stream import Purpose, stream_of
 from sim.sorting import in_ranges
 
@@ -97,25 +97,32 @@ def _streams_of_ranks(facts: PlanFacts, several: Iterable[TimesOfRanks]) -> Mapp
     for together in several:
         begins, times = together.begins.tolist(), together.times
         for stream, ops in facts.by_stream(times.task).items():
-            spans = times.starts_s.take(ops, axis=1), times.ends_s.take(ops, axis=1)
-            starts_s, ends_s = without_touching(*spans) if stream == MAIN_STREAM else spans
+            first, last = _span_ops(times, ops) if stream == MAIN_STREAM else (ops, ops)
+            starts_s, ends_s = times.starts_of(first), times.ends_of(last)
             for rank, begin, count in zip(together.ranks, begins, together.num_calls.tolist(), strict=True):
                 own = starts_s[begin : begin + count].ravel(), ends_s[begin : begin + count].ravel()
                 found.setdefault(rank, {}).setdefault(stream, []).append(own)
     return {rank: {stream: _joined(parts) for stream, parts in streams.items()} for rank, streams in found.items()}
 
 
-def without_touching(starts_s: Times, ends_s: Times) -> Spans:
-    """Return the spans of ops in a row [calls, ops] as fewer: those that follow each other in all calls are one.
+def _span_ops(times: TaskTimes, ops: Ints) -> tuple[Ints, Ints]:
+    """Return with which of some ops of a task's calls spans begin, and with which they end."""
+    begins, finishes = span_edges(times.begin_after_s.take(ops, axis=1), times.end_after_s.take(ops, axis=1))
+    return ops[begins], ops[finishes]
 
-    Of one call [ops] it is the same.
-    """
-    earlier_s, edge = ends_s[..., :-1], [True]
-    apart = np.abs(starts_s[..., 1:] - earlier_s) > TOUCHING * earlier_s
-    if apart.ndim > 1:
-        apart = np.logical_or.reduce(apart)
+
+def without_touching(starts_s: Times, ends_s: Times) -> Spans:
+    """Return the spans of ops in a row as fewer: those that follow each other are one."""
+    begins, finishes = span_edges(starts_s[None], ends_s[None])
+    return starts_s[begins], ends_s[finishes]
+
+
+def span_edges(starts_s: Times, ends_s: Times) -> tuple[Ints, Ints]:
+    """Return with which ops spans begin and end: ops that follow each other in all rows [rows, ops] are one span."""
+    earlier_s, edge = ends_s[:, :-1], [True]
+    apart = np.logical_or.reduce(np.abs(starts_s[:, 1:] - earlier_s) > TOUCHING * earlier_s)
     begins, finishes = (np.flatnonzero(np.concatenate(flags)) for flags in ((edge, apart), (apart, edge)))
-    return starts_s.take(begins, axis=-1), ends_s.take(finishes, axis=-1)
+    return begins, finishes
 
 
 def _of_parts(streams: Mapping[str, Spans], clock: _Clock, busy_s: Mapping[str, float]) -> Breakdown:

@@ -144,8 +144,8 @@ def _add_calls(builder: TimelineBuilder, rank: int, program: Program, times: Tas
         stream=MAIN_STREAM,
         name=own.name,
         kind=times.task.label,
-        start_s=times.starts_s[:, main].min(axis=1),
-        end_s=times.ends_s[:, main].max(axis=1),
+        start_s=times.starts_of(main).min(axis=1),
+        end_s=times.ends_of(main).max(axis=1),
         microbatch=_microbatches(program, times),
         stage=own.stage,
         num_bytes=sum(fact.num_bytes for fact in facts),
@@ -160,10 +160,9 @@ def _add_memory(builder: TimelineBuilder, rank: int, use: MemoryUse, tasks: Sequ
         return
     begins, peaks_at, ends = (np.zeros(num_calls) for _ in range(3))
     for times in tasks:
-        begins[times.calls] = times.starts_s.min(axis=1)
-        ends[times.calls] = times.ends_s.max(axis=1)
-        rows = np.arange(len(times.calls))
-        peaks_at[times.calls] = times.starts_s[rows, use.peak_op_of[times.calls]]
+        begins[times.calls], ends[times.calls] = times.first_s, times.last_s
+        peak_ops = use.peak_op_of[times.calls]
+        peaks_at[times.calls] = times.from_s + times.begin_after_s[times.course_of, peak_ops]
     after = np.append(use.before_bytes[1:], use.after_bytes)
     moments = np.maximum.accumulate(np.stack([begins, peaks_at, ends], axis=1).ravel())
     builder.add_memory(rank, moments, np.stack([use.before_bytes, use.peak_bytes_of, after], axis=1).ravel())

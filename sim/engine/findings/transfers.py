@@ -177,7 +177,7 @@ def _moved_by(
     """
     times, moving, num_calls = found.times, np.array(ops), found.num_calls
     latencies_s = [_latencies_s(run.priced[rank][times.task.name], times.task, ops) for rank in found.ranks]
-    starts_s, ends_s = times.starts_s[:, moving], times.ends_s[:, moving]
+    starts_s, ends_s = times.starts_of(ops), times.ends_of(ops)
     keys, own = np.full(starts_s.shape, _ALONE), times.nodes >= 0
     keys[own] = key_of[times.nodes[own, None] + moving]
     columns = (

@@ -54,4 +54,6 @@ def _before(message: TaskTimes, reader: TaskTimes, received: set[str], repetitio
         return np.zeros(0)
     first, stop = np.searchsorted(reader.calls, (repetition.first, repetition.stop)).tolist()
     stop = min(stop, len(message.calls))
-    return np.asarray(reader.starts_s[first:stop, place] - message.ends_s[first:stop, -1])
+    rows = slice(first, stop)
+    lead_s: Times = (reader.at_rows(rows).starts_of([place]) - message.at_rows(rows).ends_of([-1])).ravel()
+    return lead_s

@@ -8,7 +8,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from sim.engine.compiling.graph import SENT, Graph
+from sim.engine.compiling.graph import SENT, Graph, Pattern
 from sim.engine.running.called import TaskCalls
 from sim.engine.running.loop import EventLoop
 from sim.engine.running.paced import Paced
@@ -35,29 +35,39 @@ class NodeTimes(Struct, dict=True, eq=False):
 
     def of_calls(self, task: Task, called: TaskCalls) -> TaskTimes:
         """Return when the ops of a task ran in some of its calls, of one rank or of several."""
-        nodes, num_ops = called.nodes, len(task.ops)
-        patterns = [(pattern, rows) for pattern, rows in called.rows_of.items() if pattern is not None]
-        alone = [(pattern, rows) for pattern, rows in patterns if len(pattern.entries) == 1]
-        if alone:  # all rows as if they had one entry; those that have none or several are written once more
-            which = np.zeros(len(nodes), np.int64)
-            which[np.concatenate([rows for _, rows in alone])] = np.repeat(
-                np.arange(len(alone)), [len(rows) for _, rows in alone]
-            )
-            starts = np.array([pattern.offsets[0] for pattern, _ in alone]).take(which, axis=0)
-            starts += self._released_s[nodes, None]
-            ends = np.array([pattern.durations_s for pattern, _ in alone]).take(which, axis=0)
-            ends += starts
-        else:
-            starts, ends = np.empty((len(nodes), num_ops)), np.empty((len(nodes), num_ops))
-        for pattern, rows in (found for found in patterns if len(found[0].entries) > 1):
-            released = np.array([self.graph.blocks[node].released_s for node in nodes[rows].tolist()])
-            starts[rows] = (released[:, :, None] + np.array(pattern.offsets)).max(axis=1)
-            ends[rows] = starts[rows] + np.array(pattern.durations_s)
-        if (single := called.rows_of.get(None)) is not None:
-            ops = nodes[single, None] + np.arange(num_ops)
-            starts[single], ends[single] = self._node_starts[ops], self._node_ends[ops]
+        nodes, from_s, course_of = called.nodes, np.zeros(len(called.nodes)), np.empty(len(called.nodes), np.int64)
+        alone = {
+            pattern: rows
+            for pattern, rows in called.rows_of.items()
+            if pattern is not None and len(pattern.entries) == 1
+        }
+        courses, count = list[tuple[Times, Times]](), len(alone)  # starts and ends after the moments ``from_s``
+        if alone:
+            rows = np.concatenate([*alone.values()])
+            from_s[rows] = self._released_s[nodes[rows]]
+            course_of[rows] = np.repeat(np.arange(count), list(map(len, alone.values())))
+            begin_after_s = np.array([pattern.offsets[0] for pattern in alone])
+            courses.append((begin_after_s, begin_after_s + np.array([pattern.durations_s for pattern in alone])))
+        for pattern, rows in called.rows_of.items():
+            if pattern not in alone:
+                courses.append(self._own_courses(pattern, nodes[rows], len(task.ops)))
+                course_of[rows] = np.arange(count, count + len(rows))
+                count += len(rows)
+        begin_after_s, end_after_s = (
+            courses[0] if len(courses) == 1 else map(np.concatenate, zip(*courses, strict=True))
+        )
         own = np.where(called.is_single, nodes, -1)
-        return TaskTimes(task, called.calls, own, starts, ends, wired=SENT in called.rows_of)
+        wired = SENT in called.rows_of
+        return TaskTimes(task, called.calls, own, from_s, course_of, begin_after_s, end_after_s, wired)
+
+    def _own_courses(self, pattern: Pattern | None, nodes: Ints, num_ops: int) -> tuple[Times, Times]:
+        """Return the starts and the ends of the ops of calls that run by no pattern, or by one with several entries."""
+        if pattern is None:
+            ops = nodes[:, None] + np.arange(num_ops)
+            return self._node_starts[ops], self._node_ends[ops]
+        released = np.array([self.graph.blocks[node].released_s for node in nodes.tolist()])
+        starts_s: Times = (released[:, :, None] + np.array(pattern.offsets)).max(axis=1)
+        return starts_s, starts_s + np.array(pattern.durations_s)
 
     @property
     def _released_s(self) -> Times:

@@ -93,7 +93,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
     def counts(self, found: TimesOfRanks, ops: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many ops of the step some ops of each call of a task stand for [calls, ops]."""
         if self.repeated is not None:
-            return self.repeated.counts(found.times.starts_s[:, ops])
+            return self.repeated.counts(found.times.starts_of(ops))
         return np.broadcast_to(self._counts(found)[:, None], (len(found.times.calls), len(ops)))
 
     def _counts(self, found: TimesOfRanks) -> Ints:
@@ -107,8 +107,8 @@ class SimulatedRun(Struct, dict=True, eq=False):
         paces_s = np.zeros((len(found.times.calls), len(ops)))
         if self.paced is not None:
             apart = self._apart(found)
-            repeated, ends_s = np.flatnonzero(apart)[:, None], found.times.ends_s
-            paces_s[repeated[:, 0]] = ends_s[repeated, ops] - ends_s[repeated - apart[repeated], ops]
+            repeated, ends_s = np.flatnonzero(apart), found.times.ends_of(ops)
+            paces_s[repeated] = ends_s[repeated] - ends_s[repeated - apart[repeated]]
         return paces_s
 
     def _apart(self, found: TimesOfRanks) -> Ints:
@@ -243,7 +243,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
             return max(self.last_ends_s.values())
         if self.num_steps == 1:
             return float(self.loop.times_s[1].max(initial=0.0)) + self._later_s
-        return max((float(t.ends_s.max()) for rank in self.programs for t in self.task_times(rank)), default=0.0)
+        return max((float(t.last_s.max()) for rank in self.programs for t in self.task_times(rank)), default=0.0)
 
     @cached_property
     def last_ends_s(self) -> Mapping[int, float]:
@@ -466,7 +466,7 @@ class SimulatedRun(Struct, dict=True, eq=False):
         """Return when a rank begins its first opening call of one of its program's steps; -1 is the last."""
         calls, first = self.programs[rank].calls, self._first_microbatch(step)
         return min(
-            float(times.starts_s[row].min())
+            float(times.first_s[row])
             for times in self.task_times(rank) if times.task.traits.opens
             for row, call in enumerate(times.calls.tolist()) if calls[call].microbatch == first
         )  # fmt: skip

@@ -66,7 +66,7 @@ def drifts_apart(run: SimulatedRun, repetition_of: Mapping[int, Repetition]) -> 
         ends = stop - 1 - counts[times.task.name] * np.arange(3)
         if ends[-1] < first:
             return False
-        last_s, before_s = -np.diff(times.starts_s[ends, 0])
+        last_s, before_s = -np.diff(times.at_rows(ends).starts_of([0]).ravel())
         if abs(last_s - before_s) > EQUAL * last_s:
             return False
         paces_s.append(last_s)
@@ -91,12 +91,12 @@ def comes_back(run: SimulatedRun) -> bool:
 
 def _comes_back(times: TaskTimes, count: int, begin_s: float, length_s: float) -> bool:
     """Return whether the ``count`` calls before a moment and those after it are alike, a period apart."""
-    slack_s, starts_s = EQUAL * length_s, times.starts_s
+    slack_s, starts_s, all_ends_s = EQUAL * length_s, times.starts_s, times.ends_s
     begun = [(starts_s < moment_s - slack_s).sum(axis=0) for moment_s in _around(begin_s, length_s)]
     if not all((later - earlier == count).all() for earlier, later in pairwise(begun)):
         return False
     early, late = slice(None, -count), slice(count, None)
-    ends_s = times.ends_s[early], times.ends_s[late]
+    ends_s = all_ends_s[early], all_ends_s[late]
     return _are_alike((starts_s[early], starts_s[late]), ends_s, begin_s, length_s)
 
 
@@ -187,7 +187,7 @@ def _lengths_s(tasks: Sequence[_Rows]) -> list[float]:
     for rows in tasks:
         for place in np.flatnonzero(rows.repeated).tolist()[:1]:
             first, stop, count = (int(column[place]) for column in (rows.first, rows.stop, rows.counts))
-            starts_s = rows.together.times.starts_s[:, 0]
+            starts_s = rows.together.times.starts_of([0]).ravel()
             found = [float(starts_s[at] - starts_s[at - count]) for at in (stop - 1, (first + count + stop) // 2)]
             return [length_s for length_s in dict.fromkeys(found) if length_s > 0.0]
     return []
@@ -196,8 +196,8 @@ def _lengths_s(tasks: Sequence[_Rows]) -> list[float]:
 def _begin_s(tasks: Sequence[_Rows], unlike: Sequence[Flags], length_s: float) -> float | None:
     """Return the begin of the first stretch as long as a period in which only repeated calls run."""
     times = [(rows.together.times, of_rows) for rows, of_rows in zip(tasks, unlike, strict=True)]
-    starts_s = np.concatenate([found.starts_s[rows].min(axis=1) for found, rows in times])
-    ends_s = np.concatenate([found.ends_s[rows].max(axis=1) for found, rows in times])
+    starts_s = np.concatenate([found.first_s[rows] for found, rows in times])
+    ends_s = np.concatenate([found.last_s[rows] for found, rows in times])
     order = np.argsort(starts_s, kind="stable")
     starts_s, ends_s = starts_s[order], np.maximum.accumulate(ends_s[order])
     long_enough = np.flatnonzero(starts_s[1:] - ends_s[:-1] >= (1.0 - EQUAL) * length_s)
@@ -212,21 +212,31 @@ def _is_unlike(rows: _Rows, length_s: float) -> Flags:
         own = np.flatnonzero(rows.counts == count)
         late = np.repeat(rows.first[own] + count - np.cumsum(repeated[own]) + repeated[own], repeated[own])
         late += np.arange(len(late))
-        off_s = [_off_s(each, count, length_s)[late - count] for each in (times.starts_s, times.ends_s)]
-        unlike[late] = np.maximum(*off_s) > EQUAL * length_s
+        unlike[late] = _off_s(times, late - count, late, length_s) > EQUAL * length_s
     return unlike
 
 
-def _off_s(times_s: Times, count: int, length_s: float) -> Times:
-    """Return by how much at most the ops of a call are not a period before those of the call so many rows later."""
-    apart_s = times_s[count:] - times_s[:-count]
-    apart_s -= length_s
-    off_s: Times = np.abs(apart_s, out=apart_s).max(axis=1)
+def _off_s(times: TaskTimes, early: Ints, late: Ints, length_s: float) -> Times:
+    """Return by how much at most the ops of late calls are not a period after those of early ones.
+
+    Where both take the same course all their ops are equally far apart.
+    """
+    off_s: Times = np.abs(times.from_s[late] - times.from_s[early] - length_s)
+    differ = np.flatnonzero(times.course_of[late] != times.course_of[early])
+    if len(differ):
+        before, after = times.at_rows(early[differ]), times.at_rows(late[differ])
+        apart_s = after.starts_s - before.starts_s, after.ends_s - before.ends_s
+        off_s[differ] = np.maximum(*(np.abs(each_s - length_s).max(axis=1) for each_s in apart_s))
     return off_s
 
 
 def _repeats(rows: _Rows, begin_s: float, end_s: float) -> bool:
     """Return whether of every op as many calls begin between two moments as a period has, on every rank."""
-    slack_s, starts_s = EQUAL * (end_s - begin_s), rows.together.times.starts_s
-    begun = (starts_s >= begin_s - slack_s) & (starts_s < end_s - slack_s)
-    return bool((np.add.reduceat(begun, rows.together.begins, dtype=np.int64) == rows.counts[:, None]).all())
+    times, begins, slack_s = rows.together.times, rows.together.begins, EQUAL * (end_s - begin_s)
+    first_s, last_s, bounds_s = times.first_s, times.last_s, (begin_s - slack_s, end_s - slack_s)
+    is_inside = (first_s >= bounds_s[0]) & (last_s < bounds_s[1])
+    begun = np.add.reduceat(is_inside, begins, dtype=np.int64)[:, None].repeat(len(rows.task.ops), axis=1)
+    cut = np.flatnonzero(~is_inside & (last_s >= bounds_s[0]) & (first_s < bounds_s[1]))
+    starts_s = times.at_rows(cut).starts_s
+    np.add.at(begun, begins.searchsorted(cut, "right") - 1, (starts_s >= bounds_s[0]) & (starts_s < bounds_s[1]))
+    return bool((begun == rows.counts[:, None]).all())

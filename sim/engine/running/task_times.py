@@ -1,6 +1,6 @@
 """When the ops of a task ran, in all its calls."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -10,38 +10,87 @@ from numpy.typing import NDArray
 
 from sim.engine.running.period import Part, Times
 from sim.plan.words.program import Task
+from sim.sorting import run_begins
+
+Ints = NDArray[np.int64]
 
 
 class TaskTimes(Struct, frozen=True):
-    """All calls of one task of one rank: ``starts_s[c, j]`` is when op j of the c-th call began.
+    """All calls of one task of one rank, or of several: call c takes course ``course_of[c]`` from ``from_s[c]`` on.
 
-    ``nodes[c] + j`` is that op's node, where ``nodes[c]`` is not -1 (a coalesced call). ``wired``: sends of messages
+    Op j of course k begins ``begin_after_s[k, j]`` and ends ``end_after_s[k, j]`` after that moment. Calls that run by
+    one pattern take one course, so few numbers say when many ops ran; other calls have courses of their own.
+
+    ``nodes[c] + j`` is the node of op j, where ``nodes[c]`` is not -1 (a coalesced call). ``wired``: sends of messages
     that are one node with their receive.
     """
 
     task: Task
-    calls: NDArray[np.int64]
-    nodes: NDArray[np.int64]
-    starts_s: Times
-    ends_s: Times
+    calls: Ints
+    nodes: Ints
+    from_s: Times
+    course_of: Ints
+    begin_after_s: Times
+    end_after_s: Times
     wired: bool
 
-    def at_rows(self, rows: slice | NDArray[np.int64]) -> "TaskTimes":
+    @property
+    def starts_s(self) -> Times:
+        """Return when each op of each call began: calls x ops, in an array of its own."""
+        return self._of_calls(self.begin_after_s)
+
+    @property
+    def ends_s(self) -> Times:
+        """Return when each op of each call ended."""
+        return self._of_calls(self.end_after_s)
+
+    def starts_of(self, ops: Ints | Sequence[int]) -> Times:
+        """Return when some ops of each call began: calls x ops."""
+        return self._of_calls(self.begin_after_s.take(ops, axis=1))
+
+    def ends_of(self, ops: Ints | Sequence[int]) -> Times:
+        """Return when some ops of each call ended."""
+        return self._of_calls(self.end_after_s.take(ops, axis=1))
+
+    @property
+    def first_s(self) -> Times:
+        """Return when each call began its first op."""
+        return self._best_of_calls(np.min, self.begin_after_s)
+
+    @property
+    def last_s(self) -> Times:
+        """Return when each call ended its last op."""
+        return self._best_of_calls(np.max, self.end_after_s)
+
+    def at_rows(self, rows: slice | Ints) -> "TaskTimes":
         """Return those of the calls at some places."""
-        return replace(
-            self, calls=self.calls[rows], nodes=self.nodes[rows], starts_s=self.starts_s[rows], ends_s=self.ends_s[rows]
+        calls, nodes, from_s, course_of = (
+            column[rows] for column in (self.calls, self.nodes, self.from_s, self.course_of)
         )
+        return replace(self, calls=calls, nodes=nodes, from_s=from_s, course_of=course_of)
+
+    def _of_calls(self, after_s: Times) -> Times:
+        """Return moments of calls from those of courses."""
+        found: Times = after_s.take(self.course_of, axis=0)
+        found += self.from_s[:, None]
+        return found
+
+    def _best_of_calls(self, best: Callable[..., Times], after_s: Times) -> Times:
+        """Return the least or the largest moment of each call; some calls may have but few of the courses."""
+        if len(after_s) > len(self.course_of):
+            return best(self._of_calls(after_s), axis=1)
+        return best(after_s, axis=1)[self.course_of] + self.from_s
 
 
 class TimesOfRanks(Struct, frozen=True, eq=False, dict=True):
     """All calls of one task of several ranks, one rank's after the other's: ``ranks[k]`` has ``num_calls[k]`` of them.
 
     for rank, times in found.of_each():
-        print(rank, times.starts_s.min())
+        print(rank, times.first_s.min())
     """
 
     ranks: tuple[int, ...]
-    num_calls: NDArray[np.int64]
+    num_calls: Ints
     times: TaskTimes
 
     @classmethod
@@ -57,22 +106,22 @@ class TimesOfRanks(Struct, frozen=True, eq=False, dict=True):
     @property
     def begin_s(self) -> float:
         """Return when the first op begins."""
-        return float(self.times.starts_s.min())
+        return float(self.times.first_s.min())
 
     @property
     def begins_s(self) -> Times:
         """Return when the first op of each rank begins."""
-        begins_s: Times = np.minimum.reduceat(self.times.starts_s.ravel(), self.begins * self.times.starts_s.shape[1])
+        begins_s: Times = np.minimum.reduceat(self.times.first_s, self.begins)
         return begins_s
 
     @property
     def ends_s(self) -> Times:
         """Return when the last op of each rank ends."""
-        ends_s: Times = np.maximum.reduceat(self.times.ends_s.ravel(), self.begins * self.times.ends_s.shape[1])
+        ends_s: Times = np.maximum.reduceat(self.times.last_s, self.begins)
         return ends_s
 
     @cached_property
-    def begins(self) -> NDArray[np.int64]:
+    def begins(self) -> Ints:
         """Return the place of each rank's first call."""
         return np.cumsum(self.num_calls) - self.num_calls
 
@@ -82,28 +131,42 @@ class TimesOfRanks(Struct, frozen=True, eq=False, dict=True):
         for rank, begin, count in zip(self.ranks, self.begins.tolist(), self.num_calls.tolist(), strict=True):
             yield rank, found.at_rows(slice(begin, begin + count))
 
-    def seconds(self, counts: NDArray[np.int64]) -> Times:
+    def seconds(self, counts: Ints) -> Times:
         """Return how long every rank is at each op, each call counted so many times: ranks x ops."""
-        of_calls_s = self.times.ends_s - self.times.starts_s
-        of_calls_s *= counts[:, None]
-        seconds: Times = np.add.reduceat(of_calls_s, self.begins)
+        times, is_new = self.times, run_begins(self.times.course_of)
+        is_new[self.begins] = True
+        rows = np.flatnonzero(is_new)  # each with the calls after it that take the same course
+        courses = times.course_of[rows]
+        of_rows_s = times.end_after_s.take(courses, axis=0)
+        of_rows_s -= times.begin_after_s.take(courses, axis=0)
+        of_rows_s *= np.add.reduceat(counts, rows)[:, None]
+        seconds: Times = np.add.reduceat(of_rows_s, rows.searchsorted(self.begins))
         return seconds
 
     def seconds_in(self, parts: Sequence[Part]) -> Times:
         """Return how long every rank is at each op in parts of time, as often as these happen: ranks x ops.
 
-        The parts follow each other. Few calls run in one that happens more than once.
+        The parts follow each other. Few calls are cut where they begin or end, or run in one that happens more than
+        once.
         """
-        starts_s, ends_s = self.times.starts_s, self.times.ends_s
-        of_calls_s = _inside_s(starts_s, ends_s, parts[0].begin_s, parts[-1].end_s)
-        seconds: Times = np.add.reduceat(of_calls_s, self.begins)
-        place_of = np.repeat(np.arange(len(self.ranks)), self.num_calls)
+        first_s, last_s = self.times.first_s, self.times.last_s
+        begin_s, end_s = parts[0].begin_s, parts[-1].end_s
+        is_inside = (first_s >= begin_s) & (last_s <= end_s)
+        seconds = self.seconds(is_inside.astype(np.int64))
+        self._add_inside(seconds, ~is_inside, (begin_s, end_s), 1)
         for part in parts:
             if part.times > 1:
-                runs = np.flatnonzero(((ends_s > part.begin_s) & (starts_s < part.end_s)).any(axis=1))
-                once_s = _inside_s(starts_s[runs], ends_s[runs], part.begin_s, part.end_s)
-                np.add.at(seconds, place_of[runs], (part.times - 1) * once_s)
+                runs = (last_s > part.begin_s) & (first_s < part.end_s)
+                self._add_inside(seconds, runs, (part.begin_s, part.end_s), part.times - 1)
         return seconds
+
+    def _add_inside(self, seconds: Times, chosen: NDArray[np.bool_], bounds_s: tuple[float, float], times: int) -> None:
+        """Add how long ranks are at each op of some calls between two moments, so many times."""
+        rows = np.flatnonzero(chosen)
+        if len(rows):
+            some = self.times.at_rows(rows)
+            place_of = self.begins.searchsorted(rows, "right") - 1
+            np.add.at(seconds, place_of, times * _inside_s(some.starts_s, some.ends_s, *bounds_s))
 
     def of_some(self, places: Sequence[int]) -> "TimesOfRanks":
         """Return the times of the ranks at some places in ``ranks``."""
@@ -124,15 +187,10 @@ class TimesOfRanks(Struct, frozen=True, eq=False, dict=True):
         return TimesOfRanks.of(num_calls, self.times.at_rows(np.flatnonzero(kept)))
 
     def counted_from(self, first: Mapping[int, int], begin_s: float) -> "TimesOfRanks":
-        """Return the same with each rank's calls counted from its first, and times from a moment.
-
-        The times are changed where they lie: who calls it has no other use for them.
-        """
+        """Return the same with each rank's calls counted from its first, and times from a moment."""
         found = self.times
-        for times_s in (found.starts_s, found.ends_s):
-            np.subtract(times_s, begin_s, out=times_s)
         calls = found.calls - np.repeat([first[rank] for rank in self.ranks], self.num_calls)
-        return replace(self, times=replace(found, calls=calls))
+        return replace(self, times=replace(found, calls=calls, from_s=found.from_s - begin_s))
 
 
 def _inside_s(starts_s: Times, ends_s: Times, begin_s: float, end_s: float) -> Times:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sim.engine.findings.breakdown import breakdowns, without_touching
+from sim.engine.findings.breakdown import breakdowns, span_edges, without_touching
 from sim.engine.prices.activity import Activity, Pricing
 from sim.engine.running.simulate import simulate
 from sim.plan.words.op import Compute, Op
@@ -62,10 +62,7 @@ def test_computing_that_goes_on_is_one_span() -> None:
     """Ops that follow each other in all calls, by rounding or not, become one; a gap in one of the calls stays."""
     starts_s = np.array([[0.0, 0.1 + 0.2, 1.0, 3.0], [4.0, 4.3, 5.0, 6.0]])
     ends_s = np.array([[0.3, 1.0, 2.0, 4.0], [4.3, 5.0, 6.0, 7.0]])
-    assert [times_s.tolist() for times_s in without_touching(starts_s, ends_s)] == [
-        [[0.0, 3.0], [4.0, 6.0]],
-        [[2.0, 4.0], [6.0, 7.0]],
-    ]
+    assert [places.tolist() for places in span_edges(starts_s, ends_s)] == [[0, 3], [2, 3]]
     alone = [without_touching(starts_s[call], ends_s[call]) for call in (0, 1)]
     assert [[times_s.tolist() for times_s in of_call] for of_call in alone] == [
         [[0.0, 3.0], [2.0, 4.0]],
