@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sim.cluster.topology.links import LinkKind
 from sim.engine.findings.link_use import LinkUse
 from sim.engine.running.period import Times
-from sim.sorting import distinct, distinct_values, largest_first
+from sim.sorting import distinct, distinct_values, largest_first, run_begins
 
 Ints = NDArray[np.int64]
 
@@ -43,16 +43,14 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
         return []
     moved = use.transfers
     kinds = list(map(LinkKind, distinct_values(use.kind).tolist()))
-    spans, counts, full = _fullest(use, kinds)
+    flow_of, moving_s, full = _fullest(use, kinds)
     binding = (full >= full.max(axis=0) * (1 - _TIE)).argmax(axis=0)
     names = sorted({(flow.op.stream, flow.kind) for flow in moved.flows})
     number = {name: at for at, name in enumerate(names)}
     group_of_flow = np.array([number[flow.op.stream, flow.kind] for flow in moved.flows], dtype=np.int64)
     ranks = np.array([flow.num_ranks for flow in moved.flows], dtype=np.float64) / (num_ranks * use.num_steps)
-    latency_s = (moved.begin_s - moved.start_s) * moved.counts * ranks[moved.flow_of]
-    waiting_s = np.bincount(group_of_flow[moved.flow_of], latency_s, minlength=len(names))
-    flow_of = moved.flow_of[moved.span_of[spans]]
-    group, moving_s = group_of_flow[flow_of], (moved.span_end_s - moved.span_begin_s)[spans] * counts * ranks[flow_of]
+    waiting_s = np.bincount(group_of_flow, moved.waiting_s * ranks, minlength=len(names))
+    group, moving_s = group_of_flow[flow_of], moving_s * ranks[flow_of]
     whole_s = np.bincount(group, moving_s, minlength=len(names))
     cells = group * len(kinds) + binding
     bound_s = np.bincount(cells, moving_s, minlength=len(names) * len(kinds)).reshape(len(names), len(kinds))
@@ -71,24 +69,28 @@ def bottlenecks(use: LinkUse, num_ranks: int) -> list[Bottlenecks]:
     return largest_first(found, lambda entry: entry.time_s, lambda entry: (entry.stream, entry.kind))
 
 
-def _fullest(use: LinkUse, kinds: Sequence[LinkKind]) -> tuple[Ints, Ints, Times]:
-    """Return spans of the transfers, how often they happen, and how full the fullest link of each kind is meanwhile.
+def _fullest(use: LinkUse, kinds: Sequence[LinkKind]) -> tuple[Ints, Times, Times]:
+    """Return parts of the time in which flows move bytes: the flow, the seconds, how full its links are meanwhile.
 
-    The last is kinds x spans: of the links that the span's transfer uses. At its constant speed, one of them is full.
-    Spans that meet others on links come once more, each of their times for itself.
+    The last is kinds x parts: the fullest link of each kind, of those that the flow uses. At its constant speed, one
+    of them is full. Spans in a row of one flow and one speed are one part, but for those that meet others on links:
+    each of their times is a part of its own.
     """
     moved, kind_of = use.transfers, np.searchsorted(kinds, use.kind)
     counts, flow_of = moved.counts[moved.span_of], moved.flow_of[moved.span_of]
     slowest = _raised(np.zeros((len(kinds), len(moved.flows))), kind_of[use.rows], use.flows, use.seconds)
-    alone = slowest[:, flow_of] * moved.span_speed
     met = use.meeting()
     times, which = distinct(met.spans * int(counts.max()) + met.passes)
     of_times = times // int(counts.max())
     each = np.ones_like(of_times) if moved.has_paces else counts[of_times]
-    together = _raised(alone[:, of_times], kind_of[met.rows], which, met.shares)
+    together = slowest[:, flow_of[of_times]] * moved.span_speed[of_times]
     np.subtract.at(counts, of_times, each)
-    every = np.append(np.arange(len(counts)), of_times)
-    return every, np.append(counts, each), np.concatenate([alone, together], axis=1)
+    lasting_s = moved.span_end_s - moved.span_begin_s
+    firsts = np.flatnonzero(run_begins(flow_of) | run_begins(moved.span_speed))
+    alone = slowest[:, flow_of[firsts]] * moved.span_speed[firsts]
+    seconds = np.append(np.add.reduceat(lasting_s * counts, firsts), lasting_s[of_times] * each)
+    full = np.concatenate([alone, _raised(together, kind_of[met.rows], which, met.shares)], axis=1)
+    return flow_of[np.append(firsts, of_times)], seconds, full
 
 
 def _raised(table: Times, rows: Ints, columns: Ints, values: Times) -> Times:

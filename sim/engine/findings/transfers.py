@@ -25,8 +25,8 @@ _ALONE = -(2**62)
 """The key of what did not go through shared resources."""
 
 _INTS, _SECONDS = np.zeros(0, np.int64), np.zeros(0)
-_NONE: Final[tuple[NDArray[Any], ...]] = (_INTS, _SECONDS, _SECONDS, _SECONDS, _INTS, _INTS, _SECONDS)
-"""The columns of no transfers: flow, start, begin, end, key, count, apart."""
+_NONE: Final[tuple[NDArray[Any], ...]] = (_INTS, _SECONDS, _SECONDS, _INTS, _INTS)
+"""The columns of no transfers: flow, begin, end, key, count."""
 
 
 class Flow(Struct, frozen=True, eq=False):
@@ -52,20 +52,19 @@ class Flow(Struct, frozen=True, eq=False):
 
 
 class Transfers(Struct, frozen=True, eq=False, dict=True):
-    """``flow_of[i]``: the flow of transfer i; its op starts at ``start_s``, and its bytes move until ``end_s``.
+    """``flow_of[i]``: the flow of transfer i, which moves bytes in spans.
 
     ``counts[i]``: how many transfers of the step it stands for, where a run passed through its period once for many;
     ``apart_s[i]``: how much later each of them is than the one before, where ranks have paces of their own.
+    ``waiting_s``: by flow, how long all its transfers of the step wait before bytes move.
 
     From ``span_begin_s`` to ``span_end_s`` transfer ``span_of`` gets on by ``span_speed`` of the whole per second; its
     spans add up to the whole. Transfers are sorted by flow, and so are spans.
     """
 
     flows: Sequence[Flow]
+    waiting_s: Times
     flow_of: Ints
-    start_s: Times
-    begin_s: Times
-    end_s: Times
     counts: Ints
     apart_s: Times
     span_of: Ints
@@ -98,26 +97,26 @@ def transfers(run: SimulatedRun) -> Transfers:
     An op alone on its links moves its bytes evenly once its latency is over; one that shares them, as fast as the
     event loop let it.
     """
-    flows, key_of, parts = _Flows(run), _keys(run.graph), [_NONE]
+    flows, key_of, parts = _Flows(run), _keys(run.graph), [_NONE if run.paced is None else (*_NONE, _SECONDS)]
     moving = {
         (rank, task): flows.of_ops(rank, program.tasks[task])
         for rank, program in run.programs.items() for task in run.called(rank)
     }  # fmt: skip
+    waiting_s = np.zeros(len(flows.found))
     for times in run.times_together():
         found = [moving[rank, times.times.task.name] for rank in times.ranks]
         for ops in dict.fromkeys(tuple(of_rank) for of_rank in found):
             if ops:
                 places = [place for place, of_rank in enumerate(found) if tuple(of_rank) == ops]
                 flow_of = np.array([list(found[place].values()) for place in places])
-                parts.append(_moved_by(run, times.of_some(places), ops, flow_of, key_of))
-    order = sorted_order(np.concatenate([flow_of for flow_of, *_ in parts]))
-    flow_of, starts, begins, ends, keys, counts, apart_s = (
-        np.concatenate(column)[order] for column in zip(*parts, strict=True)
-    )
+                parts.append(_moved_by(run, times.of_some(places), ops, flow_of, key_of, waiting_s))
+    columns = [list(column) for column in zip(*parts, strict=True)]
     del parts
-    occupancy_s = np.array([flow.activity.occupancy_s for flow in flows.found])
-    spans = _spans(run, begins, ends, keys, occupancy_s[flow_of])
-    return Transfers(flows.found, flow_of, starts, begins, ends, counts, apart_s, *spans)
+    order = sorted_order(np.concatenate(columns[0]))
+    flow_of, begins, ends, keys, counts, *apart = (np.concatenate(columns.pop(0))[order] for _ in range(len(columns)))
+    apart_s = apart[0] if apart else np.broadcast_to(0.0, len(flow_of))
+    spans = _spans(run, begins, ends, keys, np.array([flow.activity.occupancy_s for flow in flows.found])[flow_of])
+    return Transfers(flows.found, waiting_s, flow_of, counts, apart_s, *spans)
 
 
 class _Flows:
@@ -169,21 +168,23 @@ class _Flows:
 
 
 def _moved_by(
-    run: SimulatedRun, found: TimesOfRanks, ops: tuple[int, ...], flow_of: Ints, key_of: Ints
+    run: SimulatedRun, found: TimesOfRanks, ops: tuple[int, ...], flow_of: Ints, key_of: Ints, waiting_s: Times
 ) -> tuple[NDArray[Any], ...]:
-    """Return the transfers of some ops in all calls of their task, op by op: columns as in ``_NONE``.
+    """Return the transfers of some ops in all calls of their task, op by op: columns as in ``_NONE``, and paces.
 
-    ``flow_of``: their flows, ranks x ops.
+    ``flow_of``: their flows, ranks x ops. ``waiting_s``: to which it is added how long they wait, by flow.
     """
     times, moving, num_calls = found.times, np.array(ops), found.num_calls
-    latencies_s = [_latencies_s(run.priced[rank][times.task.name], times.task, ops) for rank in found.ranks]
-    starts_s, ends_s = times.starts_of(ops), times.ends_of(ops)
-    keys, own = np.full(starts_s.shape, _ALONE), times.nodes >= 0
+    latencies_s = np.array([_latencies_s(run.priced[rank][times.task.name], times.task, ops) for rank in found.ranks])
+    begins_s = times.starts_of(moving)
+    counts = run.counts(found, begins_s)
+    np.add.at(waiting_s, flow_of, latencies_s * np.add.reduceat(counts, found.begins))
+    begins_s += np.repeat(latencies_s, num_calls, axis=0)
+    keys, own = np.full(begins_s.shape, _ALONE), times.nodes >= 0
     keys[own] = key_of[times.nodes[own, None] + moving]
-    columns = (
-        np.repeat(flow_of, num_calls, axis=0), starts_s, starts_s + np.repeat(latencies_s, num_calls, axis=0), ends_s,
-        keys, run.counts(found, moving), run.paces(found, moving),
-    )  # fmt: skip
+    columns = [np.repeat(flow_of, num_calls, axis=0), begins_s, times.ends_of(moving), keys, counts]
+    if run.paced is not None:
+        columns.append(run.paces(found, moving))
     return tuple([column.T.ravel() for column in columns])
 
 
@@ -230,7 +231,8 @@ def _spans(
 
     ``alone_s``: how long each transfer takes alone. Its begin and end say less about one of some nanoseconds.
     """
-    shared = np.flatnonzero(keys != _ALONE)
+    is_shared = keys != _ALONE
+    shared = np.flatnonzero(is_shared)
     shared = shared[np.argsort(keys[shared], kind="stable")]
     table = run.loop.shared_spans
     table[:, 1:3] -= run.origin_s
@@ -240,9 +242,9 @@ def _spans(
     ours = ours[keys[shared][at[ours]] == of_key[ours]]
     of_ours = shared[at[ours]]
     order = sorted_order(of_ours)
-    num_spans = np.where(keys == _ALONE, 1, np.bincount(of_ours, minlength=len(keys)))
+    num_spans = np.where(is_shared, np.bincount(of_ours, minlength=len(keys)), 1)
     span_of = np.repeat(np.arange(len(keys)), num_spans)
-    is_shared, found = keys[span_of] != _ALONE, (begins[span_of], ends[span_of], 1 / alone_s[span_of])
+    places, found = np.flatnonzero(is_shared[span_of]), (begins[span_of], ends[span_of], 1 / alone_s[span_of])
     for column, of_shared in zip(found, table[ours[order], 1:].T, strict=True):
-        column[is_shared] = of_shared
+        column[places] = of_shared
     return span_of, *found

@@ -90,11 +90,11 @@ class SimulatedRun(Struct, dict=True, eq=False):
                     found[task] += count * self.paced.times
         return found
 
-    def counts(self, found: TimesOfRanks, ops: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how many ops of the step some ops of each call of a task stand for [calls, ops]."""
+    def counts(self, found: TimesOfRanks, starts_s: Times) -> Ints:
+        """Return how many ops of the step some ops of each call stand for: calls x ops, as their starts."""
         if self.repeated is not None:
-            return self.repeated.counts(found.times.starts_of(ops))
-        return np.broadcast_to(self._counts(found)[:, None], (len(found.times.calls), len(ops)))
+            return self.repeated.counts(starts_s)
+        return np.broadcast_to(self._counts(found)[:, None], starts_s.shape)
 
     def _counts(self, found: TimesOfRanks) -> Ints:
         """Return how many calls of the step each call of a task stands for, where no period of all ranks repeats."""

@@ -186,10 +186,9 @@ def test_whatever_moves_is_held_back_by_a_full_link(data: Any, keys: dict[str, A
     whole = lasting_s > 1e-9 * use.makespan_s
     for number in range(len(moved.flows)):
         some_full = np.any([full[row] for row in use.rows[use.flows == number]], axis=0) | ~whole
-        mine = moved.flow_of == number
-        for begin, end in zip(
-            np.searchsorted(moments, moved.begin_s[mine]), np.searchsorted(moments, moved.end_s[mine]), strict=True
-        ):
+        mine = moved.flow_of[moved.span_of] == number
+        bounds = (np.searchsorted(moments, times_s[mine]) for times_s in (moved.span_begin_s, moved.span_end_s))
+        for begin, end in zip(*bounds, strict=True):
             assert some_full[begin:end].all()
 
 

@@ -34,3 +34,19 @@ def test_transfers_of_ranks_that_share_tasks_go_at_the_pace_of_each() -> None:
     for flow, ends_s in moved_until(found).items():
         assert ends_s == pytest.approx(expected.pop(flow), rel=1e-9)
     assert not expected
+    waiting_s = {(flow.rank, flow.signature): wait_s for flow, wait_s in zip(whole.flows, whole.waiting_s, strict=True)}
+    assert waiting_s == pytest.approx(
+        {(flow.rank, flow.signature): wait_s for flow, wait_s in zip(found.flows, found.waiting_s, strict=True)},
+        rel=1e-9,
+    )
+
+
+def test_transfers_wait_for_their_latencies() -> None:
+    """Of a run that passes through its period once, all transfers that each stands for count."""
+    plan, pricing = dense_plan(tp=2, dp=2, m=64, model=GPT), pricing_on("dgx-a100-80g", 4)
+    run = simulate(plan, pricing)
+    found, whole = transfers(run), transfers(run.whole)
+    assert len(found.counts) < 0.5 * len(whole.counts)
+    latency_s = np.array([flow.activity.latency_s for flow in whole.flows])
+    assert latency_s.max() > 0.0
+    assert found.waiting_s == pytest.approx(latency_s * np.bincount(whole.flow_of, minlength=len(latency_s)), rel=1e-12)
