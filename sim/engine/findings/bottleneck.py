@@ -77,17 +77,17 @@ def _fullest(use: LinkUse, kinds: Sequence[LinkKind]) -> tuple[Ints, Times, Time
     each of their times is a part of its own.
     """
     moved, kind_of = use.transfers, np.searchsorted(kinds, use.kind)
-    counts, flow_of = moved.counts[moved.span_of], moved.flow_of[moved.span_of]
+    counts, flow_of = moved.counts.copy(), moved.flow_of
     slowest = _raised(np.zeros((len(kinds), len(moved.flows))), kind_of[use.rows], use.flows, use.seconds)
     met = use.meeting()
     times, which = distinct(met.spans * int(counts.max()) + met.passes)
     of_times = times // int(counts.max())
     each = np.ones_like(of_times) if moved.has_paces else counts[of_times]
-    together = slowest[:, flow_of[of_times]] * moved.span_speed[of_times]
+    together = slowest[:, flow_of[of_times]] * moved.speed[of_times]
     np.subtract.at(counts, of_times, each)
-    lasting_s = moved.span_end_s - moved.span_begin_s
-    firsts = np.flatnonzero(run_begins(flow_of) | run_begins(moved.span_speed))
-    alone = slowest[:, flow_of[firsts]] * moved.span_speed[firsts]
+    lasting_s = moved.end_s - moved.begin_s
+    firsts = np.flatnonzero(run_begins(flow_of) | run_begins(moved.speed))
+    alone = slowest[:, flow_of[firsts]] * moved.speed[firsts]
     seconds = np.append(np.add.reduceat(lasting_s * counts, firsts), lasting_s[of_times] * each)
     full = np.concatenate([alone, _raised(together, kind_of[met.rows], which, met.shares)], axis=1)
     return flow_of[np.append(firsts, of_times)], seconds, full

@@ -71,7 +71,7 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
     def first_span(self) -> Ints:
         """Return where each flow's spans begin, and at last where all end."""
         moved = self.transfers
-        return np.searchsorted(moved.flow_of[moved.span_of], np.arange(len(moved.flows) + 1))
+        return np.searchsorted(moved.flow_of, np.arange(len(moved.flows) + 1))
 
     def curve(self, row: int) -> Callable[[Times], Times]:
         """Return a function of moments: how many seconds of the run until then a row's links have been in use."""
@@ -84,7 +84,7 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         ends = begins + counts[of_flow]
         turns, slopes = np.zeros(1 + 2 * len(spans)), np.zeros(1 + 2 * len(spans))
         turns[begins], turns[ends] = moved.times_of(spans, passes)
-        slopes[begins] = moved.span_speed[spans] * self.seconds[first:last][of_flow]
+        slopes[begins] = moved.speed[spans] * self.seconds[first:last][of_flow]
         slopes[ends] = -slopes[begins]
         order = np.argsort(turns, kind="stable")
         turns, rates = turns[order], np.cumsum(slopes[order])
@@ -120,7 +120,7 @@ class LinkUse(Struct, frozen=True, eq=False, dict=True):
         firsts = self.rows[cells[meet]]
         each, places = in_ranges((num_alike.cumsum() - num_alike)[firsts], num_alike[firsts])
         meet, rows = meet[each], by_like[places]
-        rates = self.seconds[cells[meet] - begins[firsts[each]] + begins[rows]] * moved.span_speed[spans[meet]]
+        rates = self.seconds[cells[meet] - begins[firsts[each]] + begins[rows]] * moved.speed[spans[meet]]
         return Meeting(rows, spans[meet], passes[meet], _shares(rows, begins_s[meet], ends_s[meet], rates))
 
     @cached_property
@@ -214,7 +214,7 @@ def link_use(run: SimulatedRun, pricing: ClusterPricing) -> LinkUse:
     flows, rows = cells.flows[kept], row_of_column[cells.columns[kept]]
     carrying = np.flatnonzero(row_of != IDLE)
     example = carrying[first_places(row_of[carrying], int(row_of.max(initial=IDLE)) + 1)]
-    times = np.bincount(moved.flow_of, moved.counts, minlength=len(moved.flows))[flows]
+    times = moved.num_transfers[flows]
     return LinkUse(
         topology=pricing.cluster.topology,
         iteration_time_s=run.iteration_time_s,

@@ -52,25 +52,24 @@ class Flow(Struct, frozen=True, eq=False):
 
 
 class Transfers(Struct, frozen=True, eq=False, dict=True):
-    """``flow_of[i]``: the flow of transfer i, which moves bytes in spans.
+    """Spans in which transfers get on at one speed, sorted by flow; those of one transfer add up to the whole.
 
-    ``counts[i]``: how many transfers of the step it stands for, where a run passed through its period once for many;
+    From ``begin_s[i]`` to ``end_s[i]`` a transfer of flow ``flow_of[i]`` gets on by ``speed[i]`` of the whole a second.
+    ``counts[i]``: how many spans of the step it stands for, where a run passed through its period once for many;
     ``apart_s[i]``: how much later each of them is than the one before, where ranks have paces of their own.
-    ``waiting_s``: by flow, how long all its transfers of the step wait before bytes move.
 
-    From ``span_begin_s`` to ``span_end_s`` transfer ``span_of`` gets on by ``span_speed`` of the whole per second; its
-    spans add up to the whole. Transfers are sorted by flow, and so are spans.
+    By flow: ``num_transfers`` of the step, and ``waiting_s``, how long all of them wait before their bytes move.
     """
 
     flows: Sequence[Flow]
+    num_transfers: Ints
     waiting_s: Times
     flow_of: Ints
     counts: Ints
     apart_s: Times
-    span_of: Ints
-    span_begin_s: Times
-    span_end_s: Times
-    span_speed: Times
+    begin_s: Times
+    end_s: Times
+    speed: Times
 
     @cached_property
     def has_paces(self) -> bool:
@@ -82,13 +81,13 @@ class Transfers(Struct, frozen=True, eq=False, dict=True):
 
         Without paces a span has one time, whatever it stands for.
         """
-        counts = self.counts[self.span_of[spans]] if self.has_paces else np.ones(len(spans), np.int64)
+        counts = self.counts[spans] if self.has_paces else np.ones(len(spans), np.int64)
         return in_ranges(np.zeros_like(counts), counts)
 
     def times_of(self, spans: Ints, passes: Ints) -> tuple[Times, Times]:
         """Return when spans begin and end that time of theirs."""
-        later_s = passes * self.apart_s[self.span_of[spans]]
-        return self.span_begin_s[spans] + later_s, self.span_end_s[spans] + later_s
+        later_s = passes * self.apart_s[spans]
+        return self.begin_s[spans] + later_s, self.end_s[spans] + later_s
 
 
 def transfers(run: SimulatedRun) -> Transfers:
@@ -102,21 +101,40 @@ def transfers(run: SimulatedRun) -> Transfers:
         (rank, task): flows.of_ops(rank, program.tasks[task])
         for rank, program in run.programs.items() for task in run.called(rank)
     }  # fmt: skip
-    waiting_s = np.zeros(len(flows.found))
+    totals = _Totals.of(len(flows.found))
     for times in run.times_together():
         found = [moving[rank, times.times.task.name] for rank in times.ranks]
         for ops in dict.fromkeys(tuple(of_rank) for of_rank in found):
             if ops:
                 places = [place for place, of_rank in enumerate(found) if tuple(of_rank) == ops]
                 flow_of = np.array([list(found[place].values()) for place in places])
-                parts.append(_moved_by(run, times.of_some(places), ops, flow_of, key_of, waiting_s))
+                parts.append(_moved_by(run, times.of_some(places), ops, flow_of, key_of, totals))
     columns = [list(column) for column in zip(*parts, strict=True)]
     del parts
     order = sorted_order(np.concatenate(columns[0]))
-    flow_of, begins, ends, keys, counts, *apart = (np.concatenate(columns.pop(0))[order] for _ in range(len(columns)))
-    apart_s = apart[0] if apart else np.broadcast_to(0.0, len(flow_of))
-    spans = _spans(run, begins, ends, keys, np.array([flow.activity.occupancy_s for flow in flows.found])[flow_of])
-    return Transfers(flows.found, waiting_s, flow_of, counts, apart_s, *spans)
+    flow_of, begins, ends, keys, *others = (np.concatenate(columns.pop(0))[order] for _ in range(len(columns)))
+    speeds = np.array([1 / flow.activity.occupancy_s for flow in flows.found])[flow_of]
+    span_of, moved = _spans(run, (begins, ends, speeds), keys)
+    counts, *apart = (column[span_of] for column in others)
+    apart_s = apart[0] if apart else np.broadcast_to(0.0, len(span_of))
+    return Transfers(flows.found, totals.num_transfers, totals.waiting_s, flow_of[span_of], counts, apart_s, *moved)
+
+
+class _Totals(Struct, frozen=True, eq=False):
+    """How many transfers of the step each flow has, and how long they wait before their bytes move."""
+
+    num_transfers: Ints
+    waiting_s: Times
+
+    @classmethod
+    def of(cls, num_flows: int) -> "_Totals":
+        """Return those of no transfers."""
+        return cls(np.zeros(num_flows, np.int64), np.zeros(num_flows))
+
+    def add(self, flow_of: Ints, counts: Ints, latencies_s: Times) -> None:
+        """Add so many transfers of some flows, and the latency of each."""
+        np.add.at(self.num_transfers, flow_of, counts)
+        np.add.at(self.waiting_s, flow_of, counts * latencies_s)
 
 
 class _Flows:
@@ -168,17 +186,17 @@ class _Flows:
 
 
 def _moved_by(
-    run: SimulatedRun, found: TimesOfRanks, ops: tuple[int, ...], flow_of: Ints, key_of: Ints, waiting_s: Times
+    run: SimulatedRun, found: TimesOfRanks, ops: tuple[int, ...], flow_of: Ints, key_of: Ints, totals: _Totals
 ) -> tuple[NDArray[Any], ...]:
     """Return the transfers of some ops in all calls of their task, op by op: columns as in ``_NONE``, and paces.
 
-    ``flow_of``: their flows, ranks x ops. ``waiting_s``: to which it is added how long they wait, by flow.
+    ``flow_of``: their flows, ranks x ops. They are added to ``totals``.
     """
     times, moving, num_calls = found.times, np.array(ops), found.num_calls
     latencies_s = np.array([_latencies_s(run.priced[rank][times.task.name], times.task, ops) for rank in found.ranks])
     begins_s = times.starts_of(moving)
     counts = run.counts(found, begins_s)
-    np.add.at(waiting_s, flow_of, latencies_s * np.add.reduceat(counts, found.begins))
+    totals.add(flow_of, np.add.reduceat(counts, found.begins), latencies_s)
     begins_s += np.repeat(latencies_s, num_calls, axis=0)
     keys, own = np.full(begins_s.shape, _ALONE), times.nodes >= 0
     keys[own] = key_of[times.nodes[own, None] + moving]
@@ -224,12 +242,11 @@ def _keys(graph: Graph) -> Ints:
     return keys
 
 
-def _spans(
-    run: SimulatedRun, begins: Times, ends: Times, keys: Ints, alone_s: Times
-) -> tuple[Ints, Times, Times, Times]:
-    """Return transfer, begin, end and speed of every span, sorted by transfer.
+def _spans(run: SimulatedRun, alone: Sequence[Times], keys: Ints) -> tuple[Ints, Sequence[Times]]:
+    """Return the transfer of every span, sorted, and begins, ends and speeds of spans.
 
-    ``alone_s``: how long each transfer takes alone. Its begin and end say less about one of some nanoseconds.
+    ``alone``: the same of each transfer if it is alone. Its begin and end say less about the speed of one of some
+    nanoseconds.
     """
     is_shared = keys != _ALONE
     shared = np.flatnonzero(is_shared)
@@ -244,7 +261,7 @@ def _spans(
     order = sorted_order(of_ours)
     num_spans = np.where(is_shared, np.bincount(of_ours, minlength=len(keys)), 1)
     span_of = np.repeat(np.arange(len(keys)), num_spans)
-    places, found = np.flatnonzero(is_shared[span_of]), (begins[span_of], ends[span_of], 1 / alone_s[span_of])
+    places, found = np.flatnonzero(is_shared[span_of]), [column[span_of] for column in alone]
     for column, of_shared in zip(found, table[ours[order], 1:].T, strict=True):
         column[places] = of_shared
-    return span_of, *found
+    return span_of, found

@@ -180,14 +180,14 @@ def test_whatever_moves_is_held_back_by_a_full_link(data: Any, keys: dict[str, A
     pricing = data.draw(clusters(plan.mesh.size))
     use = link_use(simulate(plan, pricing, fold=no_fold), pricing)
     moved = use.transfers
-    moments = np.unique(np.concatenate([moved.span_begin_s, moved.span_end_s]))
+    moments = np.unique(np.concatenate([moved.begin_s, moved.end_s]))
     lasting_s = np.diff(moments)
     full = [np.diff(use.curve(row)(moments)) / lasting_s > 1 - 1e-3 for row in range(len(use.example))]
     whole = lasting_s > 1e-9 * use.makespan_s
     for number in range(len(moved.flows)):
         some_full = np.any([full[row] for row in use.rows[use.flows == number]], axis=0) | ~whole
-        mine = moved.flow_of[moved.span_of] == number
-        bounds = (np.searchsorted(moments, times_s[mine]) for times_s in (moved.span_begin_s, moved.span_end_s))
+        mine = moved.flow_of == number
+        bounds = (np.searchsorted(moments, times_s[mine]) for times_s in (moved.begin_s, moved.end_s))
         for begin, end in zip(*bounds, strict=True):
             assert some_full[begin:end].all()
 
@@ -218,11 +218,11 @@ def test_shares_are_those_of_each_rows_own_curve(
     for row in range(len(use.example)):
         spans, curve, mine = use.spans(row), use.curve(row), use.rows == row
         seconds = dict(zip(use.flows[mine].tolist(), use.seconds[mine].tolist(), strict=True))
-        flows, speeds = moved.flow_of[moved.span_of[spans]].tolist(), moved.span_speed[spans].tolist()
+        flows, speeds = moved.flow_of[spans].tolist(), moved.speed[spans].tolist()
         found = {span: seconds[flow] * speed for span, flow, speed in zip(spans.tolist(), flows, speeds, strict=True)}
         found |= zip(met.spans[met.rows == row].tolist(), met.shares[met.rows == row].tolist(), strict=True)
-        busy_s = curve(moved.span_end_s[spans]) - curve(moved.span_begin_s[spans])
-        lasting_s = np.maximum(moved.span_end_s[spans] - moved.span_begin_s[spans], 1e-300)
+        busy_s = curve(moved.end_s[spans]) - curve(moved.begin_s[spans])
+        lasting_s = np.maximum(moved.end_s[spans] - moved.begin_s[spans], 1e-300)
         assert [found[span] for span in spans.tolist()] == pytest.approx(busy_s / lasting_s, rel=1e-6, abs=1e-6)
     assert (len(met.spans) > 0) == some_meet
 

@@ -15,8 +15,8 @@ STAGES = 6
 
 def moved_until(found: Transfers) -> dict[tuple[int, object], list[float]]:
     """Return when each transfer of the step is over, in order, by the rank and kind of its flow."""
-    spans, passes = found.passes(np.arange(len(found.span_of)))  # of all spans, places are spans
-    flows, (_, ends_s) = found.flow_of[found.span_of[spans]], found.times_of(spans, passes)
+    spans, passes = found.passes(np.arange(len(found.flow_of)))  # of all spans, places are spans
+    flows, (_, ends_s) = found.flow_of[spans], found.times_of(spans, passes)
     return {(flow.rank, flow.signature): sorted(ends_s[flows == at]) for at, flow in enumerate(found.flows)}
 
 
@@ -41,12 +41,17 @@ def test_transfers_of_ranks_that_share_tasks_go_at_the_pace_of_each() -> None:
     )
 
 
-def test_transfers_wait_for_their_latencies() -> None:
-    """Of a run that passes through its period once, all transfers that each stands for count."""
+def test_flows_have_as_many_transfers_as_their_spans_add_up_to() -> None:
+    """Each waits for its latency. Of a run that passes through its period once, all that a span stands for count."""
     plan, pricing = dense_plan(tp=2, dp=2, m=64, model=GPT), pricing_on("dgx-a100-80g", 4)
     run = simulate(plan, pricing)
     found, whole = transfers(run), transfers(run.whole)
     assert len(found.counts) < 0.5 * len(whole.counts)
     latency_s = np.array([flow.activity.latency_s for flow in whole.flows])
     assert latency_s.max() > 0.0
-    assert found.waiting_s == pytest.approx(latency_s * np.bincount(whole.flow_of, minlength=len(latency_s)), rel=1e-12)
+    for moved in (found, whole):
+        parts = moved.counts * (moved.end_s - moved.begin_s) * moved.speed
+        num_transfers = np.bincount(moved.flow_of, parts, minlength=len(latency_s))
+        assert moved.num_transfers == pytest.approx(num_transfers, rel=1e-6)
+        assert moved.waiting_s == pytest.approx(latency_s * num_transfers, rel=1e-6)
+    assert found.num_transfers.tolist() == whole.num_transfers.tolist()
