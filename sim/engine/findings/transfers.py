@@ -25,8 +25,8 @@ _ALONE = -(2**62)
 """The key of what did not go through shared resources."""
 
 _INTS, _SECONDS = np.zeros(0, np.int64), np.zeros(0)
-_NONE: Final[tuple[NDArray[Any], ...]] = (_INTS, _SECONDS, _SECONDS, _INTS, _INTS)
-"""The columns of no transfers: flow, begin, end, key, count."""
+_NONE: Final[tuple[NDArray[Any], ...]] = (_INTS, _SECONDS, _SECONDS, _SECONDS, _INTS)
+"""The columns of no spans: flow, begin, end, speed, count."""
 
 
 class Flow(Struct, frozen=True, eq=False):
@@ -96,28 +96,35 @@ def transfers(run: SimulatedRun) -> Transfers:
     An op alone on its links moves its bytes evenly once its latency is over; one that shares them, as fast as the
     event loop let it.
     """
-    flows, key_of, parts = _Flows(run), _keys(run.graph), [_NONE if run.paced is None else (*_NONE, _SECONDS)]
+    flows, parts = _Flows(run), [_NONE if run.paced is None else (*_NONE, _SECONDS)]
     moving = {
         (rank, task): flows.of_ops(rank, program.tasks[task])
         for rank, program in run.programs.items() for task in run.called(rank)
     }  # fmt: skip
-    totals = _Totals.of(len(flows.found))
+    totals, speeds = _Totals.of(len(flows.found)), _Speeds(run, flows.found)
     for times in run.times_together():
         found = [moving[rank, times.times.task.name] for rank in times.ranks]
         for ops in dict.fromkeys(tuple(of_rank) for of_rank in found):
             if ops:
                 places = [place for place, of_rank in enumerate(found) if tuple(of_rank) == ops]
                 flow_of = np.array([list(found[place].values()) for place in places])
-                parts.append(_moved_by(run, times.of_some(places), ops, flow_of, key_of, totals))
+                parts.append(_moved_by(run, times.of_some(places), ops, flow_of, speeds, totals))
     columns = [list(column) for column in zip(*parts, strict=True)]
     del parts
     order = sorted_order(np.concatenate(columns[0]))
-    flow_of, begins, ends, keys, *others = (np.concatenate(columns.pop(0))[order] for _ in range(len(columns)))
-    speeds = np.array([1 / flow.activity.occupancy_s for flow in flows.found])[flow_of]
-    span_of, moved = _spans(run, (begins, ends, speeds), keys)
-    counts, *apart = (column[span_of] for column in others)
-    apart_s = apart[0] if apart else np.broadcast_to(0.0, len(span_of))
-    return Transfers(flows.found, totals.num_transfers, totals.waiting_s, flow_of[span_of], counts, apart_s, *moved)
+    flow_of, begins_s, ends_s, of_spans, counts = (np.concatenate(columns.pop(0))[order] for _ in _NONE)
+    apart_s = np.concatenate(columns[0])[order] if columns else np.broadcast_to(0.0, len(flow_of))
+    return Transfers(
+        flows=flows.found,
+        num_transfers=totals.num_transfers,
+        waiting_s=totals.waiting_s,
+        flow_of=flow_of,
+        counts=counts,
+        apart_s=apart_s,
+        begin_s=begins_s,
+        end_s=ends_s,
+        speed=of_spans,
+    )
 
 
 class _Totals(Struct, frozen=True, eq=False):
@@ -186,24 +193,27 @@ class _Flows:
 
 
 def _moved_by(
-    run: SimulatedRun, found: TimesOfRanks, ops: tuple[int, ...], flow_of: Ints, key_of: Ints, totals: _Totals
+    run: SimulatedRun, found: TimesOfRanks, ops: tuple[int, ...], flow_of: Ints, speeds: "_Speeds", totals: _Totals
 ) -> tuple[NDArray[Any], ...]:
-    """Return the transfers of some ops in all calls of their task, op by op: columns as in ``_NONE``, and paces.
+    """Return the spans of the transfers of some ops in all calls of their task: columns as in ``_NONE``, and paces.
 
-    ``flow_of``: their flows, ranks x ops. They are added to ``totals``.
+    They are in order op by op. ``flow_of``: the flows, ranks x ops. The transfers are added to ``totals``.
     """
     times, moving, num_calls = found.times, np.array(ops), found.num_calls
     latencies_s = np.array([_latencies_s(run.priced[rank][times.task.name], times.task, ops) for rank in found.ranks])
-    begins_s = times.starts_of(moving)
+    begins_s, flows = times.starts_of(moving), np.repeat(flow_of, num_calls, axis=0)
     counts = run.counts(found, begins_s)
     totals.add(flow_of, np.add.reduceat(counts, found.begins), latencies_s)
     begins_s += np.repeat(latencies_s, num_calls, axis=0)
-    keys, own = np.full(begins_s.shape, _ALONE), times.nodes >= 0
-    keys[own] = key_of[times.nodes[own, None] + moving]
-    columns = [np.repeat(flow_of, num_calls, axis=0), begins_s, times.ends_of(moving), keys, counts]
+    columns = [flows, begins_s, times.ends_of(moving), speeds.alone[flows], counts]
     if run.paced is not None:
         columns.append(run.paces(found, moving))
-    return tuple([column.T.ravel() for column in columns])
+    moved, own = tuple([column.T.ravel() for column in columns]), times.nodes >= 0
+    if not own.any():
+        return moved
+    keys = np.full(begins_s.shape, _ALONE)
+    keys[own] = speeds.key_of[times.nodes[own, None] + moving]
+    return speeds.in_spans(moved, keys.T.ravel())
 
 
 def _latencies_s(priced: PricedTask, task: Task, ops: Sequence[int]) -> list[float]:
@@ -232,6 +242,33 @@ def _counter(run: SimulatedRun) -> Callable[[int, Op], int]:
     return num_ranks
 
 
+class _Speeds:
+    """How fast transfers get on: alone, by flow, or as the event loop let them, span by span."""
+
+    def __init__(self, run: SimulatedRun, flows: Sequence[Flow]) -> None:
+        self.alone = np.array([1 / flow.activity.occupancy_s for flow in flows])
+        self.key_of, table = _keys(run.graph), run.loop.shared_spans
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        table[:, 1:3] -= run.origin_s
+        self._keys, self._spans = table[:, 0].astype(np.int64), table[:, 1:]
+
+    def in_spans(self, columns: Sequence[NDArray[Any]], keys: Ints) -> tuple[NDArray[Any], ...]:
+        """Return columns of transfers as columns of their spans; ``keys``: see ``_keys``.
+
+        The begin and the end of a transfer of some nanoseconds say less about its speed than its spans do.
+        """
+        is_shared = keys != _ALONE
+        first = self._keys.searchsorted(keys[is_shared])
+        counts = self._keys.searchsorted(keys[is_shared], "right") - first
+        num_spans = np.ones(len(keys), np.int64)
+        num_spans[is_shared] = counts
+        span_of = np.arange(len(keys)).repeat(num_spans)
+        found, (_, rows) = tuple([column[span_of] for column in columns]), in_ranges(first, counts)
+        for column, of_shared in zip(found[1:4], self._spans[rows].T, strict=True):
+            column[is_shared[span_of]] = of_shared
+        return found
+
+
 def _keys(graph: Graph) -> Ints:
     """Return, per node, under which key its op went through the shared resources; _ALONE where it did not."""
     kinds = graph.kinds_of_nodes
@@ -240,28 +277,3 @@ def _keys(graph: Graph) -> Ints:
     numbers, sizes = np.array([(number, len(members)) for number, members in shared], np.int64).reshape(-1, 2).T
     keys[list(chain.from_iterable(members for _, members in shared))] = np.repeat(-numbers - 1, sizes)
     return keys
-
-
-def _spans(run: SimulatedRun, alone: Sequence[Times], keys: Ints) -> tuple[Ints, Sequence[Times]]:
-    """Return the transfer of every span, sorted, and begins, ends and speeds of spans.
-
-    ``alone``: the same of each transfer if it is alone. Its begin and end say less about the speed of one of some
-    nanoseconds.
-    """
-    is_shared = keys != _ALONE
-    shared = np.flatnonzero(is_shared)
-    shared = shared[np.argsort(keys[shared], kind="stable")]
-    table = run.loop.shared_spans
-    table[:, 1:3] -= run.origin_s
-    of_key = table[:, 0].astype(np.int64)
-    at = np.searchsorted(keys[shared], of_key)
-    ours = np.flatnonzero(at < len(shared))
-    ours = ours[keys[shared][at[ours]] == of_key[ours]]
-    of_ours = shared[at[ours]]
-    order = sorted_order(of_ours)
-    num_spans = np.where(is_shared, np.bincount(of_ours, minlength=len(keys)), 1)
-    span_of = np.repeat(np.arange(len(keys)), num_spans)
-    places, found = np.flatnonzero(is_shared[span_of]), [column[span_of] for column in alone]
-    for column, of_shared in zip(found, table[ours[order], 1:].T, strict=True):
-        column[places] = of_shared
-    return span_of, found
