@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from sim.integers import widened
 from sim.planner.space import Ints
 from sim.planner.stages import NUM_PLACES
 from sim.training.pipeline.actions import LETTERS, Order
@@ -52,7 +53,7 @@ class Walk(Struct, frozen=True):
 def walk_of(orders: Sequence[Order], place: Placement, places: Sequence[int]) -> Walk:
     """Return the walk of all ranks' orders. ``places``: the kind of every virtual stage."""
     every = Order.joined(*orders)
-    kinds = every.kinds * NUM_PLACES + np.array(places)[every.stages]
+    kinds = widened(every.kinds) * NUM_PLACES + np.array(places)[every.stages]
     stops = np.cumsum([len(order) for order in orders])
     if not every.overlaps.any():
         return Walk(_needs(every, np.arange(len(every)), place), np.zeros(0, dtype=np.int64), kinds, stops)

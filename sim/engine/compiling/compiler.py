@@ -24,7 +24,8 @@ from sim.engine.compiling.shape import NO_PATH, TaskShape
 from sim.engine.compiling.tables import MAIN_STREAM, Shared, TaskTable
 from sim.engine.compiling.teams import Part, Team
 from sim.engine.prices.activity import Activity
-from sim.plan.words.calls import NO_MICROBATCH, Calls, Ints
+from sim.integers import Integers, integer_type
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Channel, Collective
 from sim.plan.words.program import Program
 from sim.sorting import sorted_order
@@ -478,14 +479,14 @@ class RankCompiler(Struct, dict=True):
         return self._early_exits[ref]
 
 
-def _by_channel(tasks: Ints, tables: Sequence[TaskTable]) -> dict[Channel | None, list[int]]:
+def _by_channel(tasks: Integers, tables: Sequence[TaskTable]) -> dict[Channel | None, list[int]]:
     """Return the calls that are messages of each channel with a wire, and under None the others; all in order.
 
     ``tasks``: the place of each call's task in ``tables``.
     """
     channels = [None if table.wire is None else table.channel for table in tables]
     numbers = {channel: number for number, channel in enumerate(dict.fromkeys([None, *channels]))}
-    number = np.array(list(map(numbers.__getitem__, channels)), np.int64)[tasks]
+    number = np.array(list(map(numbers.__getitem__, channels)), integer_type(len(numbers))).take(tasks)
     order, stops = sorted_order(number), np.cumsum(np.bincount(number, minlength=len(numbers))).tolist()
     bounds = zip(numbers, pairwise([0, *stops]), strict=True)
     return {channel: order[begin:stop].tolist() for channel, (begin, stop) in bounds}

@@ -14,6 +14,7 @@ from sim.engine.compiling.contention import Contention
 from sim.engine.compiling.graph import NodeKind, OpNodes, PricedTask, Wire
 from sim.engine.compiling.shape import TaskShape
 from sim.engine.prices.activity import Activity, Resource
+from sim.integers import widened
 from sim.plan.words.buffer import Scope
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Channel, Collective, Op, Recv, Send, channel_of
@@ -323,7 +324,7 @@ def _writers(program: Program) -> Writers:
 def _called_once(program: Program, groups: frozenset[Writer]) -> frozenset[Writer]:
     """Return the groups of tasks of which a program makes one call at most for any micro-batch."""
     calls = Calls.of(program.calls)
-    cells = (calls.microbatches - NO_MICROBATCH) * len(calls.names) + calls.tasks
+    cells = (widened(calls.microbatches) - NO_MICROBATCH) * len(calls.names) + calls.tasks
     counts = np.bincount(
         cells, minlength=len(calls.names) * (int(calls.microbatches.max(initial=0)) - NO_MICROBATCH + 1)
     )

@@ -7,6 +7,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.engine.compiling.graph import SENT, Pattern, UnitColumns
+from sim.integers import widened
 from sim.plan.words.calls import Calls
 from sim.plan.words.program import Program
 from sim.sorting import distinct_values, run_begins, sorted_order
@@ -66,7 +67,7 @@ def calls_by_task(
     tasks, names = list[Ints](), list[tuple[int, str]]()
     for rank, program in programs.items():
         calls = Calls.of(program.calls)
-        tasks.append(len(names) + np.resize(calls.tasks, own[rank].stop - own[rank].start))
+        tasks.append(len(names) + np.resize(widened(calls.tasks), own[rank].stop - own[rank].start))
         names += [(rank, name) for name in calls.names]
     order = sorted_order(task := np.concatenate(tasks))
     first = np.flatnonzero(run_begins(task[order]))

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from sim.integers import Integers, narrowed
 from sim.plan.checking.collectives import check_collective, check_groups, depends_on_place, where
 from sim.plan.checking.kernels import check_kernels
 from sim.plan.checking.uses import check_uses
@@ -28,10 +29,10 @@ _ON_DEVICE: Final = {Tier.DEVICE}
 _Sizes = dict[Channel, tuple[int, ...]]
 """The bytes of a task's messages by channel, in order."""
 
-_Numbers = tuple[list[int], Ints]
+_Numbers = tuple[list[int], Integers]
 """The tasks that use a channel, and a number by task for the bytes of a call's messages."""
 
-_Sequence = tuple[Ints, Ints, Ints]
+_Sequence = tuple[Integers, Integers, Integers]
 """Messages of a channel by call: micro-batches, lags, and numbers for the bytes."""
 
 
@@ -275,7 +276,7 @@ def _channels(program: Program, numbers: dict[tuple[int, ...], int]) -> dict[Cha
     of_tasks, found = _sizes(program), dict[Channel, _Numbers]()
     for channel in dict.fromkeys(channel for sizes in of_tasks for channel in sizes):
         number = [numbers.setdefault(sizes[channel], len(numbers)) if channel in sizes else -1 for sizes in of_tasks]
-        found[channel] = [task for task, of_task in enumerate(number) if of_task >= 0], np.array(number)
+        found[channel] = [task for task, of_task in enumerate(number) if of_task >= 0], narrowed(np.array(number))
     return found
 
 

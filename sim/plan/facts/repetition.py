@@ -15,19 +15,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from sim.integers import Integers, Ints, integer_type, widened
 from sim.plan.words.calls import NO_MICROBATCH, Calls, CallsKey
 from sim.plan.words.program import Program
 from sim.sorting import distinct_values, first_places, run_begins, sorted_order
 
-Ints = NDArray[np.int64]
-
 MOST_CALLS: Final = 4096
 """Most calls of a repetition: calls that recur less often are no steady state."""
-
-_MOST_CELLS: Final = 4
-"""Most cells of a table of tasks by micro-batches, for each call."""
-
-NO_CALL: Final = -1
 
 
 class Repetition(Struct, frozen=True):
@@ -106,9 +100,9 @@ class KnownCalls(Struct, frozen=True):
 class CodedCalls(Struct, frozen=True, dict=True, eq=False):
     """The calls of a program as numbers: task, micro-batch and lag."""
 
-    tasks: Ints
-    microbatches: Ints
-    lags: Ints
+    tasks: Integers
+    microbatches: Integers
+    lags: Integers
 
     @classmethod
     def of(cls, program: Program) -> "CodedCalls":
@@ -122,15 +116,15 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
         numbered = np.flatnonzero(self.microbatches != NO_MICROBATCH)
         return int(numbered[len(numbered) // 2]) if len(numbered) else -1
 
-    def by_sequence(self) -> Iterator[Ints]:
+    def by_sequence(self) -> Iterator[Integers]:
         """Yield the calls of micro-batches that go through the same sequence of tasks (micro-batches x calls).
 
         Calls are in order; those of no micro-batch are together, too.
         """
-        if self._of_one_sequence is not None:
-            yield from self._of_one_sequence
+        if (found := self._of_one_sequence()) is not None:
+            yield from found
             return
-        order = sorted_order(self.microbatches - NO_MICROBATCH)
+        order = sorted_order(widened(self.microbatches) - NO_MICROBATCH)
         begins = np.flatnonzero(run_begins(self.microbatches[order]))
         counts = np.diff(begins, append=len(order))
         for count in distinct_values(counts).tolist():
@@ -145,31 +139,34 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
             for number in numbers.values():
                 yield calls[np.array(sequence_of) == number]
 
-    @cached_property
-    def _of_one_sequence(self) -> list[Ints] | None:
-        """Return the same where all micro-batches go through one sequence, without a task twice; None: they do not."""
-        tasks, columns = self.tasks, self.microbatches - NO_MICROBATCH  # the first one has the calls of no micro-batch
-        others, num_columns = np.flatnonzero(columns == 0), int(columns.max(initial=0)) + 1
-        num_calls, size = len(tasks) - len(others), self._num_tasks * num_columns
-        if not num_calls or size > _MOST_CELLS * num_calls:
+    def _of_one_sequence(self) -> list[Integers] | None:
+        """Return the same where all micro-batches go through one sequence, each task in their order; None: they do not.
+
+        No task is in the sequence twice.
+        """
+        in_step = self.microbatches == NO_MICROBATCH
+        others, called = np.flatnonzero(in_step), [calls for calls in self.of_tasks if len(calls)]
+        called = sorted((calls for calls in called if not in_step[calls[0]]), key=itemgetter(0))
+        if len(set(map(len, called))) != 1:
             return None
-        place = np.full(size, NO_CALL)
-        place[tasks * num_columns + columns] = np.arange(len(tasks))
-        place = place.reshape(-1, num_columns)[:, 1:]
-        place = place.take(np.argsort(place[:, 0])[np.count_nonzero(place[:, 0] == NO_CALL) :], axis=0)
-        if place.size != num_calls or place.min() == NO_CALL or (place[1:] < place[:-1]).any():
+        places = np.stack(called)
+        microbatches = self.microbatches.take(places)
+        if len(others) + places.size != len(self.tasks) or (microbatches != microbatches[0]).any():
             return None
-        if np.array_equal(tasks[others], tasks[place[:, 0]]):
+        if (microbatches[0, 1:] <= microbatches[0, :-1]).any() or (places[1:] < places[:-1]).any():
             return None
-        return [*([others[None]] if len(others) else []), place.T]
+        if np.array_equal(self.tasks[others], self.tasks[places[:, 0]]):
+            return None
+        return [*([others[None]] if len(others) else []), places.T]
 
     @cached_property
-    def of_tasks(self) -> list[Ints]:
+    def of_tasks(self) -> list[Integers]:
         """Return the calls of each task, in order."""
-        order, stops = sorted_order(self.tasks), np.cumsum(np.bincount(self.tasks)).tolist()
+        order = sorted_order(self.tasks).astype(integer_type(len(self.tasks)))
+        stops = np.cumsum(np.bincount(self.tasks)).tolist()
         return [order[begin:stop] for begin, stop in pairwise([0, *stops])]
 
-    def first_of_tasks(self, calls: Ints) -> list[int]:
+    def first_of_tasks(self, calls: Integers) -> list[int]:
         """Return, of calls in order, the first of each task, in order."""
         places = first_places(self.tasks[calls], self._num_tasks)
         found: list[int] = calls[np.sort(places[places < len(calls)])].tolist()
@@ -190,9 +187,9 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
         return np.arange(len(self.tasks))
 
     @cached_property
-    def sequences(self) -> list[Ints]:
+    def sequences(self) -> list[Integers]:
         """Return the calls of one micro-batch of each sequence of tasks that micro-batches go through."""
-        return [calls[0] for calls in self.by_sequence()]
+        return [calls[0].copy() for calls in self.by_sequence()]  # a part alone would keep all of them
 
     @cached_property
     def outline(self) -> tuple[object, ...]:
@@ -212,7 +209,7 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
             return []
         later = slice(self.middle + 1, self.middle + 1 + MOST_CALLS)
         again = np.flatnonzero(self.tasks[later] == self.tasks[self.middle])
-        ahead = self.microbatches[later][again] - self.microbatches[self.middle]
+        ahead = widened(self.microbatches[later][again]) - self.microbatches[self.middle]
         return sorted(zip((again[ahead > 0] + 1).tolist(), ahead[ahead > 0].tolist(), strict=True), key=itemgetter(1))
 
     def distances(self) -> list[int]:
@@ -221,14 +218,15 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
             return []
         later = slice(self.middle + 1, self.middle + 1 + MOST_CALLS)
         again = self.tasks[later] == self.tasks[self.middle]
-        return sorted(set(np.abs(self.microbatches[later][again] - self.microbatches[self.middle]).tolist()) - {0})
+        ahead = widened(self.microbatches[later][again]) - self.microbatches[self.middle]
+        return sorted(set(np.abs(ahead).tolist()) - {0})
 
     def repetition(self, microbatches: int) -> Repetition | None:
         """Return the repetition around the middle call: at least twice, and most calls that have a micro-batch."""
         if self.middle < 0:
             return None
         wanted = (self.tasks == self.tasks[self.middle]) & (
-            self.microbatches == self.microbatches[self.middle] + microbatches
+            self.microbatches == int(self.microbatches[self.middle]) + microbatches
         )
         at = np.flatnonzero(wanted)
         num_calls = int(at[0]) - self.middle if len(at) == 1 else 0
@@ -253,6 +251,6 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
     def recurring(self, num_calls: int, microbatches: int) -> NDArray[np.bool_]:
         """Return which calls recur ``num_calls`` later, for later micro-batches."""
         tasks, now = self.tasks, self.microbatches
-        later = np.where(now == NO_MICROBATCH, NO_MICROBATCH, now + microbatches)
+        later = np.where(now == NO_MICROBATCH, NO_MICROBATCH, widened(now) + microbatches)
         same: NDArray[np.bool_] = (tasks[num_calls:] == tasks[:-num_calls]) & (now[num_calls:] == later[:-num_calls])
         return same

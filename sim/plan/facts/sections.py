@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from sim.integers import Integers, narrowed, widened
 from sim.plan.facts.repetition import MOST_CALLS, CodedCalls
 from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.op import Recv, Send
@@ -118,10 +119,12 @@ def without(program: Program, found: Sequence[Section], times: int) -> Cut | Non
     is_late = _is_late(calls, kept, found, owner[calls.tasks])
     if is_late is None:
         return None
-    short = calls.taken(kept)
-    short.microbatches[is_late] -= times * abs(found[0].microbatches)
-    numbered = calls.microbatches[kept] != NO_MICROBATCH
-    if short.microbatches[numbered].min(initial=0) < 0 or not short.are_different:
+    taken = calls.taken(kept)
+    microbatches = widened(taken.microbatches) - times * abs(found[0].microbatches) * is_late
+    if microbatches[taken.microbatches != NO_MICROBATCH].min(initial=0) < 0:
+        return None
+    short = taken.with_columns(taken.tasks, narrowed(microbatches), taken.lags)
+    if not short.are_different:
         return None
     return Cut(program.calling(short), tuple(_moved(found, times)), tuple(is_late.tolist()))
 
@@ -197,13 +200,13 @@ def _sections(coded: CodedCalls, size: int) -> list[Section]:
     return found
 
 
-def _until_aligned(microbatches: Ints) -> int:
+def _until_aligned(microbatches: Integers) -> int:
     """Return after how many of the calls of two recurrences one begins whose micro-batches are nearest to each other.
 
     A receive may be issued with the forward before its own. Ranks that are cut at one micro-batch go on together.
     """
     once = len(microbatches) // 2
-    rows = np.lib.stride_tricks.sliding_window_view(microbatches, once)[:once]
+    rows = np.lib.stride_tricks.sliding_window_view(widened(microbatches), once)[:once]
     return int(np.argmin(np.ptp(rows, axis=1)))
 
 
@@ -215,7 +218,7 @@ def _recurrences(coded: CodedCalls, by: int) -> tuple[Ints, Ints]:
     places, num_calls = np.arange(len(coded.tasks)), np.zeros(len(coded.tasks), dtype=np.int64)
     numbered = coded.microbatches != NO_MICROBATCH
     span = 2 * int(coded.microbatches.max(initial=0)) + abs(by) + 1
-    keys = coded.tasks[numbered] * span + coded.microbatches[numbered]
+    keys = widened(coded.tasks[numbered]) * span + coded.microbatches[numbered]
     order = np.argsort(keys, kind="stable")
     wanted = keys + by
     at = np.minimum(np.searchsorted(keys[order], wanted), len(keys) - 1)

@@ -8,13 +8,11 @@ from typing import Final, Self
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
+from sim.integers import Integers, integer_type, narrowed, widened
 from sim.plan.words.columns import Column, Columns
 from sim.plan.words.program import Call, Program
 from sim.sorting import distinct_values, first_places
-
-Ints = NDArray[np.int64]
 
 NO_MICROBATCH: Final = -1
 """The micro-batch number of calls without one."""
@@ -26,15 +24,16 @@ _HASHED: Final = 64
 class Calls(Columns[Call], frozen=True, dict=True, eq=False):
     """Calls in issue order.
 
-    ``tasks``: the place of each call's task in ``names``; ``microbatches``: NO_MICROBATCH where a call has none.
+    ``tasks``: the place of each call's task in ``names``; ``microbatches``: NO_MICROBATCH where a call has none. The
+    columns are narrow (``sim.integers``).
 
         Calls.of(program.calls).counts()     # {"forward.0": 4096, ...}
     """
 
     names: tuple[str, ...]
-    tasks: Ints
-    microbatches: Ints
-    lags: Ints
+    tasks: Integers
+    microbatches: Integers
+    lags: Integers
 
     @classmethod
     def of(cls, calls: Iterable[Call]) -> "Calls":
@@ -43,9 +42,10 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
             return calls
         names, microbatches, lags = zip(*found, strict=True) if (found := tuple(calls)) else ((), (), ())
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-        tasks = np.fromiter(map(numbers.__getitem__, names), np.int64, len(names))
+        tasks = np.fromiter(map(numbers.__getitem__, names), integer_type(len(numbers)), len(names))
         known = [NO_MICROBATCH if number is None else number for number in microbatches]
-        return cls(tuple(numbers), tasks, np.array(known, np.int64), np.array(lags, np.int64))
+        columns = (narrowed(np.array(column, np.int64)) for column in (known, lags))
+        return cls(tuple(numbers), tasks, *columns)
 
     @classmethod
     def joined(cls, *parts: Iterable[Call]) -> "Calls":
@@ -78,8 +78,8 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
 
     def later(self, microbatches: int) -> Self:
         """Return the same calls for micro-batches later; those without one stay."""
-        moved = np.where(self.microbatches == NO_MICROBATCH, NO_MICROBATCH, self.microbatches + microbatches)
-        return replace(self, microbatches=moved)
+        moved = np.where(self.microbatches == NO_MICROBATCH, NO_MICROBATCH, widened(self.microbatches) + microbatches)
+        return replace(self, microbatches=narrowed(moved))
 
     def without(self, names: Collection[str]) -> Self:
         """Return the calls of other tasks than these."""
@@ -96,18 +96,18 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
     def are_different(self) -> bool:
         """Return whether no task is called twice for one micro-batch."""
         numbered = self.microbatches != NO_MICROBATCH
-        tasks, microbatches = self.tasks[numbered], self.microbatches[numbered]
-        return len(distinct_values(tasks * (microbatches.max(initial=0) + 1) + microbatches)) == len(tasks)
+        tasks, microbatches = widened(self.tasks[numbered]), self.microbatches[numbered]
+        return len(distinct_values(tasks * (int(microbatches.max(initial=0)) + 1) + microbatches)) == len(tasks)
 
-    def numbered(self, names: Iterable[str]) -> Ints:
+    def numbered(self, names: Collection[str]) -> Integers:
         """Return the place of each call's task in other names. Raises KeyError where a task that is called is none."""
         if names == self.names:
             return self.tasks
         numbers = {name: number for number, name in enumerate(names)}
         if not numbers.keys() >= set(self.names):
             numbers = dict.fromkeys(self.names, 0) | {name: numbers[name] for name in self.called()}
-        found: Ints = np.array(list(map(numbers.__getitem__, self.names)), np.int64)[self.tasks]
-        return found
+        of_names = np.array(list(map(numbers.__getitem__, self.names)), integer_type(len(numbers)))
+        return of_names.take(self.tasks)
 
     @cached_property
     def first_calls(self) -> Mapping[str, int]:
@@ -140,7 +140,7 @@ class CallsKey(Struct, frozen=True, dict=True, eq=False):
     def _hash(self) -> int:
         num_calls = len(self.columns[0])
         some = slice(None, None, 1 + num_calls // _HASHED)
-        return hash((self.names, num_calls, *[column[some].tobytes() for column in self.columns]))
+        return hash((self.names, num_calls, *[widened(column[some]).tobytes() for column in self.columns]))
 
     def __hash__(self) -> int:
         return self._hash

@@ -11,7 +11,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from sim.plan.words.calls import NO_MICROBATCH, Calls, Ints
+from sim.integers import Integers
+from sim.plan.words.calls import NO_MICROBATCH, Calls
 from sim.plan.words.program import Plan, Program
 
 
@@ -48,7 +49,7 @@ def repeated(program: Program, num_steps: int) -> Program:
     return program.calling(Calls.joined(*[calls.later(step * stride) for step in range(num_steps)]))
 
 
-def _only(program: Program, belongs: Callable[[Ints], NDArray[np.bool_]]) -> Program:
+def _only(program: Program, belongs: Callable[[Integers], NDArray[np.bool_]]) -> Program:
     """Return a program with those of its calls that belong by their lags."""
     calls = Calls.of(program.calls)
     return program.calling(calls.taken(belongs(calls.lags)))

@@ -13,10 +13,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from sim.integers import Integers, Ints, integer_type, narrowed
 from sim.plan.words.columns import Column, Columns
 from sim.sorting import distinct_values
-
-Ints = NDArray[np.int64]
 
 KINDS = {"F": "forward", "B": "backward", "I": "backward_input", "W": "backward_weight"}
 """Kinds of action, and the task of each. A backward is whole (B), or split into inputs (I) and later weights (W)."""
@@ -46,14 +45,14 @@ class Action(NamedTuple):
 class Order(Columns[Action], frozen=True, dict=True, eq=False):
     """A rank's actions in order.
 
-    ``kinds``: places in ``LETTERS``.
+    ``kinds``: places in ``LETTERS``. Columns may be narrow (``sim.integers``).
 
         Order.joined(Order.alike("F", 0, np.arange(4)), Order.alike("B", 0, np.arange(4)))     # gpipe, one rank
     """
 
-    kinds: Ints
-    stages: Ints
-    microbatches: Ints
+    kinds: Integers
+    stages: Integers
+    microbatches: Integers
     overlaps: NDArray[np.bool_]
 
     @classmethod
@@ -66,11 +65,12 @@ class Order(Columns[Action], frozen=True, dict=True, eq=False):
         return cls(numbers, np.array(stages, np.int64), np.array(microbatches, np.int64), np.array(overlaps, np.bool_))
 
     @classmethod
-    def alike(cls, kind: str, stages: int | Ints, microbatches: Ints, *, overlaps: bool = False) -> "Order":
+    def alike(cls, kind: str, stages: int | Integers, microbatches: Integers, *, overlaps: bool = False) -> "Order":
         """Return actions of one kind, one per micro-batch."""
         size = len(microbatches)
-        of_stages, kinds = np.broadcast_to(stages, size), np.full(size, LETTERS.index(kind))
-        return cls(kinds, of_stages, microbatches, np.full(size, overlaps))
+        kinds = np.full(size, LETTERS.index(kind), np.int8)
+        of_stages = np.full(size, stages, integer_type(stages)) if isinstance(stages, int) else narrowed(stages)
+        return cls(kinds, of_stages, narrowed(microbatches), np.full(size, overlaps))
 
     @classmethod
     def joined(cls, *parts: "Order") -> "Order":
@@ -98,10 +98,14 @@ class Order(Columns[Action], frozen=True, dict=True, eq=False):
 
 def alternating(forwards: Order, backwards: Order, warmup: int) -> Order:
     """Return ``warmup`` forwards, then alternating forwards and as many backwards, then the other backwards."""
-    num, end = len(forwards), 2 * len(forwards) - warmup
-    turns = np.arange(2 * num)
+    return Order.joined(forwards, backwards).taken(alternating_turns(len(forwards), warmup))
+
+
+def alternating_turns(num: int, warmup: int) -> Ints:
+    """Return the order of ``alternating`` as places: ``num`` forwards have the first ones, then come the backwards."""
+    turns, end = np.arange(2 * num), 2 * num - warmup
     turns[warmup:end:2], turns[warmup + 1 : end : 2] = np.arange(warmup, num), np.arange(num, end)
-    return Order.joined(forwards, backwards).taken(turns)
+    return turns
 
 
 class Part(Struct, frozen=True):

@@ -6,7 +6,8 @@ micro-batches goes down, the second half up.
 
 import numpy as np
 
-from sim.training.pipeline.actions import Ints, Order, Part, orders_in_slots
+from sim.integers import Ints
+from sim.training.pipeline.actions import Order, Part, orders_in_slots
 from sim.training.pipeline.zero_bubble import OrdersWriter
 
 

@@ -1,6 +1,7 @@
 """Calls of tasks from the actions of a schedule, messages included."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -8,12 +9,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from sim.integers import Integers, Ints, integer_type, widened
 from sim.plan.words.calls import Calls
 from sim.sorting import sorted_order
 from sim.training.pipeline.actions import KINDS, Action, Order
 from sim.training.pipeline.placement import Placement
-
-Ints = NDArray[np.int64]
 
 NONE: Final = -1
 
@@ -99,14 +99,14 @@ class _Links(Struct, frozen=True):
 
     num_stages: int
     names: tuple[str, ...]
-    inbox: Ints
-    outbox: Ints
-    task: Ints
-    receive: Ints
-    send: Ints
-    arrival: Ints
-    begin: Ints
-    end: Ints
+    inbox: Integers
+    outbox: Integers
+    task: Integers
+    receive: Integers
+    send: Integers
+    arrival: Integers
+    begin: Integers
+    end: Integers
 
     @classmethod
     def of(cls, placement: Placement) -> "_Links":
@@ -116,7 +116,7 @@ class _Links(Struct, frozen=True):
         channels, names = _numbers(columns[:2]), _numbers(columns[2:])
         coded = [[channels[name] for name in column] for column in columns[:2]]
         coded += [[names[name] for name in column] for column in columns[2:]]
-        return cls(len(stages), tuple(names)[1:], *np.array(coded, np.int64))
+        return cls(len(stages), tuple(names)[1:], *np.array(coded, integer_type(len(names))))
 
 
 def _numbers(columns: Iterable[Iterable[str]]) -> dict[str, int]:
@@ -127,52 +127,61 @@ def _numbers(columns: Iterable[Iterable[str]]) -> dict[str, int]:
 class _Messages(Struct, frozen=True):
     """Messages of a channel in order: the tasks that receive them, and their micro-batches."""
 
-    arrivals: Ints
-    microbatches: Ints
+    arrivals: Integers
+    microbatches: Integers
 
 
-class _RankWriter(Struct, frozen=True):
-    """Writes the calls of a rank. ``link``: of each action, its row in ``links``; ``place``: of its calls.
-
-    ``first`` and ``second``: which are the first and the second of two that overlap.
-    """
+class _RankWriter(Struct, frozen=True, dict=True):
+    """Writes the calls of a rank. ``link``: of each action, its row in ``links``."""
 
     links: _Links
     order: Order
-    link: Ints
-    place: Ints
-    first: NDArray[np.bool_]
-    second: NDArray[np.bool_]
+    link: Integers
 
     @classmethod
     def of(cls, links: _Links, order: Order) -> "_RankWriter":
         """Return the writer of a rank with this order."""
-        second = np.concatenate([[False], order.overlaps])[: len(order)].astype(bool)
-        place = SLOTS * (np.arange(len(order)) - second) + second
-        return cls(links, order, order.kinds * links.num_stages + order.stages, place, order.overlaps, second)
+        link = widened(order.kinds) * links.num_stages + order.stages
+        return cls(links, order, link.astype(integer_type(len(links.task))))
+
+    @property
+    def first(self) -> NDArray[np.bool_]:
+        """Return which actions are the first of two that overlap."""
+        return self.order.overlaps
+
+    @cached_property
+    def second(self) -> NDArray[np.bool_]:
+        """Return which actions are the second of two that overlap."""
+        return np.concatenate([[False], self.first])[: len(self.order)].astype(bool)
+
+    @cached_property
+    def place(self) -> Ints:
+        """Return the place of each action's calls."""
+        return SLOTS * (np.arange(len(self.order)) - self.second) + self.second
 
     def sent(self) -> Iterator[tuple[int, _Messages]]:
         """Yield the channels to which the rank sends, with its messages."""
-        for channel, of in _by_channel(self.links.outbox[self.link]):
-            yield channel, _Messages(self.links.arrival[self.link[of]], self.order.microbatches[of])
+        for channel, of in _by_channel(self.links.outbox.take(self.link)):
+            yield channel, _Messages(self.links.arrival.take(self.link.take(of)), self.order.microbatches.take(of))
 
     def write(self, incoming: Mapping[int, _Messages], *, fenced: bool) -> Calls:
         """Return the calls. ``incoming``: the messages of all channels."""
-        needed = [(incoming[channel], of) for channel, of in _by_channel(self.links.inbox[self.link])]
+        needed = [(incoming[channel], of) for channel, of in _by_channel(self.links.inbox.take(self.link))]
         is_in_turn = not self.first.any() and all(self._are_next(messages, of) for messages, of in needed)
         tasks, microbatches = self._in_turn() if is_in_turn else self._in_places(needed, fenced=fenced)
-        called, number = np.flatnonzero(np.bincount(tasks)), np.zeros(len(self.links.names), np.int64)
+        called = np.flatnonzero(np.bincount(tasks))
+        number = np.zeros(len(self.links.names), integer_type(len(called)))
         number[called] = np.arange(len(called))
         names = tuple(map(self.links.names.__getitem__, called.tolist()))
-        return Calls(names, number[tasks], microbatches, np.zeros(len(tasks), np.int64))
+        return Calls(names, number.take(tasks), microbatches, np.zeros(len(tasks), np.int8))
 
-    def _in_turn(self) -> tuple[Ints, Ints]:
+    def _in_turn(self) -> tuple[Integers, Integers]:
         """Return tasks and micro-batches of the calls where each action needs the next message."""
         of_links = np.stack([self.links.receive, self.links.task, self.links.send], axis=1)
         tasks, counts = of_links.take(self.link, axis=0).ravel(), np.count_nonzero(of_links != NONE, axis=1)
-        return tasks[tasks != NONE], self.order.microbatches.repeat(counts[self.link])
+        return tasks[tasks != NONE], self.order.microbatches.repeat(counts.take(self.link))
 
-    def _in_places(self, needed: Iterable[tuple[_Messages, Ints]], *, fenced: bool) -> tuple[Ints, Ints]:
+    def _in_places(self, needed: Iterable[tuple[_Messages, Ints]], *, fenced: bool) -> tuple[Integers, Integers]:
         """Return tasks and micro-batches of the calls by their places.
 
         ``needed``: the messages of each channel, and the actions that need some.
@@ -187,13 +196,13 @@ class _RankWriter(Struct, frozen=True):
         order = sorted_order(places)
         return tasks[order], microbatches[order]
 
-    def _own(self, names: Ints, offset: int, of: Ints) -> tuple[Ints, Ints, Ints]:
+    def _own(self, names: Integers, offset: int, of: Ints) -> tuple[Ints, Integers, Integers]:
         """Return place, task and micro-batch of the calls of a kind that actions have."""
         tasks = names[self.link[of]]
         called = tasks != NONE
         return self.place[of][called] + offset, tasks[called], self.order.microbatches[of][called]
 
-    def _received(self, messages: _Messages, of: Ints) -> tuple[Ints, Ints, Ints]:
+    def _received(self, messages: _Messages, of: Ints) -> tuple[Ints, Integers, Integers]:
         """Return the same of the receives of a channel: up to its own message, an action receives all that came before.
 
         ``of``: the actions that need messages of the channel.
@@ -212,11 +221,11 @@ class _RankWriter(Struct, frozen=True):
     def _keys(self, messages: _Messages, of: Ints) -> tuple[Ints, Ints]:
         """Return a number for the message that each action needs, and for each message of a channel."""
         span = 1 + int(messages.microbatches.max(initial=0))
-        wanted = self.links.receive[self.link[of]] * span + self.order.microbatches[of]
-        return wanted, messages.arrivals * span + messages.microbatches
+        wanted = widened(self.links.receive.take(self.link.take(of))) * span + self.order.microbatches.take(of)
+        return wanted, widened(messages.arrivals) * span + messages.microbatches
 
 
-def _by_channel(channels: Ints) -> Iterator[tuple[int, Ints]]:
+def _by_channel(channels: Integers) -> Iterator[tuple[int, Ints]]:
     """Yield each channel, and the actions that use it."""
     for channel in np.flatnonzero(np.bincount(channels[channels != NONE])).tolist():
         yield channel, np.flatnonzero(channels == channel)

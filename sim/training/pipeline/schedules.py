@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from sim.integers import integer_type
 from sim.training.pipeline import evaluate, greedy
-from sim.training.pipeline.actions import LETTERS, Order, alternating
+from sim.training.pipeline.actions import LETTERS, Order, alternating, alternating_turns
 from sim.training.pipeline.bidirectional import chimera, dualpipe, dualpipe_v
 from sim.training.pipeline.placement import Placement, bidirectional, blocks, loop, v_shape
 from sim.training.pipeline.rules import TRAITS, custom_placement
@@ -36,10 +37,12 @@ def one_forward_one_backward(num_ranks: int, num_microbatches: int, _: int = 1) 
 
     Makespan (m+P-1)(tF+tB+tW); rank r keeps min(P-r, m) micro-batches.
     """
-    every, orders = np.arange(num_microbatches), []
+    every = np.arange(num_microbatches)
+    both, orders = Order.joined(Order.alike("F", 0, every), Order.alike("B", 0, every)), []
     for r in range(num_ranks):
-        warmup = min(num_ranks - 1 - r, num_microbatches)
-        orders.append(alternating(Order.alike("F", r, every), Order.alike("B", r, every), warmup))
+        turns = alternating_turns(num_microbatches, min(num_ranks - 1 - r, num_microbatches))
+        stages = np.full(len(turns), r, integer_type(r))
+        orders.append(Order(both.kinds.take(turns), stages, both.microbatches.take(turns), both.overlaps))
     return orders
 
 

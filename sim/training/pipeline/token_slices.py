@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sim.integers import narrowed, widened
 from sim.plan.words.calls import Calls
 from sim.training.pipeline.actions import Order, alternating
 
@@ -45,5 +46,6 @@ def slice_calls(calls: Sequence[Calls], num_slices: int) -> list[Calls]:
 
 def _slice_calls(calls: Calls, num_slices: int) -> Calls:
     names = tuple(f"{name}@{index}" for name in calls.names for index in range(num_slices))
-    microbatches, index = np.divmod(calls.microbatches, num_slices)
-    return Calls(names, num_slices * calls.tasks + index, microbatches, calls.lags)
+    microbatches, index = np.divmod(widened(calls.microbatches), num_slices)
+    tasks = num_slices * widened(calls.tasks) + index
+    return Calls(names, narrowed(tasks), narrowed(microbatches), calls.lags)

@@ -6,7 +6,8 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 
-from sim.training.pipeline.actions import LETTERS, Ints, Order, Part, orders_in_slots
+from sim.integers import Ints
+from sim.training.pipeline.actions import LETTERS, Order, Part, orders_in_slots
 
 _OF_OLDEST: Final = -1
 """The stage of a W that is that of the oldest I, until that is known."""
