@@ -14,6 +14,9 @@ _ROUNDING: Final = 1e-9
 _BITS: Final = 16
 """Numbers of so many bits NumPy sorts by their digits, which takes an eighth of the time of comparing them."""
 
+_FEW_BITS: Final = 8
+"""Numbers of so few bits are one digit, and those of 16 bits two."""
+
 
 def largest_first(items: Iterable[Item], size: Callable[[Item], float], name: Callable[[Item], Any]) -> list[Item]:
     """Return items by size, none negative: the largest first, and those that rounding alone may tell apart by name."""
@@ -45,10 +48,11 @@ def run_begins(values: NDArray[Any]) -> NDArray[np.bool_]:
 def sorted_order(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
     """Return the places of the values, none of which is negative, from the smallest on; of equal ones the first first.
 
-    Sorts by digits of 16 bits, the last digit first. ``np.argsort`` takes three times as long where runs are short.
+    Sorts by digits of 16 bits, the last digit first, or of 8. ``np.argsort`` takes three times as long for short runs.
     """
-    order = np.argsort(values.astype(np.uint16), kind="stable")
-    for shift in range(_BITS, int(values.max(initial=0)).bit_length(), _BITS):
+    num_bits = int(values.max(initial=0)).bit_length()
+    order = np.argsort(values.astype(np.uint8 if num_bits <= _FEW_BITS else np.uint16), kind="stable")
+    for shift in range(_BITS, num_bits, _BITS):
         digits = (values >> shift).astype(np.uint16)
         order = order[np.argsort(digits[order], kind="stable")]
     return order
