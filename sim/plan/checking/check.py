@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from operator import itemgetter
 from typing import Final, NamedTuple
 
@@ -237,6 +238,7 @@ def _refuse_read(program: Program, index: int, missing: Ints) -> None:
 def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
     """Raise CheckError where messages do not match. ``coded``: the calls of each program, by its identity."""
     one_of, numbers = {id(program.tasks): program for program in plan.programs}, dict[tuple[int, ...], int]()
+    program_of = cache(plan.program_of)
     channels = {key: _channels(program, numbers) for key, program in one_of.items()}
     sequences = {
         id(program): _call_by_call(channels[id(program.tasks)], coded[id(program)]) for program in plan.programs
@@ -244,7 +246,7 @@ def _check_messages(plan: Plan, coded: Mapping[int, CodedCalls]) -> None:
     for program in plan.programs:
         rank = plan.mesh.rank(program.role)
         for (axis, offset, direction, is_send), issued in sequences[id(program)].items():
-            peer = plan.program_of(plan.mesh.shift(rank, axis, offset))
+            peer = program_of(plan.mesh.shift(rank, axis, offset))
             answers = sequences[id(peer)].get((axis, -offset, direction, not is_send))
             if answers is None or (is_send and not all(map(np.array_equal, issued, answers))):
                 # the same messages may still be divided among calls in different ways

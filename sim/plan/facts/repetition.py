@@ -149,7 +149,7 @@ class CodedCalls(Struct, frozen=True, dict=True, eq=False):
         called = sorted((calls for calls in called if not in_step[calls[0]]), key=itemgetter(0))
         if len(set(map(len, called))) != 1:
             return None
-        places = np.stack(called)
+        places = np.concatenate(called).reshape(len(called), -1)
         microbatches = self.microbatches.take(places)
         if len(others) + places.size != len(self.tasks) or (microbatches != microbatches[0]).any():
             return None

@@ -50,10 +50,12 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
     @classmethod
     def joined(cls, *parts: Iterable[Call]) -> "Calls":
         """Return all calls of the parts, one part after the other."""
-        found = [cls.of(part) for part in parts]
-        names = tuple(dict.fromkeys(name for part in found for name in part.names))
-        columns = zip(*[(part.numbered(names), part.microbatches, part.lags) for part in found], strict=True)
-        return cls(names, *map(np.concatenate, columns))
+        found, numbers = [cls.of(part) for part in parts], dict[str, int]()
+        of_parts = [[numbers.setdefault(name, len(numbers)) for name in part.names] for part in found]
+        kind = integer_type(len(numbers))
+        tasks = [np.array(own, kind).take(part.tasks) for own, part in zip(of_parts, found, strict=True)]
+        others = zip(*[part.columns[1:] for part in found], strict=True)
+        return cls(tuple(numbers), np.concatenate(tasks), *map(np.concatenate, others))
 
     @cached_property
     def key(self) -> "CallsKey":
@@ -84,7 +86,9 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
     def without(self, names: Collection[str]) -> Self:
         """Return the calls of other tasks than these."""
         stays = [name not in names for name in self.names]
-        return self if all(stays) else self.taken(np.array(stays, np.bool_)[self.tasks])
+        if all(stays):
+            return self
+        return self.taken(np.array(stays, np.bool_).take(self.tasks)) if any(stays) else self[:0]
 
     def with_inserted(self, before: Mapping[int, Iterable[Call]]) -> "Calls":
         """Return the calls with other calls before some of them."""

@@ -94,7 +94,7 @@ def _link(kind: str, stage: int, place: Placement) -> _Link:
     )
 
 
-class _Links(Struct, frozen=True):
+class _Links(Struct, frozen=True, dict=True):
     """The links of all actions, by kind and stage, as numbers of channels and places in ``names``; NONE for ""."""
 
     num_stages: int
@@ -117,6 +117,17 @@ class _Links(Struct, frozen=True):
         coded = [[channels[name] for name in column] for column in columns[:2]]
         coded += [[names[name] for name in column] for column in columns[2:]]
         return cls(len(stages), tuple(names)[1:], *np.array(coded, integer_type(len(names))))
+
+    @cached_property
+    def in_turn(self) -> Integers:
+        """Return the calls of an action where it needs the next message: its receive, its task and its send."""
+        return np.stack([self.receive, self.task, self.send], axis=1)
+
+    @cached_property
+    def num_in_turn(self) -> Ints:
+        """Return how many of these calls an action has."""
+        found: Ints = np.sum(self.in_turn != NONE, axis=1)
+        return found
 
 
 def _numbers(columns: Iterable[Iterable[str]]) -> dict[str, int]:
@@ -161,12 +172,12 @@ class _RankWriter(Struct, frozen=True, dict=True):
 
     def sent(self) -> Iterator[tuple[int, _Messages]]:
         """Yield the channels to which the rank sends, with its messages."""
-        for channel, of in _by_channel(self.links.outbox.take(self.link)):
+        for channel, of in self._by_channel(self.links.outbox):
             yield channel, _Messages(self.links.arrival.take(self.link.take(of)), self.order.microbatches.take(of))
 
     def write(self, incoming: Mapping[int, _Messages], *, fenced: bool) -> Calls:
         """Return the calls. ``incoming``: the messages of all channels."""
-        needed = [(incoming[channel], of) for channel, of in _by_channel(self.links.inbox.take(self.link))]
+        needed = [(incoming[channel], of) for channel, of in self._by_channel(self.links.inbox)]
         is_in_turn = not self.first.any() and all(self._are_next(messages, of) for messages, of in needed)
         tasks, microbatches = self._in_turn() if is_in_turn else self._in_places(needed, fenced=fenced)
         called = np.flatnonzero(np.bincount(tasks))
@@ -177,9 +188,8 @@ class _RankWriter(Struct, frozen=True, dict=True):
 
     def _in_turn(self) -> tuple[Integers, Integers]:
         """Return tasks and micro-batches of the calls where each action needs the next message."""
-        of_links = np.stack([self.links.receive, self.links.task, self.links.send], axis=1)
-        tasks, counts = of_links.take(self.link, axis=0).ravel(), np.count_nonzero(of_links != NONE, axis=1)
-        return tasks[tasks != NONE], self.order.microbatches.repeat(counts.take(self.link))
+        tasks = self.links.in_turn.take(self.link, axis=0).ravel()
+        return tasks[tasks != NONE], self.order.microbatches.repeat(self.links.num_in_turn.take(self.link))
 
     def _in_places(self, needed: Iterable[tuple[_Messages, Ints]], *, fenced: bool) -> tuple[Integers, Integers]:
         """Return tasks and micro-batches of the calls by their places.
@@ -216,7 +226,10 @@ class _RankWriter(Struct, frozen=True, dict=True):
 
     def _are_next(self, messages: _Messages, of: Ints) -> bool:
         """Return whether each action needs the next message of a channel."""
-        return np.array_equal(*self._keys(messages, of))
+        wanted = self.links.receive.take(self.link.take(of))
+        return np.array_equal(wanted, messages.arrivals) and np.array_equal(
+            self.order.microbatches.take(of), messages.microbatches
+        )
 
     def _keys(self, messages: _Messages, of: Ints) -> tuple[Ints, Ints]:
         """Return a number for the message that each action needs, and for each message of a channel."""
@@ -224,8 +237,13 @@ class _RankWriter(Struct, frozen=True, dict=True):
         wanted = widened(self.links.receive.take(self.link.take(of))) * span + self.order.microbatches.take(of)
         return wanted, widened(messages.arrivals) * span + messages.microbatches
 
+    def _by_channel(self, of_links: Integers) -> Iterator[tuple[int, Ints]]:
+        """Yield each channel of the rank, and the actions that use it. ``of_links``: the channel of each link."""
+        channels = of_links.take(self.link)
+        for channel in sorted({*of_links[self._called].tolist()} - {NONE}):
+            yield channel, np.flatnonzero(channels == channel)
 
-def _by_channel(channels: Integers) -> Iterator[tuple[int, Ints]]:
-    """Yield each channel, and the actions that use it."""
-    for channel in np.flatnonzero(np.bincount(channels[channels != NONE])).tolist():
-        yield channel, np.flatnonzero(channels == channel)
+    @cached_property
+    def _called(self) -> Ints:
+        """Return the links that the rank's actions have."""
+        return np.flatnonzero(np.bincount(self.link))
