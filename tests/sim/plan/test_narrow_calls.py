@@ -88,11 +88,14 @@ def test_sequences_of_some_are_those_of_wide_calls(largest: int) -> None:
 
 @pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
 @pytest.mark.parametrize("num_ranks", [31, 32, 33, 64, 65, 130])
-def test_calls_are_written_from_narrow_orders(schedule: str, num_ranks: int) -> None:
+@pytest.mark.parametrize("turned", [False, True])
+def test_calls_are_written_from_narrow_orders(schedule: str, num_ranks: int, turned: bool) -> None:
     """Narrow actions have the calls of wide ones: kinds, stages and micro-batches are numbered together."""
     orders, place = SCHEDULES[schedule](num_ranks, 130, 1), loop(num_ranks, 1)
+    orders[1:2] = [orders[1][::-1]] if turned else orders[1:2]  # its messages come in another order than it needs
     of_wide = [order.with_columns(*map(widened, order.columns[:3]), order.overlaps) for order in orders]
     for narrow, expected in zip(pipeline_calls(orders, place), pipeline_calls(of_wide, place), strict=True):
+        assert set(narrow.counts().values()) == {130}
         assert narrow.names == expected.names
         assert all(map(np.array_equal, narrow.columns, expected.columns))
 
