@@ -28,7 +28,7 @@ def test_values_are_sorted_as_numpy_sorts_them(values: list[int], times: int, dt
     assert names[places].tolist() == numbers.tolist()
 
 
-@pytest.mark.parametrize("largest", [2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**48, 2**62])
+@pytest.mark.parametrize("largest", [2**8 - 1, 2**8, 2**16 - 1, 2**16, 2**32 - 1, 2**32, 2**48, 2**62])
 def test_the_highest_digit_counts(largest: int) -> None:
     """Numbers that differ in their highest digit alone are told apart."""
     assert sorted_order(np.array([largest, 0, largest - 1, largest])).tolist() == [1, 2, 0, 3]

@@ -1,5 +1,6 @@
 """Calls in few bytes say what the same calls in 64 bits say, also where numbers are as large as their type holds."""
 
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -113,3 +114,17 @@ def test_a_step_takes_as_long(m: int) -> None:
         narrow, of_wide = narrow_run.called(rank), wide_run.called(rank)
         assert narrow.keys() == of_wide.keys()
         assert all(np.array_equal(narrow[name].calls, of_wide[name].calls) for name in narrow)
+
+
+def test_a_long_plan_and_its_check_take_few_bytes() -> None:
+    """A call takes four bytes where tasks are few and micro-batches thousands, and a check some more at once."""
+    plan = dense_plan(pp=4, m=4000, model=GPT | {"num_layers": 4})
+    columns = [column for program in plan.programs for column in Calls.of(program.calls).columns]
+    num_calls = sum(len(program.calls) for program in plan.programs)
+    assert sum(column.nbytes for column in columns) == 4 * num_calls
+    tracemalloc.start()
+    try:
+        check(plan)
+        assert tracemalloc.get_traced_memory()[1] < 20 * num_calls
+    finally:
+        tracemalloc.stop()
