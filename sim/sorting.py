@@ -17,6 +17,9 @@ _BITS: Final = 16
 _FEW_BITS: Final = 8
 """Numbers of so few bits are one digit, and those of 16 bits two."""
 
+_PIECE: Final = 2**16
+"""So many numbers are looked at at once, in little new memory: a cluster may have a million links."""
+
 
 def largest_first(items: Iterable[Item], size: Callable[[Item], float], name: Callable[[Item], Any]) -> list[Item]:
     """Return items by size, none negative: the largest first, and those that rounding alone may tell apart by name."""
@@ -61,7 +64,9 @@ def sorted_order(values: NDArray[np.integer[Any]]) -> NDArray[np.int64]:
 def first_places(numbers: NDArray[np.integer[Any]], size: int) -> NDArray[np.int64]:
     """Return the first place of each number below ``size``; of one that does not occur the length."""
     found = np.full(size, len(numbers), np.int64)
-    found[numbers[::-1]] = np.arange(len(numbers))[::-1]  # of several writes the last one stays
+    for begin in reversed(range(0, len(numbers), _PIECE)):  # of several writes the last one stays
+        piece = numbers[begin : begin + _PIECE]
+        found[piece[::-1]] = np.arange(begin, begin + len(piece))[::-1]
     return found
 
 

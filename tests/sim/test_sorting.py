@@ -62,6 +62,15 @@ def test_first_places_are_those_of_lists(values: list[int]) -> None:
     assert first_places(np.array(values, np.int64), 8).tolist() == expected
 
 
+def test_first_places_of_many_numbers_are_those_that_numpy_finds() -> None:
+    """There are more of them than are looked at together."""
+    numbers = np.random.default_rng(7).integers(0, 200_000, 150_000)
+    values, places = np.unique(numbers, return_index=True)
+    found = first_places(numbers, 200_000)
+    assert found[values].tolist() == places.tolist()
+    assert np.flatnonzero(found < len(numbers)).tolist() == values.tolist()
+
+
 @pytest.mark.parametrize("middle", [0.1, 0.12345678949999999, 0.12345678950000001, 3e12])
 @pytest.mark.parametrize("off", [1e-16, -2e-16, 3e-10])
 def test_what_rounding_tells_apart_is_ordered_by_name(middle: float, off: float) -> None:
