@@ -110,7 +110,7 @@ class Calls(Columns[Call], frozen=True, dict=True, eq=False):
         numbers = {name: number for number, name in enumerate(names)}
         if not numbers.keys() >= set(self.names):
             numbers = dict.fromkeys(self.names, 0) | {name: numbers[name] for name in self.called()}
-        of_names = np.array(list(map(numbers.__getitem__, self.names)), integer_type(len(numbers)))
+        of_names = np.array(list(map(numbers.__getitem__, self.names)), integer_type(len(names)))
         return of_names.take(self.tasks)
 
     @cached_property

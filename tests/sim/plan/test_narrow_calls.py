@@ -14,7 +14,7 @@ from sim.plan.checking.check import check
 from sim.plan.facts import sections
 from sim.plan.facts.repetition import CodedCalls, repetitions, shortened
 from sim.plan.words.calls import Calls
-from sim.plan.words.program import Plan, Program
+from sim.plan.words.program import Call, Plan, Program
 from sim.plan.words.steps import repeated
 from sim.training.pipeline.calls import pipeline_calls
 from sim.training.pipeline.placement import loop
@@ -128,3 +128,11 @@ def test_a_long_plan_and_its_check_take_few_bytes() -> None:
         assert tracemalloc.get_traced_memory()[1] < 20 * num_calls
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize("place", [126, 127, 128, 32767, 32768])
+def test_places_in_many_names_fit_where_the_own_are_few(place: int) -> None:
+    """A call's place in other names has a type that holds it, also where one of few own names is called no more."""
+    names = tuple(f"task.{number}" for number in range(place + 1))
+    calls = Calls.of([Call(names[-1], 0), Call("gone", 0)]).without(["gone"])
+    assert calls.numbered(names).tolist() == [place]
