@@ -128,7 +128,8 @@ class Levels(Struct, frozen=True, eq=False):
         """Return the levels of a graph with the edges from ``before[i]`` to ``after[i]``.
 
         ``wanted``: nodes whose ends are asked for; they end their chains. The first ``num_known`` wait for nothing.
-        ``most``: chains of a piece that has several levels. Raises ValueError where the edges form a circle.
+        ``most``: chains of a piece that has several levels; as many as are kept from the one before, if these are more.
+        Raises ValueError where the edges form a circle.
         """
         ending = np.concatenate([np.arange(num_known), wanted])
         chain_of, num_chains = _chains(num_nodes, before, after, ending)
@@ -212,8 +213,8 @@ class _Order(Struct, frozen=True, eq=False):
         rows, shown = np.arange(len(self.place)), np.arange(num_known)
         pieces, begin, level = list[Piece](), num_known, 0
         while level < len(self.ends):
-            past = max(level + 1, int(np.searchsorted(self.ends, begin + most, side="right")))
             kept = shown[asked[shown] >= edges[level]]
+            past = max(level + 1, int(np.searchsorted(self.ends, begin + max(most, len(kept)), side="right")))
             kept_rows, ends = rows[kept], self.ends[level:past] - begin + len(kept)
             shown = np.concatenate([kept, np.arange(begin, self.ends[past - 1])])
             rows[shown] = np.arange(len(shown))

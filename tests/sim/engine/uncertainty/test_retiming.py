@@ -122,6 +122,13 @@ def test_few_ends_are_held() -> None:
     assert [piece.ends[-1] for piece in levels.pieces] == [3, *[5] * 32, 3]
 
 
+def test_pieces_are_as_large_as_what_is_kept() -> None:
+    """Where the ends of many nodes are asked for at the end, they are not copied for each few more."""
+    nodes = np.arange(1000)
+    levels = Levels.of(1000, nodes[500:-1], nodes[501:], nodes, most=3)
+    assert [(len(piece.kept), piece.ends[-1]) for piece in levels.pieces] == [(0, 501), (501, 1000)]
+
+
 def test_an_op_without_duration_may_wait_for_its_launch() -> None:
     """Labels that are at hand take no time; with faster kernels before them they are launched too late."""
     plan = dense_plan(
