@@ -12,7 +12,8 @@ modules of it that the event loop needs. That of ``numpy.random`` loads generato
 Modules of Python and of other packages wait too, where what imports them seldom needs them: NumPy's texts of help, a
 tenth of its import, what it shares with ctypes, and msgspec's other formats. Some of these are imported name by name.
 Where such a name is only ever called, as ``randbits`` of ``secrets`` is, which asks for OpenSSL, a function takes its
-place that loads the module when it is called. And where a small module has the same, the name comes from there.
+place that loads the module when it is called. And where a small module has the same, the name comes from there. After a
+command, code in its process gets all names from the modules themselves.
 
 ``importlib.util.LazyLoader`` does the same but for two things: before Python 3.12 a second thread may see a module
 half loaded, and a module that failed to load is taken for loaded afterwards.
@@ -274,14 +275,15 @@ class _Unread(ModuleType):
     def __getattr__(self, name: str) -> Any:
         """Return a name of the module, which is loaded first; names that Python gives modules load nothing."""
         full_name = f"{self.__name__}.{name}"
-        if full_name in CALLED:
-            return partial(_call, self, name)
-        if full_name in INSTEAD:
-            return getattr(import_module(INSTEAD[full_name]), name)
-        if name not in _OF_IMPORT:
-            if self.__name__ in OF_MODULES:
+        if any(isinstance(finder, _Finder) for finder in sys.meta_path):
+            if full_name in CALLED:
+                return partial(_call, self, name)
+            if full_name in INSTEAD:
+                return getattr(import_module(INSTEAD[full_name]), name)
+            if self.__name__ in OF_MODULES and name not in _OF_IMPORT:
                 with suppress(ModuleNotFoundError):
                     return import_module(full_name)
+        if name not in _OF_IMPORT:
             _load(self)
         if name in self.__dict__:
             return self.__dict__[name]

@@ -11,6 +11,6 @@ def gettext(message: str) -> str:
     return message
 
 
-def ngettext(singular: str, plural: str, number: int) -> str:
-    """Return the text for a number of things."""
-    return singular if number == 1 else plural
+def ngettext(msgid1: str, msgid2: str, n: int) -> str:
+    """Return the text for a number of things: the first for one."""
+    return msgid1 if n == 1 else msgid2

@@ -120,6 +120,18 @@ def test_what_is_called_is_read_when_it_is_called(
     assert capsys.readouterr().out == "read\n"
 
 
+def test_code_after_a_command_gets_what_a_module_defines(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once a command has ended, errors that are only called can be caught, and names are the module's own."""
+    monkeypatch.setattr(on_use, "CALLED", frozenset({"waiting_test.loud.Broken"}))
+    monkeypatch.setattr(on_use, "INSTEAD", {"waiting_test.loud.half": "waiting_test.small"})
+    (package / "loud.py").write_text("class Broken(Exception): pass\nhalf = 21.0\n")
+    (package / "small.py").write_text("half = 21\n")
+    with loading_on_use({"waiting_test.loud"}):
+        loud = import_module("waiting_test.loud")
+        assert (isinstance(loud.Broken, type), type(loud.half)) == (False, int)
+    assert (isinstance(loud.Broken, type), type(loud.half)) == (True, float)
+
+
 def test_what_another_module_has_comes_from_there(
     package: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -143,7 +155,7 @@ def test_modules_of_a_package_are_found_as_its_attributes(
     (package / "loud" / "part.py").write_text("half = 21\n")
     with loading_on_use({"waiting_test.loud"}):
         loud = import_module("waiting_test.loud")
-    assert (loud.part.half, capsys.readouterr().out) == (21, "")
+        assert (loud.part.half, capsys.readouterr().out) == (21, "")
     assert (loud.answer, capsys.readouterr().out) == (42, "read\n")
 
 
