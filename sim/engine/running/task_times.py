@@ -9,10 +9,9 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from sim.engine.running.period import Part, Times
+from sim.integers import Ints
 from sim.plan.words.program import Task
 from sim.sorting import run_begins
-
-Ints = NDArray[np.int64]
 
 
 class TaskTimes(Struct, frozen=True):
