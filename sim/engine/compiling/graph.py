@@ -128,10 +128,10 @@ class Units(Struct):
     ``begins``: where the calls of each of the ``ranks`` begin.
     """
 
-    nodes: list[int] = []
-    patterns: list[Pattern | None] = []
-    ranks: list[int] = []
-    begins: list[int] = []
+    nodes: list[int] = field(default_factory=list)
+    patterns: list[Pattern | None] = field(default_factory=list)
+    ranks: list[int] = field(default_factory=list)
+    begins: list[int] = field(default_factory=list)
 
     def add(self, rank: int, nodes: Sequence[int], patterns: Sequence[Pattern | None]) -> None:
         """Add all calls of a rank, in order."""
@@ -160,9 +160,9 @@ class Messages(Struct):
     Where a wire stands for a message, its journey is its receive, and may be its send.
     """
 
-    sends: list[int] = []
-    journeys: list[int] = []
-    receives: list[int] = []
+    sends: list[int] = field(default_factory=list)
+    journeys: list[int] = field(default_factory=list)
+    receives: list[int] = field(default_factory=list)
 
     def add(self, sends: Sequence[int], journeys: Sequence[int], receives: Sequence[int]) -> None:
         """Add some messages."""
