@@ -112,7 +112,7 @@ def transfers(run: SimulatedRun) -> Transfers:
     columns = [list(column) for column in zip(*parts, strict=True)]
     del parts
     order = sorted_order(np.concatenate(columns[0]))
-    flow_of, begins_s, ends_s, of_spans, counts = (np.concatenate(columns.pop(0))[order] for _ in _NONE)
+    flow_of, begins_s, ends_s, speed, counts = (np.concatenate(columns.pop(0))[order] for _ in _NONE)
     apart_s = np.concatenate(columns[0])[order] if columns else np.broadcast_to(0.0, len(flow_of))
     return Transfers(
         flows=flows.found,
@@ -123,7 +123,7 @@ def transfers(run: SimulatedRun) -> Transfers:
         apart_s=apart_s,
         begin_s=begins_s,
         end_s=ends_s,
-        speed=of_spans,
+        speed=speed,
     )
 
 
